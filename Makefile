@@ -26,23 +26,23 @@ SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ostler needs Python 3.11 or newer; set PYTHON=")'
 	@echo "Setting up $(VENV): locked, hashed dependencies (this takes about a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet --no-deps --require-hashes -r requirements/bootstrap.txt
 	@$(UV) install --quiet --no-deps --require-hashes -r requirements/dev.txt \
 		|| { echo "uv cannot fetch them here; pip can take minutes"; $(PIP) install --quiet --no-deps --require-hashes -r requirements/dev.txt; }
-	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e . -e ./lab
 	@touch $@
 
 setup: $(STAMP) ## install everything into .venv
 
 demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real JOBS=20
-	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
+	@$(BIN)/ostler-lab demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
 chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant|fleets CLUSTER=real|embedded
-	@$(BIN)/python -m lab.chaos --scenario $(SCENARIO) --jobs $(or $(JOBS),2000) --seed $(SEED) \
+	@$(BIN)/ostler-lab chaos --scenario $(SCENARIO) --jobs $(or $(JOBS),2000) --seed $(SEED) \
 		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 
 bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 20 minutes)
@@ -83,13 +83,13 @@ fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff format $(PACKAGES)
 
 toxiproxy: $(STAMP) ## build toxiproxy for the slow tests of Redis and Postgres (half a minute, once)
-	@$(BIN)/python -m lab.toxiproxy
+	@$(BIN)/ostler-lab toxiproxy
 
 helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once)
-	@$(BIN)/python -m lab.helm
+	@$(BIN)/ostler-lab helm
 
 kubectl: $(STAMP) ## build kubectl for the test of the docs (about a minute after the control plane, once)
-	@$(BIN)/python -m lab.kubectl
+	@$(BIN)/ostler-lab kubectl
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
-	@$(BIN)/ostler control-plane
+	@$(BIN)/ostler-lab control-plane

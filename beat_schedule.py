@@ -1,4 +1,4 @@
-"""Every periodic task, one line each: name, the setting that holds its period, queue. Beat's only input.
+"""Every periodic task, one line each: name, the timing that holds its period, queue. Beat's only input.
 
 A message that waited longer than `expires` is dropped: the next one finds the same rows. `spread` is for how many
 seconds at most a sweep waits before it begins, so that those of one period do not all begin at once.
@@ -42,25 +42,20 @@ SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps" and name !
 """The sweeps that run in the frame (`tasks.sweeps.frame`)."""
 
 
-def settings_of(settings: Any) -> dict[str, float]:
-    """Return the settings that hold periods, as `periods` and `schedule` take them."""
-    return {setting: getattr(settings, setting) for _, setting, _ in _LINES}
+def periods(timings: Any) -> dict[str, float]:
+    """Return the period of each task in seconds; `timings` are `ostler.timings.Timings`."""
+    return {name: getattr(timings, timing) for name, timing, _ in _LINES}
 
 
-def periods(**every: float) -> dict[str, float]:
-    """Return the period of each task in seconds; `every` holds the settings that `_LINES` names."""
-    return {name: every[setting] for name, setting, _ in _LINES}
-
-
-def schedule(**every: float) -> dict[str, dict[str, Any]]:
-    """Return the beat schedule; the periods are settings, so that a fault test need not wait for minutes."""
-    seconds = periods(**every)
+def schedule(timings: Any) -> dict[str, dict[str, Any]]:
+    """Return the beat schedule; `timings` are `ostler.timings.Timings`."""
+    seconds = periods(timings)
     return {
         name: {
             "task": f"ostler.{name}",
             "schedule": seconds[name],
-            "kwargs": {"spread": min(SPREAD, seconds[name] / 20)} if setting.endswith("sweep_every") else {},
+            "kwargs": {"spread": min(SPREAD, seconds[name] / 20)} if timing.endswith("sweep_every") else {},
             "options": {"queue": queue, "expires": max(seconds[name], MINIMUM_EXPIRES)},
         }
-        for name, setting, queue in _LINES
+        for name, timing, queue in _LINES
     }

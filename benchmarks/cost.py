@@ -15,8 +15,8 @@ from benchmarks.frame import Recorder, Target
 from benchmarks.proc import cpu
 from benchmarks.stage import Stage
 from benchmarks.whole import OURS, used
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.processes import free_port
-from lab.setup import ACCOUNTS, LabPool
 from lab.system import CLUSTERS, Options, System, read_log
 from lab.verdict import judge
 

@@ -25,8 +25,8 @@ from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
 from k8s_adapters.runners import create_runner
+from lab.bootstrap import ACCOUNTS, LabPool, spec_of
 from lab.faults import FaultPlan
-from lab.setup import ACCOUNTS, LabPool, spec_of
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from models.db.engine import make_engine

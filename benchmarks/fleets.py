@@ -19,8 +19,8 @@ from sqlalchemy import create_engine, text
 
 from benchmarks.frame import Recorder, Target
 from benchmarks.proc import machine_cpu
+from lab.bootstrap import ACCOUNTS, LabAccount, LabPool
 from lab.chaos.fleets import BAD, CAUSES, GROUP, HEALTHY
-from lab.setup import ACCOUNTS, LabAccount, LabPool
 from lab.system import Options, System, read_log
 
 RATE = 3.0

@@ -16,6 +16,7 @@ from benchmarks.load.tokens import BenchPod
 from benchmarks.stage import Stage
 from ostler.clock import utcnow
 from ostler.settings import Settings
+from ostler.timings import Timings
 from tasks.claims.dispatch import run_matcher
 
 _WEB = "web-bench"
@@ -141,10 +142,13 @@ class _Matcher:
 
     def once(self, batch: int) -> float:
         """Run the matcher, put new jobs and Pods in the place of those it paired, and return the seconds of the run."""
+        timings = Timings(match_batch=batch)
         settings = Settings.model_construct(
-            **{name: field.default for name, field in Settings.model_fields.items()} | {"match_batch": batch}
+            **{name: field.default for name, field in Settings.model_fields.items()} | {"timings": timings}
         )
-        runtime = SimpleNamespace(engine=self.stage.engine, settings=settings, wake_keys=_Keys(), who="bench")
+        runtime = SimpleNamespace(
+            engine=self.stage.engine, settings=settings, timings=timings, wake_keys=_Keys(), who="bench"
+        )
         began = time.perf_counter()
         matched = run_matcher(cast("Any", runtime), self.pool, now=utcnow())
         seconds = time.perf_counter() - began

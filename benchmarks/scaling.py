@@ -12,6 +12,7 @@ from benchmarks.proc import machine_cpu
 from benchmarks.stage import ACCOUNTS, LABELS, Stage
 from lab.processes import Child
 from lab.system import read_log
+from lab.timings import timings
 
 ANSWER = 0.5
 """Seconds that GitHub takes for every answer."""
@@ -23,7 +24,7 @@ _names: Iterator[int] = itertools.count(1)
 
 def run(recorder: Recorder) -> None:
     """Measure."""
-    with Stage(OSTLER_DUE_AFTER="3", OSTLER_RESUME_EVERY="1") as stage:
+    with Stage(**timings(due_after=3, resume_every=1)) as stage:
         pool = stage.add_pool("bench")
         stage.start_github()
         stage.start_web()

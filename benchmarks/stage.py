@@ -30,6 +30,7 @@ from benchmarks.load.tokens import NAMESPACE, BenchPod
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
+from lab.timings import merged, timings
 from models.db import epochs, migrate
 from models.db.engine import make_engine
 from ostler.clock import utcnow
@@ -38,7 +39,7 @@ from ostler.secrets import Secret
 APP_ID = "ostler-lab"
 LABELS = ("self-hosted", "linux")
 ACCOUNTS = ((1001, "acme", 501), (1002, "globex", 502), (1003, "initech", 503))
-NEVER = "86400"
+NEVER = 86400
 _CONNECTIONS = 130
 
 
@@ -235,7 +236,7 @@ class Stage:
 
     def environment(self) -> dict[str, str]:
         """Return what Ostler's processes see."""
-        return {
+        own = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))},
             "OSTLER_DATABASE_URL": self.postgres.url("ostler"),
             "OSTLER_CONNECTION_SHARE": "16",
@@ -258,10 +259,9 @@ class Stage:
             "OSTLER_DEFAULT_BUDGET_VCPU": "1000000",
             "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": "1000000",
             # Pods here are rows and polls: nothing may look for them in a cluster.
-            "OSTLER_POOLS_EVERY": NEVER,
-            "OSTLER_SWEEP_EVERY": NEVER,
-            **self._settings,
+            **timings(pools_every=NEVER, sweep_every=NEVER),
         }
+        return merged(own, self._settings)
 
     # Rows
 

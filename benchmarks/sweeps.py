@@ -63,7 +63,7 @@ class _Fleet:
     def __init__(self, stage: Stage, cluster: ControlPlane) -> None:
         self._stage = stage
         self._server = cluster.program("kube-apiserver").pid
-        self._env = {"OSTLER_KUBECONFIG": str(cluster.kubeconfig), "OSTLER_ORPHANED_STAMP_AFTER": "300"}
+        self._env = {"OSTLER_KUBECONFIG": str(cluster.kubeconfig)}
         client = make_client(kubeconfig=str(cluster.kubeconfig))
         apply_crd(client)
         client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": NAMESPACE}})

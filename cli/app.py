@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -225,28 +224,13 @@ def redis_users(
     typer.echo(acl_file(passwords_from(os.environ), database=database), nl=False)
 
 
-@app.command("control-plane")
-def control_plane() -> None:
-    """Build kube-apiserver, kube-controller-manager and etcd from Go modules, once (about five minutes)."""
-    from lab.control_plane import ControlPlaneUnavailable, build
-
-    try:
-        build(typer.echo)
-    except ControlPlaneUnavailable as error:
-        typer.echo(f"ostler: {error}", err=True)
-        raise typer.Exit(1) from None
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-@app.command()
-def demo(
-    jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
-    cluster: Annotated[
-        str, typer.Option(help="`embedded`: the lab's own API server; `real`: a kube-apiserver on this machine")
-    ] = "embedded",
-    seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
-    logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
-) -> None:
-    """Run the whole system on this machine and real jobs through it."""
-    from cli.demo import run_demo
+@app.command("demo", hidden=True, context_settings=_ANYTHING)
+@app.command("control-plane", hidden=True, context_settings=_ANYTHING)
+def moved(context: typer.Context) -> None:
+    """Say where a command went that is the lab's."""
+    from ostler.errors import ConfigurationError
 
-    raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))
+    raise ConfigurationError(f"{context.info_name} is a command of the lab: run `ostler-lab {context.info_name}`")

@@ -61,7 +61,7 @@ def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
     Raises ConfigurationError when its credentials cannot be read.
     """
     from k8s_adapters.client import make_client
-    from k8s_adapters.retry import RetryPolicy
+    from rules.upstream.retry import RetryPolicy
 
     chosen = choose(given)
     return make_client(

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from github_adapters import fields
-from github_adapters.answers import refusal
-from github_adapters.http import Deadline, Http
+from github_adapters.calls.answers import refusal
+from github_adapters.calls.http import Deadline, Http
 from github_adapters.permissions import WANTED_EVENTS, wanted
 from ostler.clock import utcnow
 from ostler.errors import Gone, Invalid, Retryable

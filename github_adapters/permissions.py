@@ -1,4 +1,4 @@
-"""What the GitHub App must be allowed and subscribed to: the one list that setup asks for and doctor compares.
+"""Permissions and events of the GitHub App: the one list that setup asks for and doctor compares.
 
 It follows from the calls of `github_adapters.client`; a test holds the two together. Names and levels are those of the
 REST API ("Permissions required for GitHub Apps"; "Webhook events and payloads").

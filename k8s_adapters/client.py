@@ -26,12 +26,12 @@ from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
 from k8s_adapters.names import FIELD_MANAGER
-from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call, find_failure
-from ostler.clock import utcnow
+from k8s_adapters.retry import Answer, TruncatedAnswer, find_failure, retry
+from ostler.clock import Timing, utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from ostler.reasons import endpoint
 from ostler.upstreams import PATIENCE, SERVER_ERROR, SUCCESS, TALLY, Upstream
-from rules.upstream.retry import parse_retry_after
+from rules.upstream.retry import ONCE, RetryPolicy, parse_retry_after
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class KubeClient:
             return self._as_us(send)
 
         try:
-            return call(attempt, what=what, policy=policy or self._policy, timing=self.timing)
+            return retry(attempt, what=what, policy=policy or self._policy, timing=self.timing)
         except Answer as answer:
             raise _by_meaning(what, answer) from answer
 
@@ -162,7 +162,7 @@ class KubeClient:
             return self._as_us(lambda api, token, _spent: self._stream(api, token, address, read_timeout))
 
         try:
-            return call(attempt, what=what, policy=ONCE, timing=self.timing)
+            return retry(attempt, what=what, policy=ONCE, timing=self.timing)
         except Answer as answer:
             raise _by_meaning(what, answer) from answer
 

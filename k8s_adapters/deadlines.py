@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
-from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone, Invalid
+from rules.upstream.retry import RetryPolicy
 
 
 def set_deadline(

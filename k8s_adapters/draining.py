@@ -11,8 +11,9 @@ from http import HTTPStatus
 from k8s_adapters.client import JSON_PATCH, MERGE_PATCH, METADATA_ONLY, Json, KubeClient
 from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import pool_path
-from k8s_adapters.retry import RetryPolicy, answer_of
+from k8s_adapters.retry import answer_of
 from ostler.errors import Conflict, Gone, Invalid, Retryable
+from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4
 """Times that somebody else may change the pool between our check at it and our patch."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone, Invalid
 from rules.restore.epochs import Epoch
+from rules.upstream.retry import RetryPolicy
 
 NAME = "ostler-epoch"
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.names import API_VERSION, KIND
-from k8s_adapters.retry import RetryPolicy
+from rules.upstream.retry import RetryPolicy
 
 CONTROLLER = "ostler.dev/worker"
 _API = "events.k8s.io/v1"

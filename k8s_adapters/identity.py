@@ -23,9 +23,9 @@ import jwt
 from jwt import PyJWK
 
 from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.retry import RetryPolicy
 from ostler.clock import utcnow
 from ostler.errors import OstlerError, UpstreamError
+from rules.upstream.retry import RetryPolicy
 
 LARGEST_TOKEN = 8 * 1024
 """Characters of a token; a projected one has about 1,200."""

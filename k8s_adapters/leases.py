@@ -8,10 +8,10 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.retry import RetryPolicy
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone
 from rules.upstream.leadership import LeaseSeen
+from rules.upstream.retry import RetryPolicy
 
 
 def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy) -> LeaseSeen | None:

@@ -14,8 +14,8 @@ import msgspec
 
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL, POOL_LABEL
-from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Retryable
+from rules.upstream.retry import RetryPolicy
 
 PAGE = 500
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"

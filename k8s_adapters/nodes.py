@@ -18,11 +18,11 @@ from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.pools import PoolSeen
-from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.runners import build_pod
 from ostler.errors import Gone, Retryable
 from rules.pools.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
 from rules.sweeps.nodes import NodeHealth, Ready
+from rules.upstream.retry import RetryPolicy
 
 _MIB = 1024 * 1024
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})

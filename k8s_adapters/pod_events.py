@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.retry import RetryPolicy
 from rules.claims.pod_events import LONGEST_NOTE, LONGEST_WORD, PodEvent, one_line
+from rules.upstream.retry import RetryPolicy
 
 MOST = 100
 """Events that are read of one Pod."""

@@ -16,8 +16,8 @@ from k8s_adapters.names import (
     OWNER_LABEL,
     POOL_LABEL,
 )
-from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Gone, Retryable
+from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
 _BOUND_TO_POD_OR_NODE = frozenset(

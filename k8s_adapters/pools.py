@@ -22,9 +22,9 @@ from kubernetes.utils.quantity import parse_quantity
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, LONGEST_GROUP
 from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, FIELD_MANAGER, KIND, PLURAL
-from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
 from rules.pools import pod_template
+from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
 _TEMPLATE_VERSION = 3  # raise it when the Pod that is built from the same spec changes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.retry import ONCE
+from rules.upstream.retry import ONCE
 
 _WITHIN = 5.0
 

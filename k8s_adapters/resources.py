@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from k8s_adapters.client import METADATA_ONLY, Json, KubeClient, object_path
 from k8s_adapters.names import ATTEMPT_ANNOTATION, DIGEST_ANNOTATION, POOL_LABEL
-from k8s_adapters.retry import RetryPolicy, answer_of
+from k8s_adapters.retry import answer_of
 from ostler.errors import Conflict, Forbidden, Gone, Retryable
+from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4  # times that something under our name may vanish while we look at it
 _LOOK_EVERY = 0.1  # seconds between two checks of a terminating namesake

@@ -1,29 +1,26 @@
-"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.upstream.retry`, wait, repeat.
+"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.upstream.retry`, wait, retry.
 
-Nothing below it repeats a call (urllib3's own retries are off) and nothing above it may multiply its
+Nothing below it retries a call (urllib3's own retries are off) and nothing above it may multiply its
 attempts. Sleep, clock and randomness are brought by the caller in tests. Times are in seconds.
 """
 
 from __future__ import annotations
 
 import errno
-import random
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TypeVar
 
 import urllib3.exceptions
 
+from ostler.clock import Timing
 from ostler.errors import RateLimited, Retryable
 from ostler.upstreams import SERVER_ERROR
-from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy, decide
-
-__all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "call", "find_failure"]
+from rules.upstream.retry import Failure, Network, RetryPolicy, decide
 
 T = TypeVar("T")
 
@@ -75,19 +72,10 @@ class TruncatedAnswer(Exception):
     """An answer with status 2xx whose body is not what was asked for; whether the call was applied is unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Sleep, clock and randomness, so that tests can bring their own."""
+def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
+    """Return what `attempt` returns, retried as `policy` says; it is given the seconds that are left.
 
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-    roll: Callable[[], float] = random.random
-
-
-def call(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
-    """Return what `attempt` returns, repeated as `policy` says; it is given the seconds that are left.
-
-    An answer that is not worth repeating is raised as it is. Raises `Retryable` or `RateLimited` when the
+    An answer that is not worth retrying is raised as it is. Raises `Retryable` or `RateLimited` when the
     attempts or the deadline are used up; `what` names the call in their messages.
     """
     timing = timing or Timing()

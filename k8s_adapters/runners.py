@@ -23,9 +23,9 @@ from k8s_adapters.names import (
 from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
 from k8s_adapters.resources import Created, create_pod, create_service_account
-from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
 from rules.pools.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
+from rules.upstream.retry import RetryPolicy
 
 JIT_FOLDER = "/var/run/ostler"
 _TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
 from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
-from k8s_adapters.retry import RetryPolicy, answer_of, single
+from k8s_adapters.retry import answer_of, single
 from ostler.errors import Conflict, Gone, Invalid, Retryable
+from rules.upstream.retry import RetryPolicy
 
 STAMP_POLICY = RetryPolicy(attempts=3, base=0.1, growth=1.0, jitter=(1.0, 1.0), deadline=2.0, honour_retry_after=False)
 _UNPROCESSABLE = 422

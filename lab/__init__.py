@@ -1,1 +1,4 @@
-"""Laboratory that runs, and breaks, the whole system on one machine. Only the command imports it."""
+"""Laboratory that runs, and breaks, the whole system on one machine: the distribution `ostler-lab`.
+
+Nothing of Ostler imports it.
+"""

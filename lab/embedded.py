@@ -1,6 +1,6 @@
 """Start and stop the embedded API server: a process of its own, in the shape of the real control plane.
 
-`python -m lab.embedded` is for a container of its own: it writes keys, a certificate and a kubeconfig for its clients,
+`ostler-lab apiserver` is for a container of its own: it writes keys, a certificate and a kubeconfig for its clients,
 and then becomes the server.
 """
 
@@ -141,7 +141,7 @@ def _write_certificate(folder: Path, *, names: Sequence[str] = ()) -> Path:
 
 def main() -> None:
     """Read the arguments, write what the server and its clients need, and become the server."""
-    parser = argparse.ArgumentParser(prog="python -m lab.embedded", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ostler-lab apiserver", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where certificate, keys and tokens are written")
     parser.add_argument("--kubeconfig", type=Path, required=True, help="written for clients, its authority beside it")
     parser.add_argument("--name", required=True, help="the host name under which clients reach it")

@@ -1,4 +1,4 @@
-"""`python -m lab.environment > compose/lab.env`: what `docker compose --profile lab` needs, with fresh keys."""
+"""`ostler-lab environment > compose/lab.env`: what `docker compose --profile lab` needs, with fresh keys."""
 
 from __future__ import annotations
 

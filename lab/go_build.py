@@ -86,14 +86,6 @@ class GoPrograms:
         except BuildUnavailable as error:
             raise StartError(f"no {self.what}: {error}; run `make {self.name}` with Go or network at hand") from error
 
-    def show(self) -> None:
-        """Build them for a person at a terminal, and say where they are."""
-        try:
-            folder = self.had(lambda line: print(line, flush=True))  # noqa: T201 - progress
-        except StartError as error:
-            sys.exit(str(error))
-        sys.stdout.write(f"{self.name}: {folder}\n")
-
     def _build_into(self, cache: Path, say: Say) -> Path:
         say(f"building {self.what} from Go modules: {self.takes}, once; the result is kept in {cache}")
         go = _go(cache, say, needed=self._needed_go())

@@ -157,7 +157,3 @@ def _values_file(values: Values | None) -> Iterator[Path]:
         yaml.safe_dump(dict(values or {}), file)
         file.flush()
         yield Path(file.name)
-
-
-if __name__ == "__main__":
-    _PROGRAM.show()

@@ -38,7 +38,3 @@ def _program() -> GoPrograms:
             f"-s -w -X {stamp}.gitVersion=v{found[1]} -X {stamp}.gitMajor={found[2]} -X {stamp}.gitMinor={found[3]}"
         ),
     )
-
-
-if __name__ == "__main__":
-    _program().show()

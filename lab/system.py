@@ -28,6 +28,7 @@ from urllib3.exceptions import HTTPError
 
 from k8s_adapters.client import KubeClient, make_client
 from lab import helm
+from lab.bootstrap import ACCOUNTS, POOLS, LabAccount, LabPool, add_accounts, put_pools_in_place
 from lab.control_plane import ClusterAccess, ControlPlane
 from lab.embedded import EmbeddedCluster
 from lab.faults import Fault, FaultPlan, kubeconfig_through
@@ -36,7 +37,6 @@ from lab.levers import pull
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
-from lab.setup import ACCOUNTS, POOLS, LabAccount, LabPool, add_accounts, put_pools_in_place
 from models.db import migrate
 from models.db.connections import WEB
 from ostler.errors import UpstreamError
@@ -575,7 +575,9 @@ class System:
             name: value
             for name, value in self._environment_of("watch").items()
             if not name.startswith("OSTLER_")
-            or name.startswith(("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_WATCH", "OSTLER_LOG"))
+            or name.startswith(
+                ("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_TIMINGS", "OSTLER_LOG")
+            )
         }
         child = Child(
             f"watch-{number}",

@@ -83,7 +83,3 @@ class Toxiproxy:
         answer = httpx.request(method, self._api + path, json=body, timeout=10)
         answer.raise_for_status()
         return answer.json() if answer.content else None
-
-
-if __name__ == "__main__":
-    _PROGRAM.show()

@@ -1,6 +1,6 @@
 """Jobs as people's CI makes them: pushes with a matrix, dependency updates, a nightly run.
 
-Seeded: the same seed sends the same jobs in the same order, whatever the fleet does. `python -m lab.traffic` sends some
+Seeded: the same seed sends the same jobs in the same order, whatever the fleet does. `ostler-lab traffic` sends some
 to a lab that runs, and waits for their end.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lab.bootstrap import ACCOUNTS, POOLS, LabAccount, LabPool
 from lab.levers import pull
-from lab.setup import ACCOUNTS, POOLS, LabAccount, LabPool
 
 Say = Callable[[str], None]
 
@@ -115,7 +115,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     """Read the arguments, send, and follow; the exit status is 0 only if every job completed exactly once."""
-    parser = argparse.ArgumentParser(prog="python -m lab.traffic", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ostler-lab traffic", description=__doc__)
     parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
     parser.add_argument("--jobs", type=int, default=20, help="how many to send")
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same jobs")

@@ -8,6 +8,7 @@ clock of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -115,6 +116,15 @@ class Clock:
 
 process = Clock()
 """The clock of this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Sleep, clock and randomness of a retry layer, in seconds; tests bring their own."""
+
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    roll: Callable[[], float] = random.random
 
 
 def utcnow() -> datetime:

@@ -1,5 +1,7 @@
 """Every setting of Ostler: one typed object, read once from `OSTLER_…` variables, checked at start.
 
+A setting is what an operator has a reason to change. Other periods and thresholds are in `ostler.timings`.
+
 `load()` raises `ConfigurationError` with one line for each variable that is missing or malformed: its name, what was
 found (never a secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
 Times are in seconds unless the name says otherwise.
@@ -21,7 +23,8 @@ from ostler import egress
 from ostler.errors import ConfigurationError
 from ostler.github_urls import api_url_of, misplaced
 from ostler.secrets import LEAST, Secret
-from ostler.variables import WATCH, Stranger, strangers, variable
+from ostler.timings import Timings, overrides
+from ostler.variables import Stranger, nearest, strangers, variable
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -94,26 +97,20 @@ class Logs(BaseSettings):
     )
 
 
-class Periods(BaseSettings):
-    """How often beat sends each periodic task; workers know by it when a sweep is late."""
+class Timed(BaseSettings):
+    """The timings of a process, which tests and chaos runs override."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    resume_every: float = Field(default=5, gt=0, description="Interval of `resume` in seconds")
-    pools_every: float = Field(default=10, gt=0, description="Interval of `pools`, the reconciler, in seconds")
-    autoscale_every: float = Field(
-        default=10, gt=0, description="Interval of `autoscale` in seconds. Jobs without Pods wake it too"
+    timings: Annotated[Timings, NoDecode] = Field(
+        default_factory=Timings,
+        description="JSON object of overrides of the timings, for tests; its names are no stable interface",
     )
-    sweep_every: float = Field(default=60, gt=0, description="Interval in seconds of the regular sweeps")
-    catch_up_every: float = Field(default=300, gt=0, description="Interval of `catch_up` in seconds")
-    slow_sweep_every: float = Field(
-        default=600, gt=0, description="Interval in seconds of the low-priority cleanup sweeps"
-    )
-    prune_every: float = Field(default=86400, gt=0, description="Interval of `prune` in seconds")
-    epoch_every: float = Field(
-        default=10, gt=0, description="Interval in seconds at which Postgres is compared with the cluster"
-    )
-    gates_every: float = Field(default=15, gt=0, description="Interval of `gates` in seconds")
+
+    @field_validator("timings", mode="before")
+    @classmethod
+    def _overrides(cls, value: Any) -> Any:
+        return overrides(value)
 
 
 class App(BaseSettings):
@@ -157,7 +154,7 @@ class App(BaseSettings):
         return secret(value)
 
 
-class Settings(Stores, App, Periods, Logs):
+class Settings(Stores, App, Timed, Logs):
     """What the environment says; immutable."""
 
     # Stores
@@ -180,11 +177,6 @@ class Settings(Stores, App, Periods, Logs):
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description="webhook secrets of 16 characters or more, comma-separated; two while rotating"
     )
-    webhook_max_bytes: int = Field(
-        default=25 * 1024 * 1024,
-        ge=1024,
-        description="Greatest size of a webhook in bytes. A larger one is refused while it is read",
-    )
 
     # Secrets at rest
     encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
@@ -203,15 +195,6 @@ class Settings(Stores, App, Periods, Logs):
         "`https://` OSTLER_DISPATCH_URL; empty means those of the image",
     )
     token_audience: str = Field(default="ostler-dispatch", description="audience of the runner Pods' tokens")
-    token_review_timeout: float = Field(
-        default=0.3,
-        gt=0,
-        le=5,
-        description=(
-            "Seconds that a delivery waits for the token review. Afterwards it goes on without. "
-            "Larger values delay deliveries while the API server is slow"
-        ),
-    )
 
     # Web
     web_host: str = Field(default="0.0.0.0", description="address that `ostler web` listens on")  # noqa: S104
@@ -250,14 +233,6 @@ class Settings(Stores, App, Periods, Logs):
         ge=1,
         description="Webhooks that can wait for their commit. Further ones get 503 and are redelivered",
     )
-    poll_hold_min: float = Field(
-        default=40, gt=0, description="Shortest time in seconds for which a Pod's poll is held"
-    )
-    poll_hold_max: float = Field(
-        default=55,
-        gt=0,
-        description="Longest time in seconds for which a Pod's poll is held. Longer holds mean fewer polls",
-    )
 
     # Accounts
     new_accounts: Literal["hold", "serve"] = Field(
@@ -276,102 +251,6 @@ class Settings(Stores, App, Periods, Logs):
     )
 
     # Waits for something that should have happened
-    due_after: float = Field(
-        default=10,
-        gt=0,
-        description=(
-            "Seconds without progress after which `resume` repeats a step, unless its message might "
-            "still wait in a queue. Larger values recover lost steps later"
-        ),
-    )
-    stale_claim_after: float = Field(
-        default=300,
-        gt=0,
-        description=(
-            "Seconds after which a claim that was never delivered is released. Larger values wait "
-            "longer for the Pod's poll"
-        ),
-    )
-    unused_after: float = Field(
-        default=60,
-        gt=0,
-        description=(
-            "Seconds without an execution after which a delivered runner is looked up at GitHub. "
-            "Larger values find unused runners later"
-        ),
-    )
-    spare_after: float = Field(
-        default=60,
-        gt=0,
-        description=(
-            "Seconds after which a spare is deregistered. Until then it might serve another job, so "
-            "larger values save mints and keep Pods longer"
-        ),
-    )
-    unstamp_after: float = Field(
-        default=15,
-        gt=0,
-        description=(
-            "Seconds without a poll after which a stamped and minted Pod is un-stamped. Larger values"
-            " leave a Pod cut off for longer"
-        ),
-    )
-    missing_stamp_after: float = Field(
-        default=30,
-        gt=0,
-        description=(
-            "Seconds after a delivery without a stamp until the Pod is stamped. Larger values leave "
-            "the Pod without its network policy for longer"
-        ),
-    )
-    stamp_returns_after: float = Field(
-        default=5,
-        gt=0,
-        description="Seconds between a delivery to an un-stamped Pod and its stamp. "
-        "Smaller values risk that the stamp cuts the answer off",
-    )
-    cut_off_after: float = Field(
-        default=15,
-        gt=0,
-        description="Seconds after a delivery before a Pod whose poller still runs is checked for a silent cut. "
-        "Larger values leave such a Pod cut off for longer",
-    )
-    requeue_after: float = Field(
-        default=20,
-        gt=0,
-        description="Seconds that a release before any delivery tries to remove its runner and to un-stamp its Pod. "
-        "Then the job is queued again, and a Pod that cannot be un-stamped is retired. "
-        "Larger values hold the job for longer",
-    )
-    unused_polling_after: float = Field(
-        default=150,
-        gt=0,
-        description=(
-            "Seconds after a delivery during which a polling Pod might still fetch its JIT; "
-            "OSTLER_UNUSED_AFTER counts from their end. Larger values leave the Pod more polls"
-        ),
-    )
-    spent_after: float = Field(
-        default=30,
-        gt=0,
-        description=("Seconds that a spent Pod waits for its `completed` webhook. Then GitHub is asked for the job"),
-    )
-    unresolved_after: float = Field(
-        default=120,
-        gt=0,
-        description=(
-            "Seconds without progress after which GitHub is asked about a job that needs a claim and "
-            "has none. The interval grows with each question"
-        ),
-    )
-    unresolved_late_after: float = Field(
-        default=3600,
-        gt=0,
-        description=(
-            "Seconds until GitHub is asked about a job that waits, is set aside, or runs on a runner "
-            "that is not Ostler's"
-        ),
-    )
     start_timeout: float = Field(
         default=300,
         gt=0,
@@ -388,104 +267,19 @@ class Settings(Stores, App, Periods, Logs):
             "wait longer before its Pods are replaced and deleted without their kubelet"
         ),
     )
-    probe_every: float = Field(
-        default=10,
-        gt=0,
-        description=(
-            "Interval in seconds at which one job of a failing installation is tried. Larger values "
-            "notice its recovery later"
-        ),
-    )
-    reserve_after: float = Field(
-        default=300,
-        gt=0,
-        description=(
-            "Seconds that a job waits for budget before it reserves its size. Larger values let small"
-            " jobs pass a large one for longer"
-        ),
-    )
 
     # Webhooks that failed
-    redelivery_again_after: float = Field(
-        default=120,
-        gt=0,
-        description=(
-            "Seconds before GitHub is asked again for a failed webhook. The interval doubles with each request"
-        ),
-    )
-    redelivery_overlap: float = Field(
-        default=900,
-        gt=0,
-        description="Seconds by which GitHub might list a delivery late. The list is read again that far back",
-    )
     redelivery_kept: float = Field(
         default=259200,
         gt=0,
         description="Seconds for which GitHub keeps deliveries: 3 days, and 7 days on Enterprise Server",
     )
-    redelivery_batch: int = Field(
-        default=100, ge=1, le=1000, description="Greatest number of webhooks that one tick requests again"
-    )
 
     # Webhooks that never came
-    catch_up_after: float = Field(
-        default=120,
-        gt=0,
-        description=("Age in seconds at which a job that GitHub lists as queued is accepted without its webhook"),
-    )
-    catch_up_over_after: float = Field(
-        default=3600,
-        gt=0,
-        description="Seconds since GitHub ended a job, before it is finished here without its webhook",
-    )
-    catch_up_seen_within: float = Field(
-        default=86400,
-        gt=0,
-        description="Greatest age in seconds of a repository's last job at which `catch_up` lists its runs. "
-        "Larger values list more repositories",
-    )
-    catch_up_percent: float = Field(
-        default=5, gt=0, le=50, description="Percentage of an installation's hourly quota that `catch_up` can use"
-    )
 
     # What nothing leads to any more
-    orphaned_stamp_after: float = Field(
-        default=300,
-        ge=0,
-        description=(
-            "Seconds since the last claim of a stamped Pod ended, before the stamp is checked. Larger"
-            " values remove stamps later"
-        ),
-    )
-    finished_job_after: float = Field(
-        default=900,
-        ge=0,
-        description=(
-            "Seconds since a job ended, before its Pod is checked if it still runs. Larger values "
-            "leave longer for steps after the job"
-        ),
-    )
-    lingering_after: float = Field(
-        default=90,
-        ge=0,
-        description=(
-            "Seconds since the executed job ended, before a Pod is retired whose runner was absent "
-            "from two of GitHub's lists. Larger values keep such a Pod longer"
-        ),
-    )
-    orphaned_runner_after: float = Field(
-        default=900, ge=0, description="Seconds since its claim ended, before an offline runner is deregistered"
-    )
-    orphaned_account_after: float = Field(
-        default=600, ge=0, description="Age in seconds at which a ServiceAccount without a Pod is deleted"
-    )
 
     # What is forgotten, counted from when it was over
-    keep_deliveries: float = Field(
-        default=604800,
-        gt=259200,
-        description=("Seconds for which GUIDs of webhooks are kept. It must be longer than GitHub keeps deliveries"),
-    )
     keep_events: float = Field(
         default=2592000,
         gt=0,
@@ -500,9 +294,6 @@ class Settings(Stores, App, Periods, Logs):
             "Seconds for which completed jobs, ended claims and Pods that are gone are kept; at least 14 days"
         ),
     )
-    keep_repairs: float = Field(
-        default=7776000, gt=0, description="Seconds for which repairs with a known outcome are kept"
-    )
 
     # Bounds of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -510,11 +301,6 @@ class Settings(Stores, App, Periods, Logs):
         description=(
             "Sweeps that must not run, comma-separated, or `all`. `ostler sweep pause` does the same without a restart"
         ),
-    )
-    repair_budget_least: int = Field(
-        default=5,
-        ge=1,
-        description=("Minimum number of destructive repairs that one sweep run is allowed, however little it listed"),
     )
     repair_budget_percent: float = Field(
         default=10,
@@ -524,46 +310,6 @@ class Settings(Stores, App, Periods, Logs):
             "Destructive repairs that one sweep run is allowed, as a percentage of the Pods or runners that it listed"
         ),
     )
-    repair_settle_after: float = Field(
-        default=600, gt=0, description="Seconds to wait for the effect of a repair before it is marked failed"
-    )
-
-    # The epoch, by which a Postgres that was put back to an earlier state is told
-    epoch_trusted_for: float = Field(
-        default=60,
-        gt=0,
-        description=(
-            "Seconds after the last successful epoch check during which claims can be released and "
-            "Pods deleted. Larger values continue for longer while the cluster cannot be reached"
-        ),
-    )
-
-    # Gates
-    gate_window: float = Field(
-        default=60, gt=0, description="Seconds over which upstream calls are counted when a gate is evaluated"
-    )
-    gate_least_errors: int = Field(default=5, ge=1, description="Number of failed calls below which no gate closes")
-    gate_closes_at: float = Field(
-        default=0.5, ge=0.5, le=1, description="Fraction of failed calls at which a gate closes"
-    )
-    gate_opens_at: float = Field(
-        default=0.2,
-        ge=0,
-        lt=0.5,
-        description="Largest fraction of failed calls at which an evaluation of a closed gate is healthy",
-    )
-    gate_healthy_checks: int = Field(default=4, ge=1, description="Healthy evaluations in a row that reopen a gate")
-    gate_extra_checks: int = Field(
-        default=4,
-        ge=0,
-        description=(
-            "Random extra healthy evaluations (0 to N) before a gate reopens, so that deployments do "
-            "not reopen together"
-        ),
-    )
-
-    # Matching
-    match_batch: int = Field(default=100, ge=1, le=1000, description="Greatest number of claims of one matcher run")
 
     # What it tells
     metrics_port: int = Field(
@@ -649,7 +395,7 @@ class RedisAlone(Logs, Trust):
         return redis_address(value)
 
 
-class BeatSettings(Periods, RedisAlone):
+class BeatSettings(Timed, RedisAlone):
     """What `ostler beat` reads: it sends messages, and asks nobody but Redis."""
 
 
@@ -772,6 +518,8 @@ def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
 def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
     name = str(problem["loc"][0])
     field = kind.model_fields[name]
+    if name == "timings" and len(problem["loc"]) > 1:
+        return f"{variable(name)}: {_timing_problem(problem)}"
     if problem["type"] == "missing":
         unread = [each.name for each in strangers(os.environ, known_variables()) if each.near == variable(name)]
         hint = f"; {unread[0]} is set: is it misspelt?" if unread else ""
@@ -779,6 +527,16 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
     hidden = "Secret" in str(field.annotation)
     found = "found a value that does not fit (hidden)" if hidden else f"found {problem['input']!r}"
     return f"{variable(name)}: {found}; {_expected(problem)}; {field.description}"
+
+
+def _timing_problem(problem: ErrorDetails) -> str:
+    """Return the problem of one override: its key, what was found, what would be right."""
+    key = str(problem["loc"][1])
+    if problem["type"] == "extra_forbidden":
+        near = nearest(key, Timings.model_fields)
+        meant = "docs/configuration.md lists them" if near is None else f"did you mean {near}?"
+        return f"there is no timing {key!r}; {meant}"
+    return f"{key}: found {problem['input']!r}; {_expected(problem)}; {Timings.model_fields[key].description}"
 
 
 def _expected(problem: ErrorDetails) -> str:
@@ -796,14 +554,14 @@ def _expected(problem: ErrorDetails) -> str:
 
 
 def known_variables() -> frozenset[str]:
-    """Return the variables of every process and command."""
+    """Return the variables of every process and command; the watch reads none that no other process reads."""
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
-    return WATCH | {variable(name) for kind in kinds for name in kind.model_fields}
+    return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
 
 
 def unread_variables() -> list[Stranger]:
     """Return the `OSTLER_…` variables of this process that are no setting."""
-    return strangers(os.environ, known_variables())
+    return strangers(os.environ, known_variables(), timings=Timings.model_fields)
 
 
 def read(kind: type[Read]) -> Read:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PREFIX = "OSTLER_"
+TIMINGS = "OSTLER_TIMINGS"
+"""The developer variable that overrides timings."""
 
 OTHERS = frozenset(
     {
@@ -26,9 +28,6 @@ OTHERS = frozenset(
 )
 """Variables that are no settings: of tests, of compose, of the poller in a runner Pod."""
 
-WATCH = frozenset({"OSTLER_WATCH_LEASE", "OSTLER_WATCH_TIMEOUT", "OSTLER_WATCH_EXECUTING_AFTER"})
-"""Variables of the watch alone, whose settings are above this module; a test compares them."""
-
 _CLOSE = 0.7
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
 """What Kubernetes sets in each Pod for a Service whose name begins with `ostler-`."""
@@ -36,7 +35,7 @@ _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCT
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A variable that is set and that nothing reads. `near`: the variable that was probably meant."""
+    """A variable that is set and that nothing reads. `near`: the variable or timing that was probably meant."""
 
     name: str
     near: str | None
@@ -57,10 +56,14 @@ def nearest(name: str, among: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, sorted(among), n=1, cutoff=_CLOSE)), None)
 
 
-def strangers(environment: Mapping[str, str], known: Iterable[str]) -> list[Stranger]:
-    """Return the variables with our prefix that nothing reads, in order; `known` are those of the settings."""
+def strangers(environment: Mapping[str, str], known: Iterable[str], *, timings: Iterable[str] = ()) -> list[Stranger]:
+    """Return the variables with our prefix that nothing reads, in order.
+
+    `known`: the variables of the settings. `timings`: the names of the timings, many of which were settings once.
+    """
     names = {*known, *OTHERS}
     unread = sorted(
         name for name in environment if name.startswith(PREFIX) and name not in names and not _SERVICE.search(name)
     )
-    return [Stranger(name, nearest(name, names - OTHERS)) for name in unread]
+    moved = {variable(timing): f"{timing} in {TIMINGS}" for timing in timings}
+    return [Stranger(name, moved.get(name) or nearest(name, names - OTHERS)) for name in unread]

@@ -17,7 +17,7 @@ def run_sql(engine: Engine, statement: str, **values: Any) -> list[Row[Any]]:
 
 
 def insert_pool(engine: Engine, name: str = "small", **columns: Any) -> int:
-    """Insert the row of a pool and return its id; `columns` replace or add to what every pool has."""
+    """Insert the row of a pool and return its id; `columns` replace the defaults or add to them."""
     table = metadata.tables["pools"]
     row = {
         "uid": name,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.leases import create_lease, read_lease, write_lease
-from k8s_adapters.retry import RetryPolicy
 from rules.upstream.leadership import RENEW, LeaseSeen, LeaseStep, leads, next_step
+from rules.upstream.retry import RetryPolicy
 
 LEASE = "ostler-watch"
 

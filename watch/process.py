@@ -36,7 +36,7 @@ def run_watch(settings: WatchSettings) -> int:
     telemetry.serve(settings.metrics_port)
     client = make_client(kubeconfig=settings.kubeconfig, pool_size=4)
     me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    candidate = Candidate(client, namespace=settings.namespace, me=me, duration=settings.watch_lease)
+    candidate = Candidate(client, namespace=settings.namespace, me=me, duration=settings.timings.watch_lease)
     return _Watch(settings, client, candidate, stopped).run()
 
 
@@ -50,7 +50,7 @@ class _Watch:
         self._client = client
         self._candidate = candidate
         self._stopped = stopped
-        self._hints = Hints(executing_after=settings.watch_executing_after)
+        self._hints = Hints(executing_after=settings.timings.watch_executing_after)
         self._waker = Waker(settings.redis_url)  # for the sender's thread
         self._signs = Waker(settings.redis_url)  # for this one
         self._follower: Follower[PodSeen] | None = None
@@ -72,7 +72,7 @@ class _Watch:
                 log.error("watch.follower_ended")
                 status = 1
                 break
-            self._stopped.wait(self._settings.watch_lease * RENEW)
+            self._stopped.wait(self._settings.timings.watch_lease * RENEW)
         self._unfollow()
         self._stopped.set()
         self._hints.close()
@@ -96,7 +96,7 @@ class _Watch:
         telemetry.WATCH_LEADER.set(int(leads))
         if leads and self._follower is None:
             log.info("watch.leads")
-            namespace, seconds = self._settings.namespace, self._settings.watch_timeout
+            namespace, seconds = self._settings.namespace, self._settings.timings.watch_timeout
             self._follower = Follower(Pods(self._client, self._hints, namespace=namespace), seconds=seconds)
             self._of_pools = Follower(Pools(self._client, self._hints, namespace=namespace), seconds=seconds)
             self._follower.start()
@@ -111,7 +111,7 @@ class _Watch:
     def _say_so(self) -> None:
         """Tell the reconcilers that they will be woken."""
         try:
-            self._signs.mark_watched(self._settings.namespace, seconds=self._settings.watch_lease)
+            self._signs.mark_watched(self._settings.namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:
             log.warning("watch.not_said", error=type(error).__name__)
 

@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen, list_pods_at
 from k8s_adapters.pools import PoolSeen, list_pools_at
-from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.watching import PodWatch, PoolWatch, Watch
+from rules.upstream.retry import RetryPolicy
 from rules.upstream.watching import PoolObservation, Sight, hints_of, pool_changed
 from watch.hints import Ending, Hints
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from beat_schedule import periods, settings_of
+from beat_schedule import periods
 from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
 from models.db.connections import WEB_POOL
@@ -24,21 +24,21 @@ from ostler.encryption import Cipher
 from ostler.settings import Settings
 from web.api.app import build_api, mount_api
 from web.api.database import Database
+from web.edge.limits import PORT
+from web.edge.ports import POLL_PATH, Ports
+from web.edge.refused_log import RefusedLog
 from web.health.health import Health, Vitals
 from web.health.metrics import Held, Metrics
 from web.health.watchdog import Watchdog
 from web.intake.webhooks import Intake
-from web.limits import PORT
-from web.ports import POLL_PATH, Ports
-from web.publisher import Publisher, Sender
-from web.refused_log import RefusedLog
+from web.process.publisher import Publisher, Sender
+from web.process.threads import CLUSTER_THREADS, Threads
 from web.runners.admission import Admission
 from web.runners.cluster import Cluster, KubernetesCluster
 from web.runners.handover import Handover
 from web.runners.listener import Listener
 from web.runners.offering import Offering
 from web.runners.polls import Polls
-from web.threads import CLUSTER_THREADS, Threads
 
 log = structlog.get_logger(__name__)
 _misdirected = RefusedLog(log, "web.other_port")
@@ -71,7 +71,7 @@ class Web:
                 cipher=Cipher(settings.encryption_keys),
                 publisher=self.publisher,
                 counts=self.counts,
-                stamp_returns_after=settings.stamp_returns_after,
+                stamp_returns_after=settings.timings.stamp_returns_after,
             ),
             counts=self.counts,
         )
@@ -83,7 +83,7 @@ class Web:
             loop=asyncio.get_running_loop(),
             hearer=self.polls,
         )
-        self.watchdog = Watchdog(periods(**settings_of(settings)))
+        self.watchdog = Watchdog(periods(settings.timings))
         self.metrics = Metrics(
             database=self.api_database,
             watchdog=self.watchdog,

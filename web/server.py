@@ -1,6 +1,6 @@
 """`ostler web`: one process, one event loop, graceful on SIGTERM.
 
-It listens on the ports that `web.ports` names. Uvicorn waits for open requests before it tells the application to
+It listens on the ports that `web.edge.ports` names. Uvicorn waits for open requests before it tells the application to
 stop, and a held poll is an open request for up to a minute. So the polls are ended first, with 204, and their offers
 withdrawn.
 """
@@ -23,10 +23,10 @@ from ostler.errors import ConfigurationError
 from ostler.logging import get_logger
 from ostler.settings import Settings
 from web.app import Web, build_app
-from web.collector import settle
-from web.limits import BoundedProtocol
-from web.ports import Audience, Ports, wanted
-from web.tls import Certificate, Gate, keep_large_buffers_apart
+from web.edge.limits import BoundedProtocol
+from web.edge.ports import Audience, Ports, wanted
+from web.edge.tls import Certificate, Gate, keep_large_buffers_apart
+from web.process.collector import settle
 
 _GRACE = 20
 _BACKLOG = 4096

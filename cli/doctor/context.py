@@ -47,7 +47,7 @@ from ostler.wakes import QUEUES
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from github_adapters.app import AppInstallation
+    from github_adapters.endpoints.app import AppInstallation
     from k8s_adapters.client import KubeClient
     from models.browse.health import Server
     from models.browse.sweeps import SweepSeen

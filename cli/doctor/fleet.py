@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from beat_schedule import periods, settings_of
+from beat_schedule import periods
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.output import age
@@ -74,7 +74,7 @@ def sweeps(context: Context) -> Verdict:
     found = context.rows
     if not found.sweeps:
         return unknown("the database lacks the table of the sweeps", "run `ostler migrate`")
-    every = periods(**settings_of(context.settings))
+    every = periods(context.settings.timings)
     began = min((each.began_at for each in found.sweeps if each.began_at is not None), default=None)
     if began is None:
         return unknown("no sweep has run yet", "see the line of `beat`")

@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, warning
-from github_adapters.auth import AppAuth
-from github_adapters.governor import Ungoverned
-from github_adapters.http import Http
+from github_adapters.calls.auth import AppAuth
+from github_adapters.calls.governor import Ungoverned
+from github_adapters.calls.http import Http
 from ostler.clock import machine_now
 from ostler.encryption import Cipher
 from ostler.errors import ConfigurationError

@@ -15,7 +15,7 @@ from rules.upstream.retry import ONCE
 
 if TYPE_CHECKING:
     from github_adapters.client import GitHub
-    from github_adapters.deliveries import DeliverySeen
+    from github_adapters.endpoints.deliveries import DeliverySeen
 
 LOOK_EVERY = 2.0
 SEND_EVERY = 12.0

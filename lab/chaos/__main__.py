@@ -1,4 +1,4 @@
-"""`python -m lab.chaos`: a chaos run, with exit status 0 only for a clean verdict."""
+"""`ostler-lab chaos`: a chaos run, with exit status 0 only for a clean verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lab.system import CLUSTERS
 
 def main() -> int:
     """Read the arguments, run, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lab.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ostler-lab chaos", description=__doc__)
     parser.add_argument("--jobs", type=int, default=2000, help="how many jobs to send (default 2000)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things")
     parser.add_argument(

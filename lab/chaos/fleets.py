@@ -1,4 +1,4 @@
-"""A day of bad fleets beside two healthy pools: `python -m lab.chaos --scenario fleets`.
+"""A day of bad fleets beside two healthy pools: `ostler-lab chaos --scenario fleets`.
 
 All at once: a pool whose runners are too old, one whose image lacks the scripts, one whose node is lost, one with a
 sidecar that stays, one whose runner group GitHub refuses, and one whose runners have no way out. Ostler itself reaches
@@ -29,12 +29,12 @@ from sqlalchemy import Engine, create_engine, text
 from urllib3.exceptions import HTTPError
 
 from k8s_adapters.client import MERGE_PATCH
+from lab.bootstrap import ACCOUNTS, LabAccount, LabPool
 from lab.chaos.laws import Broken, of_executions
 from lab.chaos.sampler import Sampler
 from lab.chaos.tenant import waits_of
 from lab.chaos.waits import scaled
 from lab.kubelet.pods import SERVED_BY, STAYS
-from lab.setup import ACCOUNTS, LabAccount, LabPool
 from lab.system import Options, System, read_log
 
 Say = Callable[[str], None]

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.pools import create_pool, get_pool
+from lab.bootstrap import POOLS, LabPool, spec_of
 from lab.chaos.plan import Blow, Strike
-from lab.setup import POOLS, LabPool, spec_of
 from ostler.errors import Conflict, Gone
 
 T = TypeVar("T")

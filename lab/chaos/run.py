@@ -10,15 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
-from beat_schedule import SWEEPS, periods, settings_of
+from beat_schedule import SWEEPS, periods
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.chaos.breaker import WEBHOOKS, Breaker
 from lab.chaos.laws import (
     ANSWERS_WITHIN,
@@ -38,12 +38,13 @@ from lab.chaos.stalls import Path as StallPath
 from lab.chaos.stalls import paths, read_stalls
 from lab.chaos.waits import scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log, read_log_lines
+from lab.timings import merged
 from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
 from ostler.errors import UpstreamError
-from ostler.settings import Settings
+from ostler.timings import Timings
+from ostler.variables import TIMINGS
 from rules.sweeps.reaping import SUCCESSES, allowance
 
 Say = Callable[[str], None]
@@ -132,7 +133,7 @@ def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Resul
         real_pods=scene.real_pods,
         seed=plan.seed,
         lock_expiry=15,
-        settings={**scaled(), **scene.settings},
+        settings=merged(scaled(), scene.settings),
         github_faults=plan.github(),
         kubernetes_faults=plan.kubernetes(),
         worker_program=scene.worker_program,
@@ -304,7 +305,7 @@ class _Run:
 
     def _not_swept(self, *, since: datetime) -> set[str]:
         """Return the sweeps without a whole tick that began after `since`, except those that run seldom."""
-        every = periods(**_periods(self._scene.settings))
+        every = periods(_timings(self._scene.settings))
         awaited = {name for name in SWEEPS if every[name] <= SWEPT_EVERY}
         with self._engine.connect() as db:
             swept = db.execute(
@@ -453,9 +454,6 @@ def _named(sentence: str) -> Broken:
     return Broken(law, what)
 
 
-def _periods(over: Mapping[str, str]) -> Mapping[str, float]:
-    """Return the settings that hold the periods of sweeps, as this run has them."""
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    changed = {name.removeprefix("OSTLER_").lower(): value for name, value in {**scaled(), **over}.items()}
-    found = settings_of(SimpleNamespace(**{**defaults, **changed}))
-    return {name: float(value) for name, value in found.items()}
+def _timings(over: Mapping[str, str]) -> Timings:
+    """Return the timings of this run."""
+    return Timings.model_validate_json(merged(scaled(), over)[TIMINGS])

@@ -1,4 +1,4 @@
-"""A run with one malicious tenant beside honest accounts: `python -m lab.chaos --scenario tenant`.
+"""A run with one malicious tenant beside honest accounts: `ostler-lab chaos --scenario tenant`.
 
 The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. It queues many of
 them, asks for labels that no pool has, and polls without end with tokens of its own making. The honest accounts push
@@ -21,11 +21,11 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.chaos.laws import Broken, of_executions
 from lab.chaos.sampler import Sampler
 from lab.chaos.waits import scaled
 from lab.kubelet.simulated import LINGERS
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log
 
 Say = Callable[[str], None]

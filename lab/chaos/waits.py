@@ -1,4 +1,4 @@
-"""The settings of a chaos run: waits for something that should have happened are scaled by 20, nothing else is.
+"""The timings of a chaos run: waits for something that should have happened are scaled by 20, nothing else is.
 
 No call deadline, lease, hold, distance of two checks, cache or redbeat's lock is; nor is any wait shorter than 3 s.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lab.timings import timings
 from ostler.settings import Settings
+from ostler.timings import Timings
 
 SCALE = 20
 FLOOR = 3.0
@@ -26,7 +28,6 @@ WAITS = (
     "spent_after",
     "unresolved_after",
     "unresolved_late_after",
-    "start_timeout",
     "probe_every",
     "reserve_after",
     "redelivery_again_after",
@@ -46,7 +47,7 @@ WAITS = (
     "slow_sweep_every",
     "catch_up_every",
 )
-"""The settings that hold such waits, in seconds."""
+"""The timings that hold such waits, in seconds. The setting `start_timeout` is one too."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
 """Small enough to bind: three accounts could take 24 Pods, and there are 20."""
@@ -54,6 +55,10 @@ BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
 
 def scaled() -> Mapping[str, str]:
     """Return the environment of Ostler's processes in a chaos run."""
-    fields = Settings.model_fields
-    waits = {name: min(fields[name].default, max(FLOOR, fields[name].default / SCALE)) for name in WAITS}
-    return {**{f"OSTLER_{name.upper()}": f"{seconds:g}" for name, seconds in waits.items()}, **BUDGET}
+    waits = {name: _scaled(Timings.model_fields[name].default) for name in WAITS}
+    start = _scaled(Settings.model_fields["start_timeout"].default)
+    return {**timings(**waits), "OSTLER_START_TIMEOUT": f"{start:g}", **BUDGET}
+
+
+def _scaled(seconds: float) -> float:
+    return min(seconds, max(FLOOR, seconds / SCALE))

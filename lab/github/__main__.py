@@ -1,4 +1,4 @@
-"""`python -m lab.github`: serve until SIGTERM; print one line `{"url": …}` when ready."""
+"""`ostler-lab github`: serve until SIGTERM; print one line `{"url": …}` when ready."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Server(uvicorn.Server):
 
 def main() -> None:
     """Parse the command line and serve."""
-    parser = argparse.ArgumentParser(prog="python -m lab.github", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ostler-lab github", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
     parser.add_argument("--webhook-url", help="where webhooks go; without it they are all lost")

@@ -1,4 +1,4 @@
-"""`python -m lab.kubelet`: one JSON line says that it is ready; SIGTERM ends it and what it runs, no Pod is deleted."""
+"""`ostler-lab kubelet`: one JSON line says that it is ready; SIGTERM ends it and what it runs, no Pod is deleted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def _until_signalled(kubelet: Kubelet, arguments: argparse.Namespace) -> N
 
 def main() -> None:
     """Read the arguments and serve."""
-    parser = argparse.ArgumentParser(prog="python -m lab.kubelet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ostler-lab kubelet", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--node", default="lab-node", help="the name of the Node to be")

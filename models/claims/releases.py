@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 
 from models.claims import pod_ends, runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
+from models.claims.steps import RELEASE_LEASE, RETIRE_LEASE, Annotated, lease, record_annotation
 from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
@@ -43,15 +43,13 @@ class Registration:
     delivered: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseWork:
-    """What a release or a retirement has to undo, and `since` when. `expected` and `value` are of the annotation.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWork(Annotated):
+    """What a release or a retirement has to undo, and `since` when.
 
     `forced`: a sweep allowed this retirement to delete the Pod without waiting for its kubelet.
     """
 
-    claim_id: int
-    chain_no: int
     pool_id: int
     job_id: int | None
     repository: str | None
@@ -60,12 +58,6 @@ class ReleaseWork:
     delivered: bool
     reason: str
     since: datetime
-    namespace: str
-    pod_name: str
-    pod_uid: str
-    expected: str
-    value: str
-    lease_until: datetime
     registrations: tuple[Registration, ...]
     trusted: bool = True
     """Postgres was confirmed to be as new as the cluster. Otherwise nothing but a requeue may be done."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Row
 
@@ -81,15 +81,13 @@ def lease(
     return row
 
 
-class Leased(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
     """Work on a claim that was leased."""
 
-    @property
-    def claim_id(self) -> int: ...  # noqa: D102
-    @property
-    def chain_no(self) -> int: ...  # noqa: D102
-    @property
-    def lease_until(self) -> datetime: ...  # noqa: D102
+    claim_id: int
+    chain_no: int
+    lease_until: datetime
 
 
 def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
@@ -118,34 +116,22 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
     )
 
 
-class Annotated(Leased, Protocol):
-    """Work that writes the claim annotation of a Pod."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated(Leased):
+    """Work that writes the claim annotation of a Pod: `expected` is what it replaces, `value` what it becomes."""
 
-    @property
-    def namespace(self) -> str: ...  # noqa: D102
-    @property
-    def pod_name(self) -> str: ...  # noqa: D102
-    @property
-    def pod_uid(self) -> str: ...  # noqa: D102
-    @property
-    def expected(self) -> str: ...  # noqa: D102
-    @property
-    def value(self) -> str: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class StampWork:
-    """One write of the claim annotation: `expected` is what it replaces, `value` what it becomes."""
-
-    claim_id: int
-    chain_no: int
-    account_id: int
     namespace: str
     pod_name: str
     pod_uid: str
     expected: str
     value: str
-    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampWork(Annotated):
+    """One write of the claim annotation of an account's claim."""
+
+    account_id: int
     job_id: int | None = None
 
 
@@ -262,12 +248,10 @@ def finish_stamp(
     return moved is not None
 
 
-@dataclass(frozen=True, slots=True)
-class MintWork:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MintWork(Leased):
     """What a mint needs. `previous` is an attempt of unknown outcome that must be looked up first."""
 
-    claim_id: int
-    chain_no: int
     attempt_id: int
     runner_name: str
     previous: str | None
@@ -283,7 +267,6 @@ class MintWork:
     public: bool
     pod_name: str
     pod_uid: str
-    lease_until: datetime
     probing: bool = False
     """Its job was let past a backoff of the installation: the first failure is answer enough."""
 

@@ -8,7 +8,6 @@ others hold locked are skipped here, not waited for.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
 
 from sqlalchemy import Connection, text
 
@@ -17,6 +16,7 @@ from models.intake.intake import ACTIONS, Outcome
 from models.routing import installations
 from models.routing.accounts import rename_owner
 from models.upstream import backoffs
+from rules.intake.events import OwnerRenamed, RepositoryRenamed
 
 RENAMES = ("organization", "installation_target", "repository")
 """Events that tell a new name, by the action `renamed`."""
@@ -26,32 +26,6 @@ TAKEN = {"workflow_job": ACTIONS, "installation": installations.BACK, **dict.fro
 
 Not `suspend` and `deleted`: the next mint finds that out by itself, and late ones could hold what works again.
 """
-
-
-class OwnerRenamed(Protocol):
-    """`github_adapters.webhooks.OwnerRenamed` is one."""
-
-    @property
-    def owner_id(self) -> int: ...  # noqa: D102
-    @property
-    def former(self) -> str: ...  # noqa: D102
-    @property
-    def login(self) -> str: ...  # noqa: D102
-
-
-class RepositoryRenamed(Protocol):
-    """`github_adapters.webhooks.RepositoryRenamed` is one."""
-
-    @property
-    def owner_id(self) -> int: ...  # noqa: D102
-    @property
-    def repository_id(self) -> int: ...  # noqa: D102
-    @property
-    def former(self) -> str: ...  # noqa: D102
-    @property
-    def full_name(self) -> str: ...  # noqa: D102
-    @property
-    def at(self) -> datetime | None: ...  # noqa: D102
 
 
 def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:

@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Row, TextClause
 from models.db.engine import StartOver
 from models.db.sql import text
 from rules.claims.machines import ClaimState
-from rules.intake.bindings import ClaimView, JobEvent, JobView
+from rules.intake.bindings import ClaimView, JobView
+from rules.intake.events import WorkflowJobEvent
 
 
 class Contended(Exception):
@@ -56,7 +57,9 @@ class Locked:
         return next((claim for claim in self.claims.values() if claim.job_id == job_id), None)
 
 
-def lock(db: Connection, events: Sequence[JobEvent], *, others: Iterable[int] = (), wait: bool = True) -> Locked:
+def lock(
+    db: Connection, events: Sequence[WorkflowJobEvent], *, others: Iterable[int] = (), wait: bool = True
+) -> Locked:
     """Lock what these events can touch, and the jobs `others`; the rows of the jobs are there already.
 
     Raises `StartOver` when more came into it than was locked: `transaction` runs the batch again. Without `wait`
@@ -130,7 +133,7 @@ def _locking(statement: str, *, wait: bool) -> TextClause:
     return text(statement if wait else f"{statement} SKIP LOCKED")
 
 
-def _lock(db: Connection, own: Sequence[int], events: Sequence[JobEvent], *, wait: bool) -> Locked:
+def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent], *, wait: bool) -> Locked:
     """Lock what the events can touch and read it; raise `StartOver` when more came in meanwhile."""
     named = sorted({event.runner_name for event in events if event.runner_name})
     before = _touched(db, own, named)

@@ -21,7 +21,8 @@ from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
-from rules.intake.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
+from rules.intake.bindings import ClaimView, JobView, Loss, Runner, judge_runner, loss_of, may_swap
+from rules.intake.events import WorkflowJobEvent
 
 _NO_HOLD = {"hold_reason": "NULL", "hold_detail": "NULL", "not_before": "NULL"}
 log = get_logger(__name__)
@@ -59,7 +60,7 @@ class _Batch:
     executed: set[int] = field(default_factory=set)
 
 
-def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime, who: str) -> Bound:
+def apply(db: Connection, locked: Locked, events: Sequence[WorkflowJobEvent], *, now: datetime, who: str) -> Bound:
     """Apply `in_progress` and `completed` events, in their order, under the locks of `binding_locks.lock`."""
     batch = _Batch(db, locked, now, who)
     for event in events:
@@ -75,7 +76,7 @@ def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: da
 # Events
 
 
-def _run(batch: _Batch, event: JobEvent) -> None:
+def _run(batch: _Batch, event: WorkflowJobEvent) -> None:
     job = batch.locked.jobs[event.job_id]
     if job.state == JobState.COMPLETED:
         return  # terminal sticks: a late in_progress tells nothing new
@@ -96,7 +97,7 @@ def _run(batch: _Batch, event: JobEvent) -> None:
         job.state = JobState.RUNNING
 
 
-def _complete(batch: _Batch, event: JobEvent) -> None:
+def _complete(batch: _Batch, event: WorkflowJobEvent) -> None:
     job = batch.locked.jobs[event.job_id]
     seen = batch.locked.executions.get(job.id)
     runner_name = event.runner_name or (seen.runner_name if seen else None)

@@ -30,7 +30,7 @@ from models.routing.runner_groups import GroupBook, Wanted
 from models.upstream.backoffs import Standing, keys_of, standing
 from rules.claims.fairness import Budget
 from rules.claims.machines import JobState, Machine
-from rules.intake.bindings import JobEvent
+from rules.intake.events import WorkflowJobEvent
 from rules.routing.access import Access
 from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
@@ -55,7 +55,7 @@ class Received:
     """One verified and parsed delivery; its action is one of `ACTIONS`."""
 
     guid: str
-    event: JobEvent
+    event: WorkflowJobEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ def apply(
     )
 
 
-def _has_started(event: JobEvent) -> bool:
+def _has_started(event: WorkflowJobEvent) -> bool:
     return event.action in {"in_progress", "completed"}
 
 
-def _is_waiting(event: JobEvent) -> bool:
+def _is_waiting(event: WorkflowJobEvent) -> bool:
     # GitHub also sends `queued` with status `waiting` for a job behind an environment (octokit/webhooks).
     return event.action == "waiting" or (event.action == "queued" and event.status == "waiting")
 
@@ -165,7 +165,7 @@ def _is_waiting(event: JobEvent) -> bool:
 class _Router:
     """What decides about the jobs of one batch; read once, and only when a job asks for it."""
 
-    def __init__(self, db: Connection, events: Sequence[JobEvent], *, now: datetime) -> None:
+    def __init__(self, db: Connection, events: Sequence[WorkflowJobEvent], *, now: datetime) -> None:
         self._db = db
         self._events = events
         self._now = now
@@ -199,7 +199,7 @@ class _Router:
         found = standing(self._db, (key for event in self._events for key in self._keys(event)), now=self._now)
         return {key: each for key, each in found.items() if each.not_before > self._now}
 
-    def _keys(self, event: JobEvent) -> list[tuple[str, str]]:
+    def _keys(self, event: WorkflowJobEvent) -> list[tuple[str, str]]:
         pool_id = self._choose(event).pool_id
         return keys_of(
             account_id=event.owner_id,
@@ -209,7 +209,7 @@ class _Router:
             group=None if pool_id is None else self._groups_wanted[pool_id],
         )
 
-    def route(self, event: JobEvent) -> Route:
+    def route(self, event: WorkflowJobEvent) -> Route:
         """Return the pool of a job and its hold."""
         account = self._accounts[event.owner_id]
         self.strangers |= account.access == Access.HELD and account.access_asked_at is None
@@ -224,7 +224,7 @@ class _Router:
             access=self._access(event),
         )
 
-    def asks(self, event: JobEvent) -> bool:
+    def asks(self, event: WorkflowJobEvent) -> bool:
         """Return whether a job waits for its run to be asked about; not while its environment holds it."""
         return (
             event.action == "queued"
@@ -233,10 +233,10 @@ class _Router:
             and self._choose(event).hold_reason is HoldReason.ORIGIN_UNKNOWN
         )
 
-    def _access(self, event: JobEvent) -> Access:
+    def _access(self, event: WorkflowJobEvent) -> Access:
         return Access(self._accounts[event.owner_id].access)
 
-    def _group(self, event: JobEvent, choice: PoolChoice) -> Wait | None:
+    def _group(self, event: WorkflowJobEvent, choice: PoolChoice) -> Wait | None:
         if choice.pool_id is None:
             return None
         wanted = Wanted(
@@ -249,7 +249,7 @@ class _Router:
         )
         return self._groups.wait(wanted)
 
-    def priority(self, event: JobEvent) -> int:
+    def priority(self, event: WorkflowJobEvent) -> int:
         """Return the priority of a job by the rules of its account."""
         return priority_of(
             self._accounts[event.owner_id].priority_rules,
@@ -258,7 +258,7 @@ class _Router:
             branch=event.head_branch,
         )
 
-    def _choose(self, event: JobEvent) -> PoolChoice:
+    def _choose(self, event: WorkflowJobEvent) -> PoolChoice:
         origin = self._origins.get(event.run_id, Origin.UNKNOWN) if event.public else Origin.HERE
         key = (event.labels, event.owner_id, event.repository, origin)
         if key not in self._choices:
@@ -279,7 +279,13 @@ def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dic
 
 
 def _insert(
-    db: Connection, ordered: Sequence[Received], new: Sequence[JobEvent], router: _Router, *, now: datetime, who: str
+    db: Connection,
+    ordered: Sequence[Received],
+    new: Sequence[WorkflowJobEvent],
+    router: _Router,
+    *,
+    now: datetime,
+    who: str,
 ) -> tuple[set[str], dict[int, int | None]]:
     """Insert deliveries, new jobs and their events in one statement.
 
@@ -370,7 +376,7 @@ _INSERT = text(f"""
 """)
 
 
-def _scope(event: JobEvent) -> str:
+def _scope(event: WorkflowJobEvent) -> str:
     if event.owner_type == "Organization":
         return str(Scope.organization(event.owner_login))
     return str(Scope.repository(event.repository))
@@ -384,7 +390,9 @@ class _Ready:
     asks: set[int] = field(default_factory=set)
 
 
-def _make_ready(db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime, who: str) -> _Ready:
+def _make_ready(
+    db: Connection, events: Sequence[WorkflowJobEvent], router: _Router, *, now: datetime, who: str
+) -> _Ready:
     """Queue the waiting jobs whose environment let them go."""
     ready = _Ready()
     for event in events:

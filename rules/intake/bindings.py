@@ -1,4 +1,4 @@
-"""Which claim a job that GitHub started belongs to, and what becomes of the claims and jobs it displaces.
+"""Binding of a started job to the claim that runs it, and the outcome for those that it displaces.
 
 GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job need not be
 the one that was minted for it. These functions check rows and return a verdict; `models.intake.bindings` locks
@@ -8,58 +8,9 @@ the rows before and writes the verdict after.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from rules.claims.machines import ClaimState, JobState
-
-
-class JobEvent(Protocol):
-    """What a `workflow_job` webhook says; `github_adapters.webhooks.WorkflowJobEvent` is one."""
-
-    @property
-    def action(self) -> str: ...  # noqa: D102
-    @property
-    def job_id(self) -> int: ...  # noqa: D102
-    @property
-    def run_id(self) -> int: ...  # noqa: D102
-    @property
-    def run_attempt(self) -> int: ...  # noqa: D102
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def workflow_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def status(self) -> str: ...  # noqa: D102
-    @property
-    def conclusion(self) -> str | None: ...  # noqa: D102
-    @property
-    def labels(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def runner_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def created_at(self) -> datetime: ...  # noqa: D102
-    @property
-    def started_at(self) -> datetime | None: ...  # noqa: D102
-    @property
-    def completed_at(self) -> datetime | None: ...  # noqa: D102
-    @property
-    def head_branch(self) -> str | None: ...  # noqa: D102
-    @property
-    def repository(self) -> str: ...  # noqa: D102
-    @property
-    def repository_id(self) -> int: ...  # noqa: D102
-    @property
-    def owner_id(self) -> int: ...  # noqa: D102
-    @property
-    def owner_login(self) -> str: ...  # noqa: D102
-    @property
-    def owner_type(self) -> str: ...  # noqa: D102
-    @property
-    def installation_id(self) -> int | None: ...  # noqa: D102
-    @property
-    def public(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -134,7 +85,7 @@ def loss_of(claim: ClaimView) -> Loss:
 
 
 def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> bool:
-    """Return whether `loser`, from whom `winner` took a job, can go on with the job of `winner` instead.
+    """Return whether `loser`, whose job `winner` took, can continue with the job of `winner` instead.
 
     Only within one pool, scope and account, only for a job that still waits for its runner, and only when the
     loser is on its way to a runner that is free: not under release, not executing.

@@ -1,4 +1,4 @@
-"""When a failed call is made again, and how long to wait before it: a pure decision.
+"""Retries of failed calls: whether to try again, and how long to wait before it; a pure decision.
 
 Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt; everything else
 is an answer. A status beats whatever else went wrong. Times are in seconds.
@@ -32,7 +32,7 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how patiently one call is repeated.
+    """How often one call is retried, and how long it waits in between.
 
     The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor out of
     `jitter`. No attempt starts once `deadline` seconds have passed since the first began; None is no limit.
@@ -73,7 +73,7 @@ def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failur
 
     `roll` is a random number from 0 to 1 for the jitter.
     """
-    if not worth_repeating(failure):
+    if not worth_retrying(failure):
         return RetryDecision(retry=False, wait=0.0, reason="the answer is final")
     wait = wait_before_next(policy=policy, attempt=attempt, failure=failure, roll=roll)
     if attempt >= policy.attempts:
@@ -84,7 +84,7 @@ def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failur
     return RetryDecision(retry=True, wait=wait, reason=cause)
 
 
-def worth_repeating(failure: Failure) -> bool:
+def worth_retrying(failure: Failure) -> bool:
     """Return whether another attempt may end differently; a status decides alone."""
     if failure.status is not None:
         return failure.status in RETRIED_STATUSES

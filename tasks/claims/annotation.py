@@ -12,7 +12,6 @@ from k8s_adapters.stamps import stamp as put_on
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import steps
 from models.claims.steps import STAMP_LEASE
-from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.claims.stamps import parse
 from rules.upstream.retry import RetryPolicy
@@ -60,7 +59,7 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
         def believe(db: Connection, seen: str = seen) -> bool:
             return steps.believe(db, work, seen=seen, now=utcnow())
 
-        if not transaction(rt.engine, believe):
+        if not rt.transaction(believe):
             return result
         expected = seen
     raise AssertionError("unreachable")

@@ -9,7 +9,6 @@ import structlog
 from sqlalchemy import Connection, Row
 
 from models.claims import runner_failures
-from models.db.engine import transaction
 from rules.claims.runner_brakes import Brake
 from tasks.worker.runtime import Runtime
 
@@ -27,7 +26,7 @@ def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
         brake = runner_failures.read(db, pool.id, pool.template_hash)
         return brake, mended, brake is not None and runner_failures.is_due(db, pool.id, brake, now=now)
 
-    brake, mended, due = transaction(rt.engine, body)
+    brake, mended, due = rt.transaction(body)
     if mended:
         log.info("pool.brake_released", pool=pool.name, failures=mended, why="its template has changed")
     if mended or due:

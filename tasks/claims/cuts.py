@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import cuts, steps
-from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.claims.busy import RunnerSeen
@@ -25,6 +24,7 @@ from rules.routing.scopes import Scope
 from tasks.claims.annotation import write
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
 
     Raises what the adapters raise: `resume` has the Pod checked again.
     """
-    claim = transaction(rt.engine, lambda db: cuts.suspect(db, claim_id))
+    claim = rt.transaction(cuts.suspect, claim_id)
     if claim is None:
         return
     verdict = check(rt, claim)
@@ -43,14 +43,11 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     if not verdict.cut:
         log.debug("cut.none", claim=claim_id, why=verdict.why)
         if claim.stamp == Stamp.REMOVING:
-            transaction(rt.engine, lambda db: cuts.stamp_now(db, claim_id, why=verdict.why, now=utcnow()))
+            rt.transaction(cuts.stamp_now, claim_id, why=verdict.why, now=NOW)
         return
     log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
-    due_after = rt.settings.due_after
-    work = transaction(
-        rt.engine,
-        lambda db: cuts.begin(db, claim, why=verdict.why, due_after=due_after, now=utcnow(), who=rt.who),
-    )
+    due_after = rt.timings.due_after
+    work = rt.transaction(cuts.begin, claim, why=verdict.why, due_after=due_after, now=NOW, who=rt.who)
     if work is None or write(rt, work, owner=None).outcome is not StampOutcome.DONE:
         return  # it moved on; `missing_pods` ends the claim of a Pod that is gone
 
@@ -63,12 +60,12 @@ def reopen(rt: Runtime, claim_id: int) -> None:
             "stamp_off",
             error=None,
             due_after=due_after,
-            stamp_after=now + timedelta(seconds=rt.settings.unused_polling_after),
+            stamp_after=now + timedelta(seconds=rt.timings.unused_polling_after),
             now=now,
             who=rt.who,
         )
 
-    transaction(rt.engine, finish)
+    rt.transaction(finish)
 
 
 def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
@@ -77,7 +74,7 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
     if pod is None or pod.uid != claim.pod_uid:
         return None
     if pod.poller_exit_code is not None:
-        ended = transaction(rt.engine, lambda db: cuts.pollers_ended(db, [claim.pod_uid], now=utcnow()))
+        ended = rt.transaction(cuts.pollers_ended, [claim.pod_uid], now=NOW)
         for claim_id in ended:
             rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
         return None
@@ -92,7 +89,7 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
             runner_began=pod.runner_ready or pod.runner_exit_code is not None,
             github_runner_seen=seen,
         ),
-        after=rt.settings.cut_off_after,
+        after=rt.timings.cut_off_after,
     )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from models.claims import matching, runner_failures
 from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
-from models.db.engine import is_locked, transaction
+from models.db.engine import is_locked
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
@@ -106,7 +106,7 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
         clear_wake(rt, pool_id)
         return Matched((), 0, again=False) if pool is None else match(rt, db, pool, now=now)
 
-    return transaction(rt.engine, body)
+    return rt.transaction(body)
 
 
 def clear_wake(rt: Runtime, pool_id: int) -> None:
@@ -120,8 +120,8 @@ def clear_wake(rt: Runtime, pool_id: int) -> None:
 def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:
     """Choose, lock, count, insert: in that order, each in a statement of its own (laws L1 and L2)."""
     settings = rt.settings
-    batch = settings.match_batch
-    seen = matching.outlook(db, pool, batch=batch, spare_after=settings.spare_after, now=now)
+    batch = settings.timings.match_batch
+    seen = matching.outlook(db, pool, batch=batch, spare_after=settings.timings.spare_after, now=now)
     free = seen.free
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if free and seen.failures else None
     heads = heads_beside(settings, db, pool, held, now=now)
@@ -142,7 +142,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     )
     spares: frozenset[int] = frozenset()
     if seen.spares:
-        spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.spare_after, now=now)
+        spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.timings.spare_after, now=now)
     rows = _Rows(db, pool, heads)
     rows.lock_jobs({job.job_id for job in first.picks} | spares)
     pods = matching.lock_pods(db, pool, limit=len(first.picks), now=now) if first.picks else []
@@ -151,12 +151,12 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
         db,
         pool,
         [job.job_id for job in rows.jobs if job.job_id in spares and job.account_id in rows.accounts],
-        spare_after=settings.spare_after,
+        spare_after=settings.timings.spare_after,
         now=now,
     )
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
-    claims = matching.insert_claims(db, pool, pairs, due_after=settings.due_after, now=now)
+    claims = matching.insert_claims(db, pool, pairs, due_after=settings.timings.due_after, now=now)
     # A pool that is braked has the Pods, and is woken by the reconciler.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
@@ -176,9 +176,9 @@ def heads_beside(
     return read_queue_heads(
         db,
         pool,
-        batch=settings.match_batch,
-        spare_after=settings.spare_after,
-        reserve_after=settings.reserve_after,
+        batch=settings.timings.match_batch,
+        spare_after=settings.timings.spare_after,
+        reserve_after=settings.timings.reserve_after,
         braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
         last=() if held is None else held.last,
         now=now,
@@ -204,7 +204,7 @@ def probe_mints(
     if holds and braked is None:
         return False
     let = backoffs.allow_probe(
-        db, pool_id=pool.id, probe_every=settings.probe_every, without=braked if holds else None, now=now
+        db, pool_id=pool.id, probe_every=settings.timings.probe_every, without=braked if holds else None, now=now
     )
     return let is not None
 

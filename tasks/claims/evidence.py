@@ -9,7 +9,6 @@ from __future__ import annotations
 from k8s_adapters.pods import PodSeen
 from models.claims import busy
 from models.claims.busy import Recorded
-from models.db.engine import transaction
 from rules.claims.busy import BusyVerdict, PodEvidence, may_hold_jit
 from tasks.worker.runtime import Runtime
 
@@ -39,4 +38,4 @@ def ask(
     rt: Runtime, pod_uid: str, pod: PodSeen | None = None, *, gone: bool = False, claim_id: int | None = None
 ) -> BusyVerdict:
     """Read what is recorded of a Pod and return whether it may hold a JIT; with `claim_id` whether that claim's."""
-    return judge(transaction(rt.engine, lambda db: busy.recorded(db, pod_uid, claim_id=claim_id)), pod, gone=gone)
+    return judge(rt.transaction(busy.recorded, pod_uid, claim_id=claim_id), pod, gone=gone)

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from github_adapters.client import JobSeen
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runs import RunSeen
 from models.claims import releases
-from models.db.engine import transaction
 from models.intake import repositories
 from models.routing import accounts
-from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.job_outcomes import NO_JOB, WAITS, JobOutcome, OverRun, from_github
 from rules.routing.scopes import Scope
 from tasks.worker.base import RELEASE, Policy, calls, remaining
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +35,7 @@ def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, p
 def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
     """Remove a runner that was registered, or may have been, and write that down; raises as `deregister` does."""
     ensure_removed(rt, registration, policy=policy)
-    transaction(rt.engine, lambda db: releases.registration_removed(db, registration.attempt_id, now=utcnow()))
+    rt.transaction(releases.registration_removed, registration.attempt_id, now=NOW)
 
 
 def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
@@ -70,7 +69,7 @@ def follow_owner(rt: Runtime, installation_id: int) -> bool:
     except UpstreamError as error:
         log.warning("github.installation_unknown", installation=installation_id, error=meaning_of(error))
         return False
-    renamed = transaction(rt.engine, lambda db: accounts.rename_owner(db, account_id=seen.account_id, login=seen.login))
+    renamed = rt.transaction(accounts.rename_owner, account_id=seen.account_id, login=seen.login)
     if renamed:
         log.info("github.owner_renamed", account=seen.account_id, login=seen.login)
     return renamed
@@ -166,5 +165,5 @@ def _find_job(
     found = ask(repository)
     if found is not None:
         return found, repository
-    number = transaction(rt.engine, lambda db: repositories.id_of(db, job_id))
+    number = rt.transaction(repositories.id_of, job_id)
     return (None, repository) if number is None else (ask(number), number)

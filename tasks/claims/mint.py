@@ -14,9 +14,8 @@ import structlog
 from celery import Task
 from sqlalchemy import Connection
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from models.claims import releases, steps
-from models.db.engine import transaction
 from models.routing import accounts, installations, runner_groups
 from models.upstream import backoffs
 from ostler.clock import utcnow
@@ -45,6 +44,7 @@ from tasks.routing.runner_groups import Refused, group_of
 from tasks.worker.app import VISIBILITY_TIMEOUT
 from tasks.worker.base import MINT, remaining, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -74,10 +74,7 @@ class Unknown(Retryable):
 def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
     """Mint the JIT of a claim whose stamp is on or was given up."""
     rt = runtime()
-    work = transaction(
-        rt.engine,
-        lambda db: steps.begin_mint(db, claim_id, chain_no=chain_no, suffix=new_suffix(), now=utcnow()),
-    )
+    work = rt.transaction(steps.begin_mint, claim_id, chain_no=chain_no, suffix=new_suffix(), now=NOW)
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid, runner=work.runner_name)
@@ -119,18 +116,20 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
     except Retryable:
-        transaction(rt.engine, lambda db: steps.delete_attempt(db, work.attempt_id))
+        rt.transaction(steps.delete_attempt, work.attempt_id)
         raise
 
 
 def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
     """The job would never be given to a runner of this pool: hold it, and those that the same concerns, for a while."""
     reason = str(refused.verdict.refusal)
-    transaction(
-        rt.engine,
-        lambda db: runner_groups.hold_alike(
-            db, pool_id=work.pool_id, wanted=refused.wanted, verdict=refused.verdict, until=refused.until, now=utcnow()
-        ),
+    rt.transaction(
+        runner_groups.hold_alike,
+        pool_id=work.pool_id,
+        wanted=refused.wanted,
+        verdict=refused.verdict,
+        until=refused.until,
+        now=NOW,
     )
     refuse(rt, work, work.attempt_id, reason=reason, hold=HoldReason.RUNNER_GROUP, not_before=refused.until)
 
@@ -140,7 +139,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
     attempt_id = work.attempt_id if work.previous is None else None
     if isinstance(error, Gone | Forbidden | Invalid) and work.runner_group != DEFAULT:
         # Its group may be gone, or another by now: the next mint looks anew.
-        transaction(rt.engine, lambda db: runner_groups.forget(db, int(work.installation_id or 0)))
+        rt.transaction(runner_groups.forget, int(work.installation_id or 0))
     match error:
         case RateLimited():
             if error.paced:
@@ -166,7 +165,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
 def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
     """Close the attempt that was looked up and open one with a fresh name; None when the claim moved on."""
     name = make_runner_name(work.pod_name, new_suffix())
-    attempt_id = transaction(rt.engine, lambda db: steps.replace_attempt(db, work, runner_name=name, now=utcnow()))
+    attempt_id = rt.transaction(steps.replace_attempt, work, runner_name=name, now=NOW)
     return None if attempt_id is None else replace(work, attempt_id=attempt_id, runner_name=name, previous=None)
 
 
@@ -202,17 +201,14 @@ def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, n
 def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     """Commit the JIT, encrypted; when the claim moved on, deregister the runner again."""
     sealed = rt.cipher.encrypt(jit.config)
-    minted = transaction(
-        rt.engine,
-        lambda db: steps.commit_mint(
-            db,
-            work,
-            runner_id=jit.runner_id,
-            jit=sealed,
-            due_after=rt.settings.due_after,
-            now=utcnow(),
-            who=rt.who,
-        ),
+    minted = rt.transaction(
+        steps.commit_mint,
+        work,
+        runner_id=jit.runner_id,
+        jit=sealed,
+        due_after=rt.timings.due_after,
+        now=NOW,
+        who=rt.who,
     )
     if not minted.moved:
         take_back(rt, work, jit)
@@ -239,12 +235,12 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
         steps.close_mint_attempt(db, work.attempt_id, outcome="removed", now=utcnow())
         steps.give_back(db, work, due_at=utcnow(), error="its mint came too late")
 
-    transaction(rt.engine, removed)
+    rt.transaction(removed)
 
 
 def go_on(rt: Runtime, work: steps.MintWork) -> None:
     """GitHub answers again: have the jobs that waited for it matched now. What this misses ends with its own wait."""
-    ended = transaction(rt.engine, lambda db: backoffs.end_waits(db, account_id=work.account_id, now=utcnow()))
+    ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
         log.info("mint.recovered", jobs=ended)
         rt.waker.send(REMATCH, queue="sweeps")
@@ -271,7 +267,7 @@ def postpone_until_token(
         steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
 
     by_row = after > LONGEST_MESSAGE
-    transaction(rt.engine, wait)
+    rt.transaction(wait)
     if by_row:
         return
     self.signature_from_request(countdown=after, retries=self.request.retries).apply_async()
@@ -283,19 +279,16 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
     A retry that is more than `LONGEST_MESSAGE` away is left to `resume`, so the attempts that GitHub refused count too.
     """
     now = utcnow()
-    refused = transaction(rt.engine, lambda db: steps.refused_attempts(db, work.claim_id))
+    refused = rt.transaction(steps.refused_attempts, work.claim_id)
     if after > LONGEST_RETRY or max(self.request.retries, refused) >= MINT.task_retries:
         until = now + timedelta(seconds=after)
-        transaction(
-            rt.engine,
-            lambda db: backoffs.wait_until(
-                db,
-                kind="installation",
-                key=str(work.installation_id),
-                reason="GitHub's rate limit",
-                not_before=until,
-                now=now,
-            ),
+        rt.transaction(
+            backoffs.wait_until,
+            kind="installation",
+            key=str(work.installation_id),
+            reason="GitHub's rate limit",
+            not_before=until,
+            now=now,
         )
         refuse(rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF, not_before=until)
         return
@@ -307,7 +300,7 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
         steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
 
     by_row = after > LONGEST_MESSAGE
-    transaction(rt.engine, wait)
+    rt.transaction(wait)
     if not by_row:
         raise self.retry(countdown=after)
 
@@ -331,13 +324,10 @@ def leave(
         installations.mark_left(db, key, now=utcnow())
         return installations.succeed(db, key)
 
-    if gone and (successor := transaction(rt.engine, go_over)) is not None:
+    if gone and (successor := rt.transaction(go_over)) is not None:
         log.info("mint.installation_replaced", installation=key, successor=successor)
         raise self.retry(countdown=0)
-    until = transaction(
-        rt.engine,
-        lambda db: installations.leave(db, installation_id=key, reason=reason, gone=gone, now=utcnow()),
-    )
+    until = rt.transaction(installations.leave, installation_id=key, reason=reason, gone=gone, now=NOW)
     refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=until)
 
 
@@ -370,7 +360,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
             steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
         steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
 
-    transaction(rt.engine, rename)
+    rt.transaction(rename)
     raise self.retry(countdown=0)
 
 
@@ -381,10 +371,7 @@ def back_off(
     kind, key = work.asked_for(full=full)
     status = error.status or (404 if isinstance(error, Gone) else 403)
     reason = with_words(f"GitHub answers {status} to a mint", error)
-    not_before = transaction(
-        rt.engine,
-        lambda db: backoffs.record_failure(db, kind=kind, key=key, reason=reason, job_id=work.job_id, now=utcnow()),
-    )
+    not_before = rt.transaction(backoffs.record_failure, kind=kind, key=key, reason=reason, job_id=work.job_id, now=NOW)
     detail = f"{describe(kind, key)}: {reason}"
     refuse(rt, work, attempt_id, reason=detail, hold=HoldReason.BACKOFF, not_before=not_before)
 
@@ -413,23 +400,17 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
     last = retries >= MINT.task_retries or work.probing
     name = meaning_of(error)
     if last:
-        not_before = transaction(
-            rt.engine,
-            lambda db: backoffs.record_failure(
-                db,
-                kind="installation",
-                key=str(work.installation_id),
-                reason=f"mints fail ({name})",
-                probing=work.probing,
-                now=now,
-            ),
+        not_before = rt.transaction(
+            backoffs.record_failure,
+            kind="installation",
+            key=str(work.installation_id),
+            reason=f"mints fail ({name})",
+            probing=work.probing,
+            now=now,
         )
         refuse(rt, work, None, reason="GitHub does not answer", hold=HoldReason.BACKOFF, not_before=not_before)
         return
-    transaction(
-        rt.engine,
-        lambda db: steps.give_back(db, work, due_at=now + wait, error=name),
-    )
+    rt.transaction(steps.give_back, work, due_at=now + wait, error=name)
     raise Unknown(f"mint: {name}")
 
 
@@ -461,6 +442,6 @@ def refuse(
         steps.give_back(db, work, due_at=now, error=reason)
         return begun
 
-    if transaction(rt.engine, body):
+    if rt.transaction(body):
         log.warning("mint.refused", reason=reason)
         send_release(rt, work.claim_id)

@@ -13,7 +13,6 @@ import structlog
 
 from k8s_adapters.pod_events import list_pod_events
 from models.claims import pod_ends
-from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
@@ -23,6 +22,7 @@ from rules.claims.pod_events import choose
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.base import DISPATCH, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ namespace for each. When a cluster loses more at once, a few tell enough."""
 
 def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
     """Have the Events of those of these Pods read that a job lost; `live`: a job claim that has not ended counts."""
-    for uid in transaction(rt.engine, lambda db: pod_ends.lost(db, uids, live=live)):
+    for uid in rt.transaction(pod_ends.lost, uids, live=live):
         rt.waker.send(POD_EVENTS, queue="sweeps", pod_uid=uid)
 
 
@@ -44,7 +44,7 @@ def pod_events(*, pod_uid: str) -> None:
     """Record what one bounded list of the Events about a lost Pod says of who ended it."""
     rt = runtime()
     since = utcnow() - timedelta(minutes=1)
-    pod = transaction(rt.engine, lambda db: pod_ends.unread(db, pod_uid, most=MOST_A_MINUTE, since=since))
+    pod = rt.transaction(pod_ends.unread, pod_uid, most=MOST_A_MINUTE, since=since)
     if pod is None:
         return
     also_about(pod=pod.name, pod_uid=pod_uid)
@@ -54,5 +54,5 @@ def pod_events(*, pod_uid: str) -> None:
         log.info("pod.events_not_read", error=meaning_of(error))
         return
     event = choose(found)
-    if not transaction(rt.engine, lambda db: pod_ends.record_event(db, pod_uid, event, now=utcnow())):
+    if not rt.transaction(pod_ends.record_event, pod_uid, event, now=NOW):
         log.info("pod.events_not_recorded")

@@ -11,7 +11,6 @@ from datetime import timedelta
 
 from models.claims import steps
 from models.claims.releases import ReleaseWork
-from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
@@ -41,7 +40,7 @@ def longer(work: ReleaseWork) -> float:
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
     """Leave the claim live for `resume`, which takes it up again in so many seconds."""
     due_at = utcnow() + timedelta(seconds=after)
-    transaction(rt.engine, lambda db: steps.give_back(db, work, due_at=due_at, error=error, undoes=True))
+    rt.transaction(steps.give_back, work, due_at=due_at, error=error, undoes=True)
 
 
 def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:

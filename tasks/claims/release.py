@@ -15,7 +15,6 @@ from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
-from models.db.engine import transaction
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
@@ -29,6 +28,7 @@ from tasks.claims.postpone import OUT_OF_REACH, SELDOM, postpone, postpone_on_fa
 from tasks.claims.retire import send_retire
 from tasks.worker.base import RELEASE, calls, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -48,16 +48,11 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     """
     rt = runtime()
     why = "its chain failed" if chain_no is not None else reason
-    begun = transaction(
-        rt.engine,
-        lambda db: releases.request_release(db, claim_id, reason=why, chain_no=chain_no, now=utcnow(), who=rt.who),
-    )
+    begun = rt.transaction(releases.request_release, claim_id, reason=why, chain_no=chain_no, now=NOW, who=rt.who)
     if chain_no is not None and not begun:
         return
-    requeue_after = rt.settings.requeue_after + clock.process.leeway()
-    work = transaction(
-        rt.engine, lambda db: releases.begin_release(db, claim_id, requeue_after=requeue_after, now=utcnow())
-    )
+    requeue_after = rt.timings.requeue_after + clock.process.leeway()
+    work = rt.transaction(releases.begin_release, claim_id, requeue_after=requeue_after, now=NOW)
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
@@ -89,7 +84,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     """GitHub would not remove the runner, as it is busy: the claim executes after all."""
-    refused = transaction(rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who))
+    refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
     log.info("release.refused")
     if not refused:
         postpone(rt, work, "GitHub says that its runner is busy", after=SELDOM)
@@ -151,7 +146,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
     """Return the seconds for which a release may still keep its job from the queue; negative when it is overdue."""
-    return rt.settings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
+    return rt.timings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
@@ -165,11 +160,8 @@ def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
 
 def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
     """End a claim that was never delivered, and have its Pod retired where it may not be warm."""
-    ended = transaction(
-        rt.engine,
-        lambda db: releases.end_never_delivered(
-            db, work, warmth=warmth, retire_due=rt.settings.due_after, now=utcnow(), who=rt.who
-        ),
+    ended = rt.transaction(
+        releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
     )
     if ended is None:
         return
@@ -225,11 +217,8 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     except RateLimited as error:
         postpone_until_token(rt, work, after=error.after)
         return
-    retire_id = transaction(
-        rt.engine,
-        lambda db: releases.end_delivered(
-            db, work, job_outcome, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after
-        ),
+    retire_id = rt.transaction(
+        releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.timings.due_after
     )
     if retire_id is None:
         postpone(rt, work, "it lost its job meanwhile")
@@ -240,5 +229,5 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def wake_after(rt: Runtime, *, pool_id: int, account_id: int | None) -> None:
     """Wake the pools that the end of a claim of this pool and account may help."""
-    for each in transaction(rt.engine, lambda db: releases.pools_to_wake(db, pool_id=pool_id, account_id=account_id)):
+    for each in rt.transaction(releases.pools_to_wake, pool_id=pool_id, account_id=account_id):
         rt.waker.wake(each)

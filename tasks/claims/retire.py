@@ -21,8 +21,6 @@ from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models.claims import releases
-from models.db.engine import transaction
-from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
@@ -36,6 +34,7 @@ from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_fa
 from tasks.worker.base import RETIRE, calls, task
 from tasks.worker.nodes import gone_now
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +43,7 @@ log = structlog.get_logger(__name__)
 def retire(*, claim_id: int) -> None:
     """Retire the Pod of a claim whose purpose that is."""
     rt = runtime()
-    work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
+    work = rt.transaction(releases.begin_retire, claim_id, now=NOW)
     if work is not None:
         also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
         with postpone_on_failure(rt, work):
@@ -84,7 +83,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     if seen is not None and seen.uid == work.pod_uid:
         postpone(rt, work, "Terminating", after=longer(work))
         return
-    ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
+    ended = rt.transaction(releases.end_retired, work, now=NOW, who=rt.who)
     if ended:
         log.info("retire.done", reason=work.reason)
         rt.waker.send(RECONCILE, queue="pools", pool_id=work.pool_id)

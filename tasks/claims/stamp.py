@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases, steps
-from models.db.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -22,6 +21,7 @@ from tasks.claims.evidence import ask
 from tasks.claims.release import send_release
 from tasks.worker.base import STAMP, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     """Stamp the Pod of a claim, before its mint or, where the stamp is missing, later."""
     rt = runtime()
-    work = transaction(rt.engine, lambda db: steps.begin_stamp(db, claim_id, chain_no=chain_no, now=utcnow()))
+    work = rt.transaction(steps.begin_stamp, claim_id, chain_no=chain_no, now=NOW)
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
@@ -58,12 +58,12 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
             work,
             "stamp_on" if on else "stamp_gave_up",
             error=error,
-            due_after=rt.settings.due_after,
+            due_after=rt.timings.due_after,
             now=utcnow(),
             who=rt.who,
         )
 
-    transaction(rt.engine, finish)
+    rt.transaction(finish)
 
 
 @task("unstamp", queue="dispatch", policy=STAMP)
@@ -75,7 +75,7 @@ def unstamp(*, claim_id: int) -> None:
     The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.cuts`).
     """
     rt = runtime()
-    work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
+    work = rt.transaction(steps.begin_unstamp, claim_id, now=NOW)
     if work is None:
         reopen(rt, claim_id)
         return
@@ -94,11 +94,11 @@ def unstamp(*, claim_id: int) -> None:
         def finish(db: Connection) -> None:
             steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
             steps.finish_stamp(
-                db, work, "stamp_off", error=None, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+                db, work, "stamp_off", error=None, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
             )
             steps.notify_minted(db, claim_id, work.pod_uid)
 
-        transaction(rt.engine, finish)
+        rt.transaction(finish)
 
 
 def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
@@ -112,5 +112,5 @@ def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
         steps.give_back(db, work, due_at=now, error=why)
         return releases.request_release(db, work.claim_id, reason=why, undelivered=True, now=now, who=rt.who)
 
-    if transaction(rt.engine, body):
+    if rt.transaction(body):
         send_release(rt, work.claim_id)

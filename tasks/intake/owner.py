@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import structlog
 
-from models.db.engine import transaction
 from models.routing import accounts
-from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from ostler.wakes import REMATCH
 from tasks.worker.base import Policy, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +35,7 @@ def ask_owner() -> None:
 
 def ask(rt: Runtime) -> None:
     """Ask GitHub, and record its answer."""
-    held = transaction(rt.engine, lambda db: accounts.unasked_accounts(db, limit=AT_ONCE))
+    held = rt.transaction(accounts.unasked_accounts, limit=AT_ONCE)
     if not held:
         return
     try:
@@ -47,6 +46,6 @@ def ask(rt: Runtime) -> None:
     if owner is None:
         log.warning("owner.unknown", error="GitHub does not say whose the App is")
         return
-    if transaction(rt.engine, lambda db: accounts.record_owner(db, held, owner_id=owner, now=utcnow())):
+    if rt.transaction(accounts.record_owner, held, owner_id=owner, now=NOW):
         log.info("account.allowed", account=owner, why="it owns the App")
         rt.waker.send(REMATCH, queue="sweeps")

@@ -25,7 +25,6 @@ from k8s_adapters.events import pool_of
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
 from models.claims import runner_failures
-from models.db.engine import transaction
 from models.pools import scaling
 from models.pools.scaling import PoolRow, Trust
 from ostler import telemetry
@@ -79,7 +78,7 @@ def autoscale() -> None:
         return
     nodes = nodes_of(rt)
     now = utcnow()
-    decided = transaction(rt.engine, lambda db: decide_all(db, pools, nodes, namespace=rt.settings.namespace, now=now))
+    decided = rt.transaction(decide_all, pools, nodes, namespace=rt.settings.namespace, now=now)
     random.shuffle(decided)  # where the time does not do for all, it is not always the same that are left out (L14)
     for scaled in decided:
         if remaining() < RESERVE:
@@ -206,7 +205,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     words = told(scaled)
     if up or down or {**words, "at": None} != {**(row.scaling or {}), "at": None}:
         words["at"] = now.isoformat()
-        transaction(rt.engine, lambda db: scaling.note(db, row.id, words, up=up, down=down, now=now))
+        rt.transaction(scaling.note, row.id, words, up=up, down=down, now=now)
     if not (up or down):
         telemetry.SCALINGS.labels(decision.verdict).inc()
         return

@@ -14,7 +14,6 @@ import structlog
 from k8s_adapters.deadlines import set_deadline
 from k8s_adapters.pods import PodSeen
 from models.claims import pod_claims
-from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
@@ -41,7 +40,7 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
     ]
     if not open_ended:
         return
-    executing = transaction(rt.engine, lambda db: pod_claims.executing_pods(db, pool_id=pool_id))
+    executing = rt.transaction(pod_claims.executing_pods, pool_id=pool_id)
     lacking = [pod for pod in open_ended if pod.uid in executing]
     random.shuffle(lacking)  # what fails is not always the first (L14)
     for pod in lacking:

@@ -18,9 +18,7 @@ from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.events import pool_of
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
-from models.db.engine import transaction
 from models.pools import draining
-from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt
 from ostler.reasons import meaning_of
@@ -29,6 +27,7 @@ from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from tasks.worker.base import SWEEP, SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -51,15 +50,13 @@ def note(rt: Runtime, pool: PoolSeen) -> bool:
     """Have a pool drain whose spec cannot be used; return whether jobs may find another pool now."""
     if not pool.terminating:
         return False
-    return transaction(
-        rt.engine, lambda db: draining.record_draining(db, uid=pool.uid, since=pool.deleted_at, now=utcnow())
-    )
+    return rt.transaction(draining.record_draining, uid=pool.uid, since=pool.deleted_at, now=NOW)
 
 
 def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     """Let a pool go of which nothing is left: by a complete list of its Pods, and by its rows, which are read now."""
     over = [pod.uid for pod in seen if pod.is_terminal]
-    pool = transaction(rt.engine, lambda db: draining.draining_pool(db, pool_id, over=over))
+    pool = rt.transaction(draining.draining_pool, pool_id, over=over)
     if pool is None:
         return
     verdict = judge_drain(
@@ -81,7 +78,7 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
 
 def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
     """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
-    oldest = transaction(rt.engine, lambda db: draining.oldest_job(db, pool.id))
+    oldest = rt.transaction(draining.oldest_job, pool.id)
     drain = Drain(
         since=pool.draining_since or now,
         timeout=pool.drain_timeout,

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, pod_hash
-from models.db.engine import transaction
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
-from ostler.clock import utcnow
 from rules.claims.stamps import INITIAL
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 
 def mirror(rt: Runtime, pool: PoolSeen) -> bool:
     """Mirror one pool; return whether jobs may find another pool now."""
-    return transaction(rt.engine, lambda db: pool_mirror.mirror_pool(db, facts(rt, pool), now=utcnow()))
+    return rt.transaction(pool_mirror.mirror_pool, facts(rt, pool), now=NOW)
 
 
 def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
     """Record why a pool cannot be used."""
     known = facts(rt, pool)
-    transaction(rt.engine, lambda db: pool_mirror.mark_problem(db, known, problem=problem, now=utcnow()))
+    rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
 
 
 def facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:

@@ -19,7 +19,6 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from k8s_adapters.pods import PodSeen, pod_pages
-from models.db.engine import transaction
 from models.pools import pod_lists
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -27,6 +26,7 @@ from ostler.halt import halt
 from ostler.reasons import meaning_of, reason_of
 from tasks.worker.base import SWEEP_LIST, begin_page, calls, stopping
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -71,10 +71,7 @@ def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[s
             return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")
-        transaction(
-            rt.engine,
-            lambda db: pod_lists.keep(db, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at),
-        )
+        rt.transaction(pod_lists.keep, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at)
         halt("pod_lists.after_commit")
     except UpstreamError as error:
         log.warning("pods.list_not_shared", why=meaning_of(error))
@@ -112,7 +109,7 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
 
     Pods that went since then are not in it.
     """
-    row = transaction(rt.engine, lambda db: pod_lists.find(db, pool_id=pool_id, now=utcnow()))
+    row = rt.transaction(pod_lists.find, pool_id=pool_id, now=NOW)
     if row is None:
         return None
     if row.dealt:
@@ -123,7 +120,7 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
         log.warning("pods.share_unreadable", error=type(error).__name__)
         return None
     uids = [pod.uid for pod in pods if pod.is_ours]
-    gone = transaction(rt.engine, lambda db: pod_lists.gone_since(db, uids=uids, taken_at=row.taken_at))
+    gone = rt.transaction(pod_lists.gone_since, uids=uids, taken_at=row.taken_at)
     if gone is None:
         return None
     return Listed([pod for pod in pods if pod.uid not in gone], row.taken_at, shared=True)

@@ -11,10 +11,8 @@ from sqlalchemy import Row
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
-from models.db.engine import transaction
 from models.pools import pool_plans
 from models.pools.blocked_mints import blocked_mints
-from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.runner_brakes import Brake
@@ -23,6 +21,7 @@ from rules.pools.pool_status import PoolNow, status_of
 from tasks.pools.draining import told
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 EVERY = 5.0
 """Seconds between two writes of one pool's status at least, unless a condition has changed."""
@@ -43,7 +42,7 @@ def write_status(
     """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
     if pool.deleted_at is not None:
         return
-    mints = transaction(rt.engine, lambda db: blocked_mints(db, pool.id, now=now))
+    mints = rt.transaction(blocked_mints, pool.id, now=now)
     stands = PoolNow(
         generation=pool.generation,
         selector=f"{POOL_LABEL}={pool.name}",
@@ -72,4 +71,4 @@ def write_status(
         log.warning("pool.status_not_written", pool=pool.name, error=meaning_of(error))
         return
     text = orjson.dumps(status).decode()
-    transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))
+    rt.transaction(pool_plans.record_status, pool.id, text, now=NOW)

@@ -21,7 +21,6 @@ from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from models.claims import watch_reports
-from models.db.engine import transaction
 from models.pools import pod_rows, pool_mirror
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
@@ -44,6 +43,7 @@ from tasks.routing.rerouting import move_jobs_away
 from tasks.worker.base import SWEEP, begin_page, calls, remaining, task
 from tasks.worker.named_pools import pools_meant
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ def pools() -> None:
     try:
         mirror_all(rt, namespace)
     finally:  # what there is of pools is kept also while the pools themselves cannot be read
-        kept = transaction(rt.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=namespace))
+        kept = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
         shared = pod_lists.take(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
         for row in kept:
             how = {"shared": True} if row.name in shared and not row.leaving else {}
@@ -82,7 +82,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         except DBAPIError as error:  # one bad pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
-    for row in transaction(rt.engine, lambda db: pool_mirror.live_pools(db, namespace=namespace)):
+    for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
         if row.uid in uids:
             continue
         try:
@@ -99,12 +99,12 @@ def pool_changed(*, namespace: str, pool: str) -> None:
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
     changed = found is not None and mirror_pool_object(rt, found)
-    for row in transaction(rt.engine, lambda db: pool_mirror.live_pools(db, namespace=namespace)):
+    for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
         if row.name == pool and (found is None or row.uid != found.uid):
             changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
-    for pool_id in transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=[pool])):
+    for pool_id in rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool]):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
 
 
@@ -128,16 +128,14 @@ def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
     Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
     smaller generation still, and its row follows.
     """
-    known = transaction(rt.engine, lambda db: pool_mirror.generation_of(db, uid=pool.uid))
+    known = rt.transaction(pool_mirror.generation_of, uid=pool.uid)
     if known is None or known <= pool.generation:
         return pool
     found = get_pool(rt.kube, namespace=pool.namespace, name=pool.name, policy=calls(SWEEP))
     if found is None or found.uid != pool.uid:
         return pool
     if found.generation < known:
-        followed = transaction(
-            rt.engine, lambda db: pool_mirror.go_back(db, uid=pool.uid, known=known, generation=found.generation)
-        )
+        followed = rt.transaction(pool_mirror.go_back, uid=pool.uid, known=known, generation=found.generation)
         if followed:
             why = "etcd was restored from a backup; the pool follows its object as it is now"
             log.error("pool.generation_went_back", pool=pool.name, known=known, found=found.generation, why=why)
@@ -150,7 +148,7 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     if found is not None and found.uid == row.uid:
         return False
     log.warning("pool.gone", pool=row.name)
-    transaction(rt.engine, lambda db: pool_mirror.end_pool(db, row.id, now=utcnow()))
+    rt.transaction(pool_mirror.end_pool, row.id, now=NOW)
     return True
 
 
@@ -172,7 +170,7 @@ def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     if listed is None and not rt.waker.may_reconcile(pool_id):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
         return
-    pool = transaction(rt.engine, lambda db: pool_mirror.pool_name(db, pool_id))
+    pool = rt.transaction(pool_mirror.pool_name, pool_id)
     if pool is None:
         return
     namespace, name = pool
@@ -196,9 +194,9 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
     facts = [pod_facts(pod) for pod in seen]
-    over = transaction(rt.engine, lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=facts, now=now))
+    over = rt.transaction(pod_rows.record_pods, pool_id=pool_id, pods=facts, now=now)
     wake_after_pods(rt, over)
-    rows = transaction(rt.engine, lambda db: pod_rows.over_rows(db, pool_id=pool_id, listed=list(by_uid), now=now))
+    rows = rt.transaction(pod_rows.over_rows, pool_id=pool_id, listed=list(by_uid), now=now)
     rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
     asking = [row for row in rows if asks_github(row, by_uid)]
     others = [row for row in rows if not asks_github(row, by_uid)]
@@ -214,7 +212,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     random.shuffle(asking)
     complete &= handle_all(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:
-        transaction(rt.engine, lambda db: pool_mirror.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
+        rt.transaction(pool_mirror.record_listed, pool_id=pool_id, at=listed.began, now=NOW)
     # While the Pods are watched, the end of this one wakes us.
     awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.is_watched(namespace)
     if awaited or decided.plan.goes_on:

@@ -22,7 +22,6 @@ from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
-from models.db.engine import transaction
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
 from models.routing import usage
@@ -39,6 +38,7 @@ from tasks.pools.observing import make_plan, on_gone_node
 from tasks.worker.base import SWEEP, calls, remaining
 from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -78,11 +78,11 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
         observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
         committed = pool_plans.commit_plan(
-            db, pool, plan, names=names, due_after=rt.settings.due_after, now=now, who=rt.who
+            db, pool, plan, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
         )
         return Decided(pool, rows, observed, plan, committed, freed)
 
-    return transaction(rt.engine, body)
+    return rt.transaction(body)
 
 
 def record_nodes(
@@ -158,7 +158,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
             return
         try:
             if create_alone(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt) and not taken:
-                transaction(rt.engine, lambda db: pool_plans.record_taken(db, row.id))
+                rt.transaction(pool_plans.record_taken, row.id)
                 taken = True
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=meaning_of(error))
@@ -189,7 +189,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     def body(db: Connection) -> None:
         pool_plans.record_refusal(db, pool.id, detail=refusal.text, quota=refusal.quota, now=utcnow())
 
-    transaction(rt.engine, body)
+    rt.transaction(body)
     about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
     rt.events.record(about, "Warning", "FailedCreate", f"the API server refused a Pod: {refusal.text}")
     return True
@@ -197,7 +197,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
 def still_wanted(rt: Runtime, row_id: int) -> bool:
     """Look again right before a creation, which may come long after the plan."""
-    return transaction(rt.engine, lambda db: pod_rows.is_wanted(db, row_id=row_id))
+    return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 
 
 def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
@@ -215,11 +215,11 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         )
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)
-        transaction(rt.engine, lambda db: pod_rows.give_up_row(db, row_id=row_id, now=utcnow()))
+        rt.transaction(pod_rows.give_up_row, row_id=row_id, now=NOW)
         return
 
     def body(db: Connection) -> None:
         pod_rows.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
 
-    transaction(rt.engine, body)
+    rt.transaction(body)
     telemetry.PODS_CREATED.inc()

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import RunnerSeen
-from models.db.engine import transaction
+from github_adapters.endpoints.runners import RunnerSeen
 from models.pools import runner_versions
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -17,6 +16,7 @@ from rules.pools.runner_versions import warn
 from rules.routing.scopes import Scope
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 ASK_WITHIN = 5.0
 """Seconds that GitHub has for the answer, or half of what is left of the task."""
@@ -33,7 +33,7 @@ def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id:
     if not versions:
         return
     try:
-        transaction(rt.engine, lambda db: runner_versions.record(db, versions, now=utcnow()))
+        rt.transaction(runner_versions.record, versions, now=NOW)
         ask_end(rt, installation_id=installation_id, scope=Scope.parse(scope))
     except (DBAPIError, UpstreamError) as error:
         log.warning("runner_versions.not_known", scope=scope, error=words_of(error))
@@ -43,7 +43,7 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
     """Ask GitHub until when it takes a version; only in the name of an organisation."""
     if scope.repository_name is not None:
         return
-    version = transaction(rt.engine, lambda db: runner_versions.to_ask(db, now=utcnow()))
+    version = rt.transaction(runner_versions.to_ask, now=NOW)
     if version is None:
         return
     ends_at = rt.github.runner_ends(
@@ -52,11 +52,11 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
         version=version,
         deadline_seconds=min(ASK_WITHIN, remaining() / 2),
     )
-    transaction(rt.engine, lambda db: runner_versions.record_end(db, version, ends_at))
+    rt.transaction(runner_versions.record_end, version, ends_at)
     log.info("runner_versions.asked", version=version, ends_at=None if ends_at is None else ends_at.isoformat())
 
 
 def outdated(rt: Runtime, pool_id: int) -> str | None:
     """Return what is to be said of the version of a pool's runner; None: nothing."""
-    found = transaction(rt.engine, lambda db: runner_versions.read(db, pool_id))
+    found = rt.transaction(runner_versions.read, pool_id)
     return next((warn(each.version, each.ends_at, now=utcnow()) for each in found), None)

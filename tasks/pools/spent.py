@@ -16,7 +16,6 @@ from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
 from models.db import stalls
-from models.db.engine import transaction
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
 from ostler import telemetry
@@ -53,7 +52,7 @@ def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set
     if pod is not None and pod.uid == uid:
         return
     if row.claim_id is None:
-        transaction(rt.engine, lambda db: releases.mark_gone(db, uid, now=now))
+        rt.transaction(releases.mark_gone, uid, now=now)
         wake_after_pods(rt, [uid])
         forget_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
@@ -75,7 +74,7 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
 
 def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
     """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
-    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
+    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
         log.error("reconcile.pod_stays", pod=row.name)
         return
@@ -102,11 +101,14 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
     # The cluster's time is in whole seconds, and may be ahead of ours.
     made_at = min(max(row.created_at, pod.created_at), now - timedelta(milliseconds=1))
     trouble, detail = trouble_of_ended(reason=pod.reason, poller_exit_code=pod.poller_exit_code)
-    counted = transaction(
-        rt.engine,
-        lambda db: pool_plans.record_failed_start(
-            db, row.id, template_hash=row.template_hash, trouble=trouble, detail=detail, made_at=made_at, now=now
-        ),
+    counted = rt.transaction(
+        pool_plans.record_failed_start,
+        row.id,
+        template_hash=row.template_hash,
+        trouble=trouble,
+        detail=detail,
+        made_at=made_at,
+        now=now,
     )
     if counted:
         telemetry.FAILED_STARTS.labels(trouble).inc()
@@ -115,10 +117,7 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
 
 def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
     """Commit and send the retire claim of a Pod that is over and not terminal; not when its row is locked."""
-    claim_id = transaction(
-        rt.engine,
-        lambda db: pod_rows.retire_over(db, row_id=row.id, due_after=rt.settings.due_after, now=now, who=rt.who),
-    )
+    claim_id = rt.transaction(pod_rows.retire_over, row_id=row.id, due_after=rt.timings.due_after, now=now, who=rt.who)
     if claim_id is not None:
         telemetry.PODS_RETIRED.labels("over").inc()
         send_retire(rt, claim_id)
@@ -130,7 +129,7 @@ def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
         rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
     )
     if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
-        transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
+        rt.transaction(releases.mark_gone, pod.uid, now=now)
 
 
 def _nothing_else(_db: Connection) -> None:
@@ -160,7 +159,7 @@ def end_claim(
         stalls.mark(db, claim_id, Cause.POD_SPENT if spent else Cause.POD_GONE, found_by, now=utcnow())
         return pod_claims.claim_facts(db, claim_id)
 
-    claim = transaction(rt.engine, stalled_claim)
+    claim = rt.transaction(stalled_claim)
     if claim is None:
         return False
     with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):
@@ -197,7 +196,7 @@ def _end(
             also(db)
         return ended
 
-    ended = transaction(rt.engine, end)
+    ended = rt.transaction(end)
     if ended:
         log.info("claim.ended_without_pod", spent=spent, job_outcome=job_outcome.next_step)
         count_lost(rt, claim)
@@ -214,7 +213,7 @@ def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
 
 def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:
     """Count a Pod that ended while a job claim had it, by what took it."""
-    how = transaction(rt.engine, lambda db: pod_ends.read(db, claim.pod_uid)).how
+    how = rt.transaction(pod_ends.read, claim.pod_uid).how
     telemetry.PODS_LOST.labels(how).inc()
 
 
@@ -228,7 +227,7 @@ def _begin_release(
             also(db)
         return begun
 
-    begun = transaction(rt.engine, body)
+    begun = rt.transaction(body)
     if begun:
         count_lost(rt, claim)
         send_release(rt, claim_id)

@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod
 from models.claims import cuts, pod_ends, watch_reports
-from models.db.engine import transaction
 from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
@@ -30,6 +29,7 @@ from tasks.claims.retire import send_retire
 from tasks.pools.spent import end_claim
 from tasks.worker.base import DISPATCH, SWEEP, calls, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ def pods_changed(
     rt = runtime()
     keep: set[int] = set()
     if pools:
-        keep.update(transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=pools)))
+        keep.update(rt.transaction(watch_reports.pools_named, namespace=namespace, names=pools))
     if endings:
         record_endings(rt, endings)
     if gone:
@@ -62,17 +62,17 @@ def pods_changed(
     for pool_id in sorted(keep):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     if executing:
-        for claim_id in transaction(rt.engine, lambda db: watch_reports.not_executing(db, executing)):
+        for claim_id in rt.transaction(watch_reports.not_executing, executing):
             rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
     if unstamped:
-        for claim_id in transaction(rt.engine, lambda db: cuts.waiting_for_pollers(db, unstamped)):
+        for claim_id in rt.transaction(cuts.waiting_for_pollers, unstamped):
             rt.waker.send(POLLER_ENDED, queue="dispatch", claim_id=claim_id)
 
 
 def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
     """Record how Pods ended; what a message says of one in another form than ours is left out."""
     known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
-    left = len(endings) - transaction(rt.engine, lambda db: pod_ends.record(db, known))
+    left = len(endings) - rt.transaction(pod_ends.record, known)
     if left:
         log.info("pod.ending_not_recorded", count=left)
 
@@ -93,7 +93,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
     """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
     keep = set()
-    for pod in transaction(rt.engine, lambda db: watch_reports.known_pods(db, uids)):
+    for pod in rt.transaction(watch_reports.known_pods, uids):
         if pod.claim_id is None:
             keep.add(pod.pool_id)
         elif pod.purpose == Purpose.RETIRE:
@@ -108,7 +108,7 @@ def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
 def pod_gone(*, claim_id: int) -> None:
     """End a claim if one GET by name and UID proves that its Pod is gone, as the sweep `missing_pods` does."""
     rt = runtime()
-    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    claim = rt.transaction(sweeps.live_pod, claim_id)
     if claim is None or read_pod_of(rt, claim) is not None:
         return
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
@@ -125,7 +125,7 @@ def pod_executes(*, claim_id: int) -> None:
     left to its webhook or to `unused_runners` (L14).
     """
     rt = runtime()
-    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    claim = rt.transaction(sweeps.live_pod, claim_id)
     pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or not pod.runner_ready:
         log.debug("claim.executes_nothing", claim=claim_id, pod_found=pod is not None)
@@ -135,7 +135,7 @@ def pod_executes(*, claim_id: int) -> None:
         return watch_reports.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
 
     try:
-        moved = transaction(rt.engine, body)
+        moved = rt.transaction(body)
     except DBAPIError as error:
         log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
         return
@@ -147,11 +147,11 @@ def pod_executes(*, claim_id: int) -> None:
 def poller_ended(*, claim_id: int) -> None:
     """Let the stamp of a delivered claim return if one GET shows that the poller of its Pod has ended."""
     rt = runtime()
-    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    claim = rt.transaction(sweeps.live_pod, claim_id)
     pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or pod.poller_exit_code is None:
         return
-    for each in transaction(rt.engine, lambda db: cuts.pollers_ended(db, [pod.uid], now=utcnow())):
+    for each in rt.transaction(cuts.pollers_ended, [pod.uid], now=NOW):
         rt.waker.send(STAMP, queue="dispatch", claim_id=each)
 
 

@@ -17,7 +17,6 @@ from sqlalchemy import Connection
 from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
 from k8s_adapters.pods import list_pods
 from models.db import epochs
-from models.db.engine import transaction
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -26,6 +25,7 @@ from rules.claims.stamps import parse
 from rules.restore.epochs import Epoch, EpochVerdict, Standing, judge_epoch
 from tasks.worker.base import SWEEP, calls, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -51,13 +51,13 @@ def compare(rt: Runtime) -> EpochVerdict | None:
         return EpochVerdict(Standing.OLDER, ours.why or "")
     if seen is not None and seen.epoch is None:
         why = "the ConfigMap of the cluster's epoch says none; delete it if nobody else writes it"
-        transaction(rt.engine, lambda db: epochs.record_doubt(db, why=why))
+        rt.transaction(epochs.record_doubt, why=why)
         return None
     if verdict.older:
         kept = timedelta(seconds=rt.settings.redelivery_kept)
-        transaction(rt.engine, lambda db: epochs.mark_older(db, ours.epoch, why=verdict.why, kept=kept, now=utcnow()))
+        rt.transaction(epochs.mark_older, ours.epoch, why=verdict.why, kept=kept, now=NOW)
         return verdict
-    risen = transaction(rt.engine, lambda db: epochs.advance(db, ours.epoch))
+    risen = rt.transaction(epochs.advance, ours.epoch)
     if risen is None:
         return None
     with _noting(rt, "the cluster's epoch could not be written"):
@@ -74,8 +74,8 @@ def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
             return False
         return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
 
-    trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
-    return transaction(rt.engine, body)
+    trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
+    return rt.transaction(body)
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _noting(rt: Runtime, what: str) -> Iterator[None]:
         yield
     except UpstreamError as error:
         why = f"{what}: {meaning_of(error)}"
-        transaction(rt.engine, lambda db: epochs.record_doubt(db, why=why))
+        rt.transaction(epochs.record_doubt, why=why)
         raise
 
 
@@ -98,8 +98,8 @@ def _look(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict
     """Return both sides as they are, the cluster's read first (L8), and the verdict."""
     seen = read(rt)
     stamps = stamped_by(rt) if seen is None else {}
-    ours = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow()))
-    unknown = transaction(rt.engine, lambda db: epochs.unknown_claims(db, stamps)) if stamps else 0
+    ours = rt.transaction(epochs.read, now=NOW)
+    unknown = rt.transaction(epochs.unknown_claims, stamps) if stamps else 0
     return seen, ours, judge_epoch(ours.epoch, None if seen is None else seen.epoch, unknown_stamps=unknown)
 
 

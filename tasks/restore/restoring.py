@@ -25,7 +25,7 @@ from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import list_pools
 from k8s_adapters.probe_pods import PROBE_POOL
 from models.db import epochs
-from models.db.engine import transaction, why_away
+from models.db.engine import why_away
 from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing.accounts import default_budget
@@ -52,6 +52,7 @@ from tasks.pools.mirror import mark_unusable, mirror, pod_facts
 from tasks.restore.epochs import compare, judge_only, read
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -165,13 +166,13 @@ class _Restore:
         if not self._dry:
             self._wait_for_steps()
         pods = self._pods()
-        known = transaction(self._rt.engine, restoring.scopes)
+        known = self._rt.transaction(restoring.scopes)
         runners, unasked = self._runners(known)
         report.unasked = sorted(unasked)
         by_stem: dict[str | None, list[Registered]] = defaultdict(list)
         for runner in runners:
             by_stem[stem_of_runner(runner.name)].append(runner)
-        rows = transaction(self._rt.engine, lambda db: restoring.pods(db, [pod.uid for pod in pods]))
+        rows = self._rt.transaction(restoring.pods, [pod.uid for pod in pods])
         several = {stem for stem, count in Counter(stem_of(pod.name) for pod in pods).items() if count > 1}
         for pod in pods:
             stem = stem_of(pod.name)
@@ -179,7 +180,7 @@ class _Restore:
                 _judge(pod, rows.get(pod.uid), by_stem[stem], known, unasked, shared=stem in several)
             )
         if self._dry:
-            report.jobs["to be asked for"] = transaction(self._rt.engine, restoring.open_jobs)
+            report.jobs["to be asked for"] = self._rt.transaction(restoring.open_jobs)
             return report
         self._apply_all(report.judgements)
         self._hold_jobs()
@@ -193,7 +194,7 @@ class _Restore:
     def _earlier_state(self) -> tuple[bool, str]:
         """Return whether the rows are an earlier state, and why; freeze them when they are."""
         rt = self._rt
-        ours = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow()))
+        ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
             return True, ours.why or "Postgres was put back to an earlier state"
         if not (self._dry or self._anyway):
@@ -205,20 +206,17 @@ class _Restore:
         if self._dry:
             return (verdict.older or self._anyway), why
         kept = timedelta(seconds=rt.settings.redelivery_kept)
-        if not transaction(
-            rt.engine,
-            lambda db: epochs.mark_older(db, ours.epoch, why=why, kept=kept, unsure=True, now=utcnow()),
-        ):
+        if not rt.transaction(epochs.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
             raise NotRestored("the epoch moved meanwhile; run it again")
         return True, why
 
     def _wait_for_steps(self) -> None:
         """Return when no step is under way that began before the freeze, and what it did can be seen."""
         rt = self._rt
-        frozen = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow())).older_since
+        frozen = rt.transaction(epochs.read, now=NOW).older_since
         until = (frozen or utcnow()) + timedelta(seconds=SETTLED)
         end = time.monotonic() + STEPS_END
-        while utcnow() < until or transaction(rt.engine, lambda db: restoring.leased(db, now=utcnow())):
+        while utcnow() < until or rt.transaction(restoring.leased, now=NOW):
             if time.monotonic() > end:
                 return  # a lease of the earlier state that lies in the future: nobody works under it
             time.sleep(0.5)
@@ -238,22 +236,19 @@ class _Restore:
                 mirror(rt, pool)
             else:
                 mark_unusable(rt, pool, problem=pool.problem)
-        rows = transaction(rt.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=namespace))
+        rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
         for row in rows:
             mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]
-            transaction(
-                rt.engine,
-                lambda db, row=row, mine=mine: pod_rows.record_pods(db, pool_id=row.id, pods=mine, now=utcnow()),  # type: ignore[misc]
-            )
+            rt.transaction(pod_rows.record_pods, pool_id=row.id, pods=mine, now=NOW)
         highest = max((stamp.claim_id for pod in pods if (stamp := parse(pod.stamp)) is not None), default=0)
         if highest:
-            transaction(rt.engine, lambda db: restoring.skip_claim_ids(db, highest))
+            rt.transaction(restoring.skip_claim_ids, highest)
         return pods
 
     def _see_that_it_is_the_cluster(self, pods: Sequence[PodSeen]) -> None:
         """Raise `NotRestored` when this looks like another cluster or namespace than that of these rows (L8)."""
         rt, namespace, sure = self._rt, self._rt.settings.namespace, "If it is the right one, add --emptied"
-        if not pods and (live := transaction(rt.engine, restoring.live_claims)):
+        if not pods and (live := rt.transaction(restoring.live_claims)):
             raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
@@ -345,12 +340,12 @@ class _Restore:
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
                 raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {judgement.verdict.act}")
 
-        transaction(rt.engine, body)
+        rt.transaction(body)
         log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)
 
     def _hold_jobs(self) -> None:
         """Hold every open job without a claim that was put back: it may be over, and is not matched until asked for."""
-        while transaction(self._rt.engine, lambda db: restoring.hold_open_jobs(db, limit=MOST_JOBS)):
+        while self._rt.transaction(restoring.hold_open_jobs, limit=MOST_JOBS):
             pass
 
     def _ask_for_jobs(self) -> None:
@@ -363,7 +358,7 @@ class _Restore:
                 try:
                     said = self._ask(job)
                 except RateLimited:
-                    report.jobs["left to unresolved_jobs"] = transaction(rt.engine, restoring.held_jobs)
+                    report.jobs["left to unresolved_jobs"] = rt.transaction(restoring.held_jobs)
                     return
                 except (UpstreamError, Invalid) as error:
                     said = f"not answered ({meaning_of(error)})"
@@ -371,10 +366,7 @@ class _Restore:
                 report.jobs[said] += 1
 
     def _next_jobs(self) -> list[unresolved.UnresolvedJob]:
-        found = transaction(
-            self._rt.engine,
-            lambda db: unresolved.unresolved_jobs(db, soon=timedelta(0), late=timedelta(days=3650), now=utcnow()),
-        )
+        found = self._rt.transaction(unresolved.unresolved_jobs, soon=timedelta(0), late=timedelta(days=3650), now=NOW)
         return [job for job in found if job.kind is Unresolved.UNKNOWN]
 
     def _ask(self, job: unresolved.UnresolvedJob) -> str:
@@ -400,25 +392,25 @@ class _Restore:
             age=now - job.ready_at,
         )
         if verdict.move is not Move.KEEP:
-            transaction(rt.engine, lambda db: unresolved.settle(db, job, verdict, now=now, who=restoring.WHO))
+            rt.transaction(unresolved.settle, job, verdict, now=now, who=restoring.WHO)
         self._later(job)  # where it runs on, it is asked for again
         return "unknown to GitHub" if seen is None else seen.status
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
-        after = utcnow() + timedelta(seconds=self._rt.settings.unresolved_after)
-        transaction(self._rt.engine, lambda db: unresolved.ask_later(db, [job.id], ask_after=after))
+        after = utcnow() + timedelta(seconds=self._rt.timings.unresolved_after)
+        self._rt.transaction(unresolved.ask_later, [job.id], ask_after=after)
 
     def _let_go(self) -> None:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""
         rt = self._rt
         seen = read(rt)
-        risen = transaction(rt.engine, lambda db: epochs.rise_above(db, None if seen is None else seen.epoch))
+        risen = rt.transaction(epochs.rise_above, None if seen is None else seen.epoch)
         if risen is None:
             return  # another restore was quicker
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
             raise NotRestored("somebody else writes the cluster's epoch; see that no second Ostler runs, then again")
-        trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
-        transaction(rt.engine, lambda db: epochs.let_go(db, risen, trusted_for=trusted_for, now=utcnow()))
+        trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
+        rt.transaction(epochs.let_go, risen, trusted_for=trusted_for, now=NOW)
         log.info("restore.done", epoch=risen.number)
 
     def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:

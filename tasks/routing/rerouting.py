@@ -14,7 +14,6 @@ from functools import partial
 
 import structlog
 
-from models.db.engine import transaction
 from models.sweeps import rematch
 from ostler.clock import utcnow
 from ostler.halt import halt
@@ -42,12 +41,12 @@ log = structlog.get_logger(__name__)
 
 def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     """Move the jobs that were routed to a pool before it changed; what is left is for the next reconcile."""
-    todo = transaction(rt.engine, lambda db: rematch.unrouting(db, pool_id))
+    todo = rt.transaction(rematch.unrouting, pool_id)
     if todo is None:
         return
     moved, locked, seen_all = (_those_left if todo.since is None else _page_by_page)(rt, pool_id, todo)
     end = partial(rematch.end_unrouting, pool_id=pool_id, todo=todo, left=locked)
-    matched = seen_all and len(locked) <= MOST_LOCKED and transaction(rt.engine, end)
+    matched = seen_all and len(locked) <= MOST_LOCKED and rt.transaction(end)
     log.info("pool.jobs_moved", moved=moved, locked=len(locked), done=matched and not locked)
     if moved:
         rt.waker.send(REMATCH, queue="sweeps")
@@ -60,7 +59,7 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
 def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
     """Move the jobs that were locked before; return how many, those still locked, and that this is all."""
     halt("unroute.before_page")
-    page = transaction(rt.engine, partial(rematch.unroute_jobs, pool_id=pool_id, ids=todo.jobs, now=utcnow()))
+    page = rt.transaction(rematch.unroute_jobs, pool_id=pool_id, ids=todo.jobs, now=utcnow())
     return page.moved, page.locked, True
 
 
@@ -73,6 +72,6 @@ def _page_by_page(rt: Runtime, pool_id: int, _: rematch.Unrouting) -> tuple[int,
     while after is not None and time.monotonic() < end:
         halt("unroute.before_page")
         read = partial(rematch.unroute_page, pool_id=pool_id, after_id=after, limit=PAGE, now=utcnow())
-        page = transaction(rt.engine, read)
+        page = rt.transaction(read)
         moved, locked, after = moved + page.moved, locked + page.locked, page.next_id
     return moved, locked, after is None

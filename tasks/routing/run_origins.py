@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import structlog
 
-from models.db.engine import transaction
 from models.routing import run_origins
 from models.sweeps.rematch import rematch_run
-from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from ostler.wakes import ASK_RUN
 from tasks.worker.base import Policy, calls, task
 from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -30,12 +29,12 @@ worker holds only so many waiting messages (`tasks.claims.mint.LONGEST_MESSAGE`)
 def ask_run(*, run_id: int) -> None:
     """Ask, keep the answer, and match the jobs that waited for it."""
     rt = runtime()
-    question = transaction(rt.engine, lambda db: run_origins.begin(db, run_id, now=utcnow()))
+    question = rt.transaction(run_origins.begin, run_id, now=NOW)
     if question is None:
         return
     if not question.answered and not ask(rt, question):
         return
-    matched = transaction(rt.engine, lambda db: rematch_run(db, run_id, now=utcnow()))
+    matched = rt.transaction(rematch_run, run_id, now=NOW)
     for pool_id in sorted(matched.pools):
         rt.waker.wake(pool_id)
 
@@ -63,7 +62,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
     if run is None:
         postpone(rt, question, why="GitHub does not show it to the App")
         return False
-    transaction(rt.engine, lambda db: run_origins.record(db, question.run_id, run.origin, now=utcnow()))
+    rt.transaction(run_origins.record, question.run_id, run.origin, now=NOW)
     log.info("run.origin", run=question.run_id, origin=run.origin)
     return True
 
@@ -71,6 +70,4 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
 def postpone(rt: Runtime, question: run_origins.Question, *, why: str, after: float | None = None) -> float:
     """Ask again later; return in how many seconds."""
     log.warning("run.origin_unknown", run=question.run_id, why=why)
-    return transaction(
-        rt.engine, lambda db: run_origins.postpone(db, question.run_id, why=why, after=after, now=utcnow())
-    )
+    return rt.transaction(run_origins.postpone, question.run_id, why=why, after=after, now=NOW)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from datetime import datetime
 
 from models.claims.steps import MintWork
-from models.db.engine import transaction
 from models.routing import runner_groups
 from models.routing.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
 from ostler.clock import utcnow
 from rules.routing.runner_groups import Ask, GroupVerdict
 from rules.routing.scopes import Scope
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 QUESTIONS = len(Ask)
 
@@ -65,7 +65,7 @@ def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
 
 
 def _judge(rt: Runtime, wanted: Wanted) -> Judged:
-    return transaction(rt.engine, lambda db: GroupBook(db, now=utcnow()).judge(wanted))
+    return rt.transaction(lambda db: GroupBook(db, now=utcnow()).judge(wanted))
 
 
 def _ask(rt: Runtime, wanted: Wanted, ask: Ask, *, login: str, seconds: float) -> None:
@@ -78,9 +78,6 @@ def _ask(rt: Runtime, wanted: Wanted, ask: Ask, *, login: str, seconds: float) -
     groups = rt.github.list_runner_groups(
         installation_id=installation_id, login=login, visible_to=name, deadline_seconds=seconds
     )
-    transaction(
-        rt.engine,
-        lambda db: runner_groups.keep(
-            db, installation_id=installation_id, repository_id=repository_id, groups=groups, now=utcnow()
-        ),
+    rt.transaction(
+        runner_groups.keep, installation_id=installation_id, repository_id=repository_id, groups=groups, now=NOW
     )

@@ -20,11 +20,11 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import PAGE
-from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import Home, WorkflowJobEvent
+from github_adapters.endpoints.pages import PAGE, ListPage
+from github_adapters.endpoints.runs import RunSeen
+from github_adapters.webhooks import Home
 from models.db import stalls
-from models.db.engine import is_locked, transaction
+from models.db.engine import is_locked
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
@@ -38,6 +38,7 @@ from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
+from rules.intake.events import WorkflowJobEvent
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unresolved import LONGEST_QUEUED, next_ask_after
@@ -46,6 +47,7 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import EXPECTED, RESERVE, Ended, Overtaken
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import Policy, calls, remaining
+from tasks.worker.transactions import NOW
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -83,8 +85,8 @@ class _Left(Ended):
 def catch_up(tick: Tick) -> None:
     """Look at one repository after the other; an installation that does not answer stops no other (L14)."""
     settings = tick.rt.settings
-    seen_within = timedelta(seconds=settings.catch_up_seen_within)
-    places = tick.read(lambda db: rows.places(db, seen_within=seen_within, note=not tick.dry, now=utcnow()))
+    seen_within = timedelta(seconds=settings.timings.catch_up_seen_within)
+    places = tick.read(rows.places, seen_within=seen_within, note=not tick.dry, now=NOW)
     unavailable: dict[int, str] = {}
     unanswered: Counter[int] = Counter()
     for number, place in enumerate(places):
@@ -154,9 +156,9 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
-    wait = wait_after(failures, least=timedelta(seconds=tick.rt.settings.catch_up_every))
+    wait = wait_after(failures, least=timedelta(seconds=tick.rt.timings.catch_up_every))
     names = [place.repository for place in places]
-    transaction(tick.rt.engine, lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
+    tick.rt.transaction(lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
 
 
 class _Visit:
@@ -169,15 +171,15 @@ class _Visit:
         self._rt = tick.rt
         self._place = place
         self._began = utcnow()
-        self._after = timedelta(seconds=settings.catch_up_after)
-        self._over_after = timedelta(seconds=settings.catch_up_over_after)
+        self._after = timedelta(seconds=settings.timings.catch_up_after)
+        self._over_after = timedelta(seconds=settings.timings.catch_up_over_after)
         self._budget = default_budget(settings)
         self._access = access_of_new(settings)
 
     def begin(self) -> None:
         """Write down that it is tried, so that another is tried first should this kill the process."""
         if not self._tick.dry:
-            transaction(self._rt.engine, lambda db: rows.begin(db, self._place.repository, tried_at=self._began))
+            self._rt.transaction(rows.begin, self._place.repository, tried_at=self._began)
 
     def run(self) -> None:
         """Look at the runs that have queued jobs, then at our own jobs that should have begun or ended long ago."""
@@ -202,8 +204,7 @@ class _Visit:
         place = self._place
         checked_at = place.began_at if whole else None
         place.began_at = None if whole else place.began_at
-        kept = transaction(
-            self._rt.engine,
+        kept = self._rt.transaction(
             lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), checked_at=checked_at),
         )
         if not kept:
@@ -256,7 +257,7 @@ class _Visit:
         if first.unchanged:
             self._place.settled[str(run.id)] = str(first.etag)
             return
-        states = self._tick.read(lambda db: rows.states_of(db, [job.job_id for job in jobs]))
+        states = self._tick.read(rows.states_of, [job.job_id for job in jobs])
         settled = first.etag is not None and first.total <= PAGE and first.malformed == 0
         for job in jobs:
             verdict = judge_listed(
@@ -282,9 +283,7 @@ class _Visit:
     def _look_after_ours(self, active: Mapping[int, RunSeen]) -> None:
         """Ask for the runs of jobs of ours that are open for long, where they are not among those just seen."""
         found = self._tick.read(
-            lambda db: rows.overdue(
-                db, self._place.repository, active=active, older_than=self._over_after, now=utcnow()
-            )
+            rows.overdue, self._place.repository, active=active, older_than=self._over_after, now=NOW
         )
         by_run: dict[int, list[rows.Overdue]] = defaultdict(list)
         for job in found:
@@ -302,7 +301,7 @@ class _Visit:
                     self._tolerate_unanswered()
         finally:
             if later and not self._tick.dry:
-                transaction(self._rt.engine, lambda db: unresolved.ask_each_later(db, later))
+                self._rt.transaction(unresolved.ask_each_later, later)
 
     def _ask_after(self, job: rows.Overdue) -> datetime:
         now = utcnow()
@@ -488,19 +487,14 @@ class _Visit:
     # The purse is used in a dry run too: its calls are real.
 
     def _pay(self) -> int:
-        percent = self._rt.settings.catch_up_percent
-        left = transaction(
-            self._rt.engine,
-            lambda db: rows.pay(db, self._place.installation_id, percent=percent, now=utcnow()),
-        )
+        percent = self._rt.timings.catch_up_percent
+        left = self._rt.transaction(rows.pay, self._place.installation_id, percent=percent, now=NOW)
         if left is None:
             raise _Left("allowance")
         return left.quota
 
     def _give_back(self, calls: int, quota: int) -> None:
-        transaction(
-            self._rt.engine, lambda db: rows.give_back(db, self._place.installation_id, calls=calls, quota=quota)
-        )
+        self._rt.transaction(rows.give_back, self._place.installation_id, calls=calls, quota=quota)
 
 
 def _kept(run: RunSeen) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
 from k8s_adapters.pods import get_pod
 from models.claims.releases import registrations_of
-from models.db.engine import transaction
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
@@ -50,12 +50,10 @@ def finished_jobs(tick: Tick) -> None:
     now = utcnow()
     settings = tick.rt.settings
     found = tick.read(
-        lambda db: orphans.finished(
-            db,
-            before=now - timedelta(seconds=settings.finished_job_after),
-            began_before=now - LONGEST_EXECUTING,
-            absent_before=now - timedelta(seconds=settings.lingering_after),
-        )
+        orphans.finished,
+        before=now - timedelta(seconds=settings.timings.finished_job_after),
+        began_before=now - LONGEST_EXECUTING,
+        absent_before=now - timedelta(seconds=settings.timings.lingering_after),
     )
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
     for pod in found:
@@ -71,7 +69,7 @@ def finished_jobs(tick: Tick) -> None:
                     unavailable.add(installation_id)
             else:
                 tick.listed(len(seen.runners))
-                tick.each(pods, lambda pod: check(tick, pod, seen))  # noqa: B023  called at once
+                tick.each(pods, partial(check, tick, listed=seen))
         if not tick.page():
             return
 
@@ -98,16 +96,13 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             overdue=pod.overdue or pod.on_gone_node,
         ),
         checks_apart=CHECKS_APART,
-        job_over_after=rt.settings.finished_job_after,
-        absent_after=rt.settings.lingering_after,
+        job_over_after=rt.timings.finished_job_after,
+        absent_after=rt.timings.lingering_after,
     )
     if not tick.dry:
         free, at = seen != "busy", listed.taken_at
         absent = None if pod.executed_over_at is None else seen == "absent"
-        transaction(
-            rt.engine,
-            lambda db: orphans.set_free(db, pod.claim_id, free=free, absent=absent, since=pod.since, at=at),
-        )
+        rt.transaction(orphans.set_free, pod.claim_id, free=free, absent=absent, since=pod.since, at=at)
     if verdict.keep:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
         return
@@ -143,12 +138,12 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
 
     def remove() -> None:
         """Let GitHub remove the runner while its claim lives: one that took a job right now goes on under it."""
-        deregister(rt, tick.read(lambda db: registrations_of(db, pod.claim_id)), policy=SWEEP_ROW)
+        deregister(rt, tick.read(registrations_of, pod.claim_id), policy=SWEEP_ROW)
 
     reaped = tick.repair(
         case,
         lambda db: orphans.reap_finished(
-            db, pod, job_outcome, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod, job_outcome, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
         call=remove if executing else None,
         still=lambda db: not executing or orphans.still_executes(db, pod),

@@ -64,7 +64,6 @@ import structlog
 from celery import Task
 from sqlalchemy import Connection
 
-from models.db.engine import transaction
 from models.sweeps import repairs, sweep_runs
 from models.sweeps.sweep_runs import Counts, Refused, Taken
 from ostler import telemetry
@@ -177,7 +176,7 @@ def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:
             return found, {}
         return found, dict(repairs.verify(db, spec.name, now=now))
 
-    taken, looked = transaction(rt.engine, body)
+    taken, looked = rt.transaction(body)
     for outcome, many in looked.items():
         telemetry.REPAIRS.labels(spec.name, outcome).inc(many)
         if outcome is Repaired.FAILED:

@@ -7,16 +7,15 @@ each check: were nothing else going on, nobody would learn that it answers again
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import structlog
 
 from k8s_adapters.probe import probe
-from models.db.engine import transaction
 from models.upstream import gates as rows
 from models.upstream.gates import Evaluation
 from models.upstream.reporter import report
 from ostler import telemetry
-from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from ostler.settings import Settings
@@ -25,6 +24,7 @@ from rules.upstream.gates import GateRule
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -38,13 +38,13 @@ def gates(tick: Tick) -> None:
     if tick.dry:
         return
     rt = tick.rt
-    for shut in transaction(rt.engine, rows.shut):
+    for shut in rt.transaction(rows.shut):
         ask(rt, shut.upstream)
     report(rt.engine)
     rule = rule_of(rt.settings)
     for upstream in Upstream:
-        tick.part(upstream, lambda: evaluate(rt, upstream, rule))  # noqa: B023  called at once
-    tick.part("old counts", lambda: transaction(rt.engine, lambda db: rows.forget(db, now=utcnow())))
+        tick.part(upstream, partial(evaluate, rt, upstream, rule))
+    tick.part("old counts", lambda: rt.transaction(rows.forget, now=NOW))
 
 
 def ask(rt: Runtime, upstream: Upstream) -> None:
@@ -63,17 +63,14 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
     """Judge one gate, and say so when it is closed or opens."""
     settings = rt.settings
     roll = random.random()  # noqa: S311  it only has to differ
-    evaluation = transaction(
-        rt.engine,
-        lambda db: rows.evaluate(
-            db,
-            upstream,
-            rule=rule,
-            window=settings.gate_window,
-            apart=settings.gates_every / 2,
-            roll=roll,
-            now=utcnow(),
-        ),
+    evaluation = rt.transaction(
+        rows.evaluate,
+        upstream,
+        rule=rule,
+        window=settings.timings.gate_window,
+        apart=settings.timings.gates_every / 2,
+        roll=roll,
+        now=NOW,
     )
     if evaluation is not None:
         log_evaluation(evaluation)
@@ -102,9 +99,9 @@ def log_evaluation(evaluation: Evaluation) -> None:
 def rule_of(settings: Settings) -> GateRule:
     """Return the thresholds in force."""
     return GateRule(
-        least_errors=settings.gate_least_errors,
-        closes_at=settings.gate_closes_at,
-        opens_at=settings.gate_opens_at,
-        healthy_checks=settings.gate_healthy_checks,
-        extra_checks=settings.gate_extra_checks,
+        least_errors=settings.timings.gate_least_errors,
+        closes_at=settings.timings.gate_closes_at,
+        opens_at=settings.timings.gate_opens_at,
+        healthy_checks=settings.timings.gate_healthy_checks,
+        extra_checks=settings.timings.gate_extra_checks,
     )

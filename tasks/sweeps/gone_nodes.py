@@ -50,7 +50,7 @@ def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) ->
     if pod.node not in nodes:
         nodes[pod.node] = gone_now(rt, pod.node)
     gone = nodes[pod.node]
-    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, stuck.uid)), pod)
+    evidence = evidence_of(tick.read(busy.recorded, stuck.uid), pod)
     verdict = judge_forced(evidence, gone, attachable_volumes=pod.attachable_volumes)
     if verdict.keep:
         return
@@ -68,7 +68,7 @@ def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) ->
     retire_id = tick.repair(
         case,
         lambda db: stuck_pods.allow_force(
-            db, stuck, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, stuck, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

@@ -17,22 +17,23 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.transactions import NOW
 
 
 @sweep("missing_stamps", longest=LONGEST)
 def missing_stamps(tick: Tick) -> None:
-    """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`.
+    """Stamp where the Pod carries no stamp, or another claim's, for `missing_stamp_after`.
 
     Each page of Pods first, the claims of its Pods second; what lacks its stamp is checked when all pages came (L8).
     """
     rt = tick.rt
-    before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)
+    before = utcnow() - timedelta(seconds=rt.timings.missing_stamp_after)
     namespace = rt.settings.namespace
     pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
     lacking: list[sweeps.LivePod] = []
     for page in tick.whole("Pods", pages):
         seen = {pod.uid: pod for pod in page}
-        claims = tick.read(lambda db: sweeps.delivered_to(db, list(seen), before=before, now=utcnow()))  # noqa: B023  called at once
+        claims = tick.read(sweeps.delivered_to, list(seen), before=before, now=NOW)
         lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]
     random.shuffle(lacking)  # what takes long is not always the last (L14)
     tick.each(lacking, lambda claim: check(tick, claim))

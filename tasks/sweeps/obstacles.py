@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from models.db import epochs
-from models.db.engine import transaction
 from models.upstream import gates
-from ostler.clock import utcnow
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 
 def closed_gate(rt: Runtime) -> str | None:
@@ -14,10 +13,10 @@ def closed_gate(rt: Runtime) -> str | None:
 
     Any of them: what is killed is killed on the word of both upstreams, and by asking both.
     """
-    shut = transaction(rt.engine, gates.shut)
+    shut = rt.transaction(gates.shut)
     return "; ".join(map(str, shut)) or None
 
 
 def earlier_state(rt: Runtime) -> str | None:
     """Return why these rows may be an earlier state than the cluster's, in which busy Pods look free."""
-    return transaction(rt.engine, lambda db: epochs.doubt(db, now=utcnow()))
+    return rt.transaction(epochs.doubt, now=NOW)

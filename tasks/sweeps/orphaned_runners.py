@@ -40,7 +40,7 @@ def orphaned_runners(tick: Tick) -> None:
     now = utcnow()
     since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
     unavailable: set[int] = set()
-    for scope in tick.read(lambda db: orphans.scopes_of_runners(db, since=since, unheard_since=unheard_since)):
+    for scope in tick.read(orphans.scopes_of_runners, since=since, unheard_since=unheard_since):
         if scope.installation_id not in unavailable:
             try:
                 check_scope(tick, scope)
@@ -59,7 +59,7 @@ def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     record_removed(tick, scope, set(seen.runners))
     offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
     random.shuffle(offline)  # those that GitHub keeps are not always the first (L14)
-    known = tick.read(lambda db: orphans.known_runners(db, [runner.name for runner in offline]))
+    known = tick.read(orphans.known_runners, [runner.name for runner in offline])
     tick.each(offline, lambda runner: check(tick, scope, seen, runner, known.get(runner.name)))
 
 
@@ -71,7 +71,7 @@ def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) 
     """
     if tick.dry:
         return
-    cut_off = tick.read(lambda db: orphans.removals_cut_off(db, scope))
+    cut_off = tick.read(orphans.removals_cut_off, scope)
     unlisted = [each for each in cut_off if each.runner.runner_name not in listed]
     if unlisted:
         tick.each(unlisted, lambda each: remove_again(tick, each))
@@ -95,7 +95,7 @@ def check(
         busy=runner.busy,
         has_live_claim=ended_at is None,
         idle_seconds=0 if ended_at is None else seen.age_of(ended_at),
-        grace_seconds=rt.settings.orphaned_runner_after,
+        grace_seconds=rt.timings.orphaned_runner_after,
     )
     if verdict.keep or known is None:
         return

@@ -26,7 +26,7 @@ def orphaned_service_accounts(tick: Tick) -> None:
     for page in pages:
         tick.listed(len(page))
         names = [account.name for account in page]
-        still_open = tick.read(lambda db: orphans.open_pod_names(db, namespace=namespace, names=names))  # noqa: B023
+        still_open = tick.read(orphans.open_pod_names, namespace=namespace, names=names)
         left = [account for account in page if account.name not in still_open]
         random.shuffle(left)  # what takes long is not always the last (L14)
         tick.each(left, lambda account: check(tick, account))
@@ -39,7 +39,7 @@ def check(tick: Tick, account: ObjectSeen) -> None:
     rt = tick.rt
     namespace, name = rt.settings.namespace, account.name
     age = (utcnow() - account.created_at).total_seconds()
-    grace = rt.settings.orphaned_account_after
+    grace = rt.timings.orphaned_account_after
     if age < grace:
         return
     pod = get_pod(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP_ROW))

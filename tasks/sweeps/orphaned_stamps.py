@@ -8,6 +8,7 @@ orphans. What the list does not show means nothing here, so that a part of it do
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
@@ -39,13 +40,17 @@ def orphaned_stamps(tick: Tick) -> None:
     )
     for page in pages:
         tick.listed(len(page))
-        pods = [pod for pod in page if pod.stamped and not pod.terminating]
-        uids = [pod.uid for pod in pods]
-        known = tick.read(lambda db: orphans.claims_of_pods(db, uids))  # noqa: B023  called at once
-        random.shuffle(pods)  # what takes long is not always the last (L14)
-        tick.each(pods, lambda pod: check(tick, pod, known.get(pod.uid), now=utcnow()))  # noqa: B023
+        check_page(tick, page)
         if not tick.page():
             return
+
+
+def check_page(tick: Tick, page: Sequence[ObjectSeen]) -> None:
+    """Judge the stamped Pods of one page."""
+    pods = [pod for pod in page if pod.stamped and not pod.terminating]
+    known = tick.read(orphans.claims_of_pods, [pod.uid for pod in pods])
+    random.shuffle(pods)  # what takes long is not always the last (L14)
+    tick.each(pods, lambda pod: check(tick, pod, known.get(pod.uid), now=utcnow()))
 
 
 def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now: datetime) -> None:
@@ -58,7 +63,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
             ever_delivered=known is not None and known.ever_delivered,
             idle_seconds=(now - since).total_seconds(),
         ),
-        grace_seconds=tick.rt.settings.orphaned_stamp_after,
+        grace_seconds=tick.rt.timings.orphaned_stamp_after,
     )
     if kept is not None or known is None:
         return
@@ -66,7 +71,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=listed.name, policy=calls(SWEEP_ROW))
     if pod is None:
         return
-    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, listed.uid)), pod)
+    evidence = evidence_of(tick.read(busy.recorded, listed.uid), pod)
     verdict = judge_orphaned_stamp(
         evidence, same_uid=pod.uid == listed.uid, stamped=pod.owner is not None, terminating=pod.terminating
     )
@@ -86,7 +91,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
     retire_id = tick.repair(
         case,
         lambda db: orphans.retire_stamped(
-            db, pod.uid, known, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod.uid, known, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

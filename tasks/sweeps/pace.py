@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import structlog
 from kombu.exceptions import KombuError, OperationalError
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from models.db.engine import StartOver, transaction
+from models.db.engine import StartOver
 from models.sweeps import sweep_runs
 from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
@@ -23,7 +23,9 @@ from ostler.reasons import meaning_of
 from tasks.claims.github import Lookups
 from tasks.worker.base import DEADLINE, begin_page, remaining, stopping
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
+P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
@@ -119,9 +121,9 @@ class Pace:
 
     # Reading
 
-    def read(self, query: Callable[[Connection], T]) -> T:
-        """Return what a query finds."""
-        return transaction(self.rt.engine, query)
+    def read(self, query: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a query finds with these arguments, as `Transactions.transaction` does."""
+        return self.rt.transaction(query, *args, **kwargs)
 
     def whole(self, what: str, pages: Iterable[Sequence[T]]) -> Iterator[Sequence[T]]:
         """Yield each page of a list of which only the whole says anything; nothing may be changed before its end.
@@ -237,10 +239,7 @@ class Pace:
 
     def _renew(self) -> None:
         """Keep the lease; a dry run has none, and only sees that the database is there."""
-        held = transaction(
-            self.rt.engine,
-            lambda db: sweep_runs.renew(db, self._spec.name, self._lease_no, lease=self._spec.lease, now=utcnow()),
-        )
+        held = self.rt.transaction(sweep_runs.renew, self._spec.name, self._lease_no, lease=self._spec.lease, now=NOW)
         self._stand(held)
         self._renewed_at = time.monotonic()
 

@@ -34,13 +34,13 @@ def prune(tick: Tick) -> None:
 def kept_for(settings: Settings) -> dict[Kind, float]:
     """Return for how many seconds each kind is kept once it is over, in the order in which they may go."""
     return {
-        Kind.DELIVERIES: settings.keep_deliveries,
+        Kind.DELIVERIES: settings.timings.keep_deliveries,
         Kind.JOB_EVENTS: settings.keep_events,
         Kind.CLAIM_EVENTS: settings.keep_events,
         Kind.CLAIMS: settings.keep_jobs,
         Kind.JOBS: settings.keep_jobs,
         Kind.RUNNER_PODS: settings.keep_jobs,
-        Kind.REPAIRS: settings.keep_repairs,
+        Kind.REPAIRS: settings.timings.keep_repairs,
         Kind.SWEEP_RUNS: settings.keep_events,
         Kind.STALLS: settings.keep_events,
         Kind.RUNNER_FAILURES: settings.keep_events,
@@ -51,10 +51,10 @@ def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
     """Delete one kind page by page; False when something was left to the next tick. A dry run only counts."""
     if tick.dry:
         tick.mark_checked()
-        if many := tick.read(lambda db: rows.many(db, kind, before=before)):
+        if many := tick.read(rows.many, kind, before=before):
             tick.repair(_case(kind, before, f"{many} rows"), lambda _: True)
         return tick.goes_on()
-    while tick.read(lambda db: rows.some(db, kind, before=before)):
+    while tick.read(rows.some, kind, before=before):
         if not tick.page():
             return False
         if not tick.repair(_case(kind, before, "a page"), lambda db: rows.prune_page(db, kind, before=before)):

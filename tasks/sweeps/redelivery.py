@@ -18,10 +18,9 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import PAGE
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.pages import PAGE
 from models.db import epochs
-from models.db.engine import transaction
 from models.intake.announcements import TAKEN
 from models.sweeps import redelivery as asks
 from models.sweeps.repairs import Case
@@ -34,6 +33,7 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import Overtaken
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP, calls, remaining
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +50,8 @@ MOST_FAILURES = 3
 def redelivery(tick: Tick) -> None:
     """Read what is new in the list, go on with the scan, then ask."""
     rt = tick.rt
-    overlap = timedelta(seconds=rt.settings.redelivery_overlap)
-    progress = tick.read(lambda db: asks.begin(db, overlap=overlap, note=not tick.dry, now=utcnow()))
+    overlap = timedelta(seconds=rt.timings.redelivery_overlap)
+    progress = tick.read(asks.begin, overlap=overlap, note=not tick.dry, now=NOW)
     if progress is None:
         tick.incomplete("GitHub asked to wait")
         return
@@ -69,7 +69,7 @@ def redelivery(tick: Tick) -> None:
         tick.incomplete("rate limited")
         log.warning("redelivery.rate_limited", after=limited.after)
     if not tick.dry:
-        transaction(rt.engine, lambda db: asks.wait(db, not_before=not_before))
+        rt.transaction(asks.wait, not_before=not_before)
     log.info("redelivery.done", **counts)
 
 
@@ -87,7 +87,7 @@ class _Sweep:
         self._accepted: set[str] = set()
         self._shown: dict[str, asks.Failed] = {}
         """What a dry run did not write down."""
-        self._overlap = timedelta(seconds=rt.settings.redelivery_overlap)
+        self._overlap = timedelta(seconds=rt.timings.redelivery_overlap)
         self._kept = timedelta(seconds=rt.settings.redelivery_kept)
         self._lost = tick.read(epochs.lost)
         """When webhooks came that were accepted, and are missing in a Postgres that was put back."""
@@ -155,9 +155,9 @@ class _Sweep:
         """Ask for what is due, as long as somebody is there to take it."""
         if not self._tick.dry:
             self._settle()
-        limit = self._rt.settings.redelivery_batch
-        due = [*transaction(self._rt.engine, lambda db: asks.due(db, limit=limit, now=utcnow())), *self._unwritten()]
-        if due and not transaction(self._rt.engine, lambda db: asks.web_beats(db, now=utcnow())):
+        limit = self._rt.timings.redelivery_batch
+        due = [*self._rt.transaction(asks.due, limit=limit, now=NOW), *self._unwritten()]
+        if due and not self._rt.transaction(asks.web_beats, now=NOW):
             log.warning("redelivery.no_web", due=len(due))
             return
         failures = 0
@@ -178,7 +178,7 @@ class _Sweep:
 
     def _settle(self) -> None:
         """Forget what was accepted, and what GitHub keeps no more."""
-        accepted, lost = transaction(self._rt.engine, lambda db: asks.settle(db, kept=self._kept, now=utcnow()))
+        accepted, lost = self._rt.transaction(asks.settle, kept=self._kept, now=NOW)
         self._counts["recovered"] += accepted
         for guid in lost:
             log.error("redelivery.lost", delivery=guid)
@@ -191,7 +191,7 @@ class _Sweep:
                 return self._ask_one(due)
             except RateLimited as limited:
                 self._tick.settle(self._tick.written, Repaired.FAILED, "rate limited")
-                transaction(self._rt.engine, lambda db: asks.take_back(db, due, now=utcnow()))
+                self._rt.transaction(asks.take_back, due, now=NOW)
                 if not limited.paced or remaining() - limited.after < ASK_RESERVE:
                     raise
                 after = limited.after
@@ -199,12 +199,12 @@ class _Sweep:
 
     def _unwritten(self) -> list[asks.Due]:
         """Return what a dry run would have written down and asked for."""
-        known = self._tick.read(lambda db: asks.known(db, list(self._shown)))
+        known = self._tick.read(asks.known, list(self._shown))
         return [asks.Due(each.guid, each.delivery_id, 1) for each in self._shown.values() if each.guid not in known]
 
     def _ask_one(self, due: asks.Due) -> bool:
         after = next_ask_after(
-            due.asks, again_after=timedelta(seconds=self._rt.settings.redelivery_again_after), kept=self._kept
+            due.asks, again_after=timedelta(seconds=self._rt.timings.redelivery_again_after), kept=self._kept
         )
         case = Case(
             what="ask again",
@@ -254,16 +254,13 @@ class _Sweep:
         if self._tick.dry:
             self._shown.update({each.guid: each for each in failed})
         else:
-            saved = transaction(
-                self._rt.engine,
-                lambda db: asks.record_page(
-                    db,
-                    self._tick.lease_no,
-                    failed=failed,
-                    accepted=sorted(self._accepted),
-                    progress=progress,
-                    now=utcnow(),
-                ),
+            saved = self._rt.transaction(
+                asks.record_page,
+                self._tick.lease_no,
+                failed=failed,
+                accepted=sorted(self._accepted),
+                progress=progress,
+                now=NOW,
             )
             if not saved:
                 raise Overtaken

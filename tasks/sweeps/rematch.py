@@ -21,7 +21,7 @@ RESERVE = 2.0
 @sweep("rematch", again=True)
 def rematch(tick: Tick) -> None:
     """Go through the jobs of all accounts side by side, a page to a transaction; the rest is the next tick's."""
-    if not tick.dry and tick.read(lambda db: unasked_accounts(db, limit=1)):
+    if not tick.dry and tick.read(unasked_accounts, limit=1):
         tick.rt.waker.send(ASK_OWNER, queue="github")
     places: Mapping[int, int] = tick.read(accounts_to_rematch)
     while places and tick.goes_on(reserve=RESERVE):

@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from models.db.engine import is_locked, transaction
+from models.db.engine import is_locked
 from models.sweeps import runner_lists
 from models.sweeps.runner_lists import Wanted
 from ostler.clock import utcnow
@@ -26,6 +26,7 @@ from tasks.claims.github import follow_owner
 from tasks.pools.runner_versions import record_versions
 from tasks.sweeps.pace import Pace
 from tasks.worker.base import SWEEP_LIST, calls, remaining
+from tasks.worker.transactions import NOW
 
 TURN = 30.0
 """Seconds after which another may list when who began has not gone on: longer than two pages take."""
@@ -62,10 +63,10 @@ def _find_or_take(tick: Pace, *, installation_id: int, scope: str) -> RunnerList
     until = time.monotonic() + min(LONGEST_WAIT, remaining() / 2)
     while True:
         now = utcnow()
-        shared = transaction(rt.engine, lambda db: runner_lists.find(db, wanted, now=now))  # noqa: B023  at once
+        shared = rt.transaction(runner_lists.find, wanted, now=now)
         if shared is not None:
             return shared
-        if transaction(rt.engine, lambda db: runner_lists.begin(db, wanted, seconds=TURN, now=now)):  # noqa: B023
+        if rt.transaction(runner_lists.begin, wanted, seconds=TURN, now=now):
             return _take(tick, wanted)
         if time.monotonic() + PAUSE > until:
             raise Retryable("another process lists these runners")
@@ -82,7 +83,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
         if time.monotonic() - renewed > EXTEND_AFTER:
             if not tick.page():
                 raise Retryable("no time left to list these runners")
-            transaction(rt.engine, lambda db: runner_lists.extend(db, wanted, seconds=TURN, now=utcnow()))
+            rt.transaction(runner_lists.extend, wanted, seconds=TURN, now=NOW)
             renewed = time.monotonic()
         return calls(SWEEP_LIST)
 
@@ -94,7 +95,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
             between=between,
         )
     except Exception as error:
-        transaction(rt.engine, lambda db: runner_lists.give_back(db, wanted))
+        rt.transaction(runner_lists.give_back, wanted)
         if isinstance(error, Gone) and not isinstance(error, NotInstalled) and not tick.dry:
             follow_owner(rt, wanted.installation_id)
         raise
@@ -119,7 +120,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
         else:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 
-    transaction(rt.engine, keep)
+    rt.transaction(keep)
     if not tick.dry:
         record_versions(rt, seen, installation_id=wanted.installation_id, scope=wanted.scope)
     log.info("runners.listed", installation=wanted.installation_id, scope=wanted.scope, runners=len(seen))

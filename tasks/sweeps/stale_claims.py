@@ -10,13 +10,14 @@ from rules.sweeps.reaping import Expect
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker.transactions import NOW
 
 
 @sweep("stale_claims")
 def stale_claims(tick: Tick) -> None:
     """Release what has not been delivered within `OSTLER_STALE_CLAIM_AFTER`."""
-    older = tick.rt.settings.stale_claim_after
-    found = tick.read(lambda db: sweeps.never_delivered(db, older_than=older, now=utcnow()))
+    older = tick.rt.timings.stale_claim_after
+    found = tick.read(sweeps.never_delivered, older_than=older, now=NOW)
     tick.each(found, lambda claim: check(tick, claim))
 
 

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from models.db.engine import transaction
 from models.sweeps import repairs, sweep_runs
 from models.sweeps.repairs import Case
 from ostler import telemetry
@@ -23,6 +22,7 @@ from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -187,10 +187,7 @@ class Tick(Pace):
         """Write down what became of a repair, where the sweep knows it before any later tick."""
         if repair_id is None:
             return
-        settled = transaction(
-            self.rt.engine,
-            lambda db: repairs.settle(db, repair_id, outcome=outcome, note=note, now=utcnow()),
-        )
+        settled = self.rt.transaction(repairs.settle, repair_id, outcome=outcome, note=note, now=NOW)
         if settled:
             telemetry.REPAIRS.labels(self._spec.name, outcome).inc()
 
@@ -205,7 +202,7 @@ class Tick(Pace):
             return False
         settings = self.rt.settings
         most = allowance(
-            self._counts.listed, least=settings.repair_budget_least, percent=settings.repair_budget_percent
+            self._counts.listed, least=settings.timings.repair_budget_least, percent=settings.repair_budget_percent
         )
         if self._obstacle is None and self._killed < most:
             self._killed += 1
@@ -226,7 +223,7 @@ class Tick(Pace):
             raise _Undone(body(db))
 
         try:
-            transaction(self.rt.engine, undone)
+            self.rt.transaction(undone)
         except _Undone as told:
             cases: list[Case] = told.result
         self._commit(lambda db: self._write(db, cases, Repaired.DRY))
@@ -270,7 +267,7 @@ class Tick(Pace):
             repairs.Page(sweep=self._spec.name, run_id=run_id, dry=self.dry),
             cases,
             outcome=outcome,
-            settle_after=self.rt.settings.repair_settle_after,
+            settle_after=self.rt.timings.repair_settle_after,
             now=utcnow(),
             once=once,
         )
@@ -305,7 +302,7 @@ class Tick(Pace):
             return again
 
         try:
-            again = transaction(self.rt.engine, body)
+            again = self.rt.transaction(body)
         except (DBAPIError, PoolTimeoutError) as error:  # the lease runs out by itself
             log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=words_of(error))
             return
@@ -333,7 +330,7 @@ class Tick(Pace):
 
     def _commit(self, body: Callable[[Connection], T]) -> T:
         """Run a transaction that may write the run's row; its id counts from the commit on."""
-        result = transaction(self.rt.engine, body)
+        result = self.rt.transaction(body)
         self._run_id = self._run_id or self._opened
         return result
 

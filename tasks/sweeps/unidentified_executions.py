@@ -21,13 +21,14 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import UNAVAILABLE
 from tasks.sweeps.tick import Tick
 from tasks.sweeps.unused_runners import ask_job
+from tasks.worker.transactions import NOW
 
 
 @sweep("unidentified_executions")
 def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
-    older_than = tick.rt.settings.unused_after
-    claims = list(tick.read(lambda db: watch_reports.unidentified(db, older_than=older_than, now=utcnow())))
+    older_than = tick.rt.timings.unused_after
+    claims = list(tick.read(watch_reports.unidentified, older_than=older_than, now=NOW))
     random.shuffle(claims)
     unavailable: set[int] = set()
     for claim in claims:

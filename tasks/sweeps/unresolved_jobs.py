@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from models.db.engine import transaction
 from models.intake import repositories
 from models.sweeps import unresolved
 from models.sweeps.repairs import Case
@@ -34,6 +33,7 @@ from tasks.claims.github import ask_job, deregister
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -43,9 +43,9 @@ def unresolved_jobs(tick: Tick) -> None:
     """Ask about one job after the other; an installation that does not answer is left alone for this tick."""
     follow_names(tick)
     settings = tick.rt.settings
-    soon = timedelta(seconds=settings.unresolved_after)
-    late = timedelta(seconds=settings.unresolved_late_after)
-    found = tick.read(lambda db: unresolved.unresolved_jobs(db, soon=soon, late=late, now=utcnow()))
+    soon = timedelta(seconds=settings.timings.unresolved_after)
+    late = timedelta(seconds=settings.timings.unresolved_late_after)
+    found = tick.read(unresolved.unresolved_jobs, soon=soon, late=late, now=NOW)
     unavailable: set[int | None] = set()
     for job in found:
         if not tick.goes_on():
@@ -72,10 +72,10 @@ def follow_names(tick: Tick) -> None:
     now = utcnow()
 
     def follow(renaming: repositories.Renaming) -> None:
-        if transaction(tick.rt.engine, lambda db: repositories.rename(db, renaming, now=now)):
+        if tick.rt.transaction(repositories.rename, renaming, now=now):
             log.info("unresolved_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
 
-    for renaming in tick.read(lambda db: repositories.torn(db, now=now)):
+    for renaming in tick.read(repositories.torn, now=now):
         tick.attempt(follow, renaming, repository=renaming.repository_id)
 
 
@@ -139,7 +139,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 
     Raises `Busy` while one of them executes, and what GitHub's adapter raises.
     """
-    left = tick.read(lambda db: unresolved.left_runners(db, job.id))
+    left = tick.read(unresolved.left_runners, job.id)
     try:
         deregister(tick.rt, left)
     except (Suspended, NotInstalled):
@@ -153,8 +153,8 @@ def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     now, settings = utcnow(), tick.rt.settings
     after = next_ask_after(
         now - job.changed_at,
-        least=timedelta(seconds=settings.unresolved_after),
-        most=timedelta(seconds=settings.unresolved_late_after),
+        least=timedelta(seconds=settings.timings.unresolved_after),
+        most=timedelta(seconds=settings.timings.unresolved_late_after),
     )
     _postpone(tick, [job.id], ask_after=now + after)
 
@@ -164,11 +164,11 @@ def make_room(
 ) -> None:
     """Postpone all jobs found of an installation that does not answer, so that they fill no later tick (L14)."""
     settings = tick.rt.settings
-    seconds = min(max(after, settings.unresolved_after / 2), settings.unresolved_late_after)
+    seconds = min(max(after, settings.timings.unresolved_after / 2), settings.timings.unresolved_late_after)
     ids = [job.id for job in found if job.installation_id == installation_id]
     _postpone(tick, ids, ask_after=utcnow() + timedelta(seconds=seconds))
 
 
 def _postpone(tick: Tick, job_ids: Sequence[int], *, ask_after: datetime) -> None:
     if not tick.dry:
-        transaction(tick.rt.engine, lambda db: unresolved.ask_later(db, job_ids, ask_after=ask_after))
+        tick.rt.transaction(unresolved.ask_later, job_ids, ask_after=ask_after)

@@ -23,6 +23,7 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.transactions import NOW
 
 
 @sweep("unresponsive_pods", longest=LONGEST)
@@ -35,7 +36,7 @@ def unresponsive_pods(tick: Tick) -> None:
     quiet: list[unresponsive.Quiet] = []
     for page in tick.whole("Pods", pages):
         uids = [pod.uid for pod in page if not pod.terminating]
-        quiet += tick.read(lambda db: unresponsive.quiet_pods(db, uids, now=utcnow()))  # noqa: B023  at once
+        quiet += tick.read(unresponsive.quiet_pods, uids, now=NOW)
     random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
     tick.each(quiet, lambda row: check(tick, row))
 
@@ -49,8 +50,8 @@ def check(tick: Tick, row: unresponsive.Quiet) -> None:
     now = utcnow()
     # Its row may have waited long for a quota.
     quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
-    web_beats = tick.read(lambda db: unresponsive.web_beats(db, since=now - timedelta(seconds=row.grace), now=now))
-    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, pod.uid)), pod)
+    web_beats = tick.read(unresponsive.web_beats, since=now - timedelta(seconds=row.grace), now=now)
+    evidence = evidence_of(tick.read(busy.recorded, pod.uid), pod)
     verdict = judge_unresponsive(
         QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=row.grace
     )
@@ -69,7 +70,7 @@ def check(tick: Tick, row: unresponsive.Quiet) -> None:
     retire_id = tick.repair(
         case,
         lambda db: unresponsive.retire_quiet(
-            db, row, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, row, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

@@ -16,7 +16,6 @@ from sqlalchemy import Connection, Row
 
 from models.claims import releases
 from models.db import stalls
-from models.db.engine import transaction
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler import telemetry
@@ -44,6 +43,7 @@ from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -59,13 +59,11 @@ def unused_runners(tick: Tick) -> None:
     """
     settings = tick.rt.settings
     rows = tick.read(
-        lambda db: sweeps.unused(
-            db,
-            older_than=settings.unused_after,
-            polling_older_than=settings.unused_polling_after,
-            spares_older_than=settings.spare_after,
-            now=utcnow(),
-        )
+        sweeps.unused,
+        older_than=settings.timings.unused_after,
+        polling_older_than=settings.timings.unused_polling_after,
+        spares_older_than=settings.timings.spare_after,
+        now=NOW,
     )
     by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
     for row in rows:
@@ -107,7 +105,7 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
         absent = claim.runner_name not in seen.runners
-        transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=absent, now=seen.taken_at))
+        tick.rt.transaction(sweeps.set_absent, claim.id, absent=absent, now=seen.taken_at)
     if verdict.action is UnusedAction.ASK_JOB:
         job, job_outcome = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)
@@ -159,7 +157,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
             age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
             restarts=claim.runs and runner is not None and runner.has_connected,
         ),
-        grace_seconds=settings.spare_after if is_spare else settings.unused_after,
+        grace_seconds=settings.timings.spare_after if is_spare else settings.timings.unused_after,
     )
 
 

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.signals import setup_logging
 from kombu.entity import Queue
 
-from beat_schedule import schedule, settings_of
+from beat_schedule import schedule
 from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import BeatSettings, Settings
@@ -140,7 +140,7 @@ def configure(settings: Settings | BeatSettings) -> Celery:
             "health_check_interval": 10,
             "retry_period": 10,
         },
-        beat_schedule=schedule(**settings_of(settings)),
+        beat_schedule=schedule(settings.timings),
         **SETTINGS,
     )
     assert_in_force(app)

@@ -15,12 +15,12 @@ import structlog
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.events import EventNote, Regarding, Type, write_event
-from k8s_adapters.retry import RetryPolicy
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.upstream.event_pace import Pace
+from rules.upstream.retry import RetryPolicy
 
 log = structlog.get_logger(__name__)
 

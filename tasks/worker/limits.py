@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from github_adapters.governor import Governor, paces
+from github_adapters.calls.governor import Governor, paces
 from models.db.engine import transaction
 from models.routing import installations
 from models.upstream import backoffs

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import structlog
 
 from models.claims import watch_reports
-from models.db.engine import transaction
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -24,7 +23,7 @@ def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequen
     found: Sequence[int] = []
     if isinstance(pool, str):
         namespace = rt.settings.namespace
-        found = transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=[pool]))
+        found = rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool])
     if not found:
         log.warning("message.no_such_pool", pool=pool)
     return found

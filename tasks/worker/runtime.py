@@ -9,18 +9,18 @@ import os
 import threading
 from collections.abc import Sequence
 
-from sqlalchemy import Engine
-
 from github_adapters.client import GitHub
 from k8s_adapters.client import KubeClient, make_client
 from models.db.connections import admit, worker_pool
 from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
+from ostler.timings import Timings
 from ostler.wakes import QUEUES, Waker
 from tasks.worker.app import app
 from tasks.worker.cluster_events import Recorder
 from tasks.worker.limits import make_governor, make_left
+from tasks.worker.transactions import Transactions
 
 
 class HeldAcrossNetwork(AssertionError):
@@ -32,14 +32,14 @@ def _outside() -> None:
         raise HeldAcrossNetwork("a call to another system while a transaction is open")
 
 
-class Runtime:
+class Runtime(Transactions):
     """The clients of one worker process. Raises what `models.db.connections.admit` raises."""
 
     def __init__(self, settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
         self.settings = settings
         self.who = f"worker:{os.getpid()}"
         connections = worker_pool(threads=settings.worker_threads, queues=queues)
-        self.engine: Engine = make_engine(settings.database_url, pool_size=connections, application="ostler-worker")
+        self.engine = make_engine(settings.database_url, pool_size=connections, application="ostler-worker")
         admit(self.engine, needs=connections, share=settings.connection_share, budget=settings.connection_budget)
         self.cipher = Cipher(settings.encryption_keys)
         self._waker = Waker(settings.redis_url, app=app)
@@ -52,6 +52,11 @@ class Runtime:
             governor=make_governor(settings, self.engine),
             left=make_left(self.engine),
         )
+
+    @property
+    def timings(self) -> Timings:
+        """The timings among the settings."""
+        return self.settings.timings
 
     @property
     def kube(self) -> KubeClient:

@@ -14,11 +14,12 @@ import pytest
 from lab.chaos.plan import Rates, make_plan
 from lab.chaos.report import lines
 from lab.chaos.run import Scene, run_chaos
+from lab.timings import timings
 from tests.chaos.seeds import SEEDS
 
 pytestmark = pytest.mark.timeout(900)
 
-SOON = {"OSTLER_SLOW_SWEEP_EVERY": "3", "OSTLER_ORPHANED_ACCOUNT_AFTER": "5"}
+SOON = timings(slow_sweep_every=3, orphaned_account_after=5)
 """What merely lies about is found sooner than it would be."""
 
 
@@ -37,9 +38,9 @@ class Bug:
 BUGS = {
     "unstamp_of_a_delivered_pod": Bug(law="L3"),
     "reap_without_retire_claim": Bug(
-        law="L7", every=4, settings={"OSTLER_START_TIMEOUT": "0.01", "OSTLER_SWEEP_EVERY": "1"}
+        law="L7", every=4, settings={"OSTLER_START_TIMEOUT": "0.01", **timings(sweep_every=1)}
     ),
-    "claims_read_before_pods": Bug(law="L8", settings={"OSTLER_ORPHANED_STAMP_AFTER": "0"}),
+    "claims_read_before_pods": Bug(law="L8", settings=timings(orphaned_stamp_after=0)),
     "ended_claim_leaves_its_job": Bug(law="L4", every=4),
     "one_look_at_absence": Bug(law="L8", rates=Rates(webhooks_lost=0.5, lists=0.3), watches=0),
     "orphaned_runners_by_name_pattern": Bug(law="L3", settings=SOON),

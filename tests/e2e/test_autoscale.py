@@ -11,9 +11,10 @@ from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import get_pool
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from ostler.secrets import Secret
 from ostler.wakes import AUTOSCALE, Waker
@@ -39,7 +40,7 @@ def system(
         pools=(LabPool("scaled", LABELS, 0, cpu="1", memory="1Gi", autoscaling=scaling),),
         beats=1,
         real_pods=0,
-        settings={"OSTLER_AUTOSCALE_EVERY": "3600", "OSTLER_POOLS_EVERY": "2", "OSTLER_SWEEP_EVERY": "5"},
+        settings=timings(autoscale_every=3600, pools_every=2, sweep_every=5),
     )
     folder = tmp_path_factory.mktemp("system")
     with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as running:

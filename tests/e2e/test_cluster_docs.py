@@ -29,6 +29,7 @@ from k8s_adapters.secrets import put_secret
 from lab import helm, kubectl
 from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from ostler.errors import Gone
 from ostler.secrets import Secret
@@ -54,13 +55,15 @@ ELSEWHERE = ("OSTLER_GITHUB_API_URL", "OSTLER_GITHUB_MINTS_PER_MINUTE", "OSTLER_
 """What a network would bring to the processes, and what the lab's three accounts need."""
 
 SOONER = {
-    "OSTLER_EPOCH_EVERY": "1",
-    "OSTLER_POOLS_EVERY": "1",
-    "OSTLER_AUTOSCALE_EVERY": "2",
-    "OSTLER_SWEEP_EVERY": "10",
-    "OSTLER_SPENT_AFTER": "2",
-    "OSTLER_UNRESOLVED_AFTER": "6",
-    "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
+    **timings(
+        epoch_every=1,
+        pools_every=1,
+        autoscale_every=2,
+        sweep_every=10,
+        spent_after=2,
+        unresolved_after=6,
+        redelivery_again_after=3,
+    ),
 }
 
 

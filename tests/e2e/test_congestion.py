@@ -1,6 +1,6 @@
 """More work at once than a worker does within the time in which a step is due: it takes longer, and comes to an end.
 
-One thread, and a GitHub that takes its time: the messages of the last claims wait for many times `OSTLER_DUE_AFTER`.
+One thread, and a GitHub that takes its time: the messages of the last claims wait for many times `due_after`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from lab.bootstrap import LabPool
 from lab.faults import Fault, FaultPlan
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from tests.waiting import eventually
 
@@ -28,8 +29,7 @@ def test_messages_that_wait_for_long_are_neither_sent_again_nor_overtaken(tmp_pa
         real_pods=0,
         settings={
             "OSTLER_WORKER_THREADS": "1",
-            "OSTLER_DUE_AFTER": "1",
-            "OSTLER_RESUME_EVERY": "1",
+            **timings(due_after=1, resume_every=1),
             "OSTLER_DEFAULT_BUDGET_COUNT": str(JOBS),
             "OSTLER_DEFAULT_BUDGET_VCPU": str(JOBS),
             "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": str(JOBS),

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo_folder import remove_killed
+from lab.demo.folder import remove_killed
 
 
 @contextmanager
 def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A demo without end that keeps its files in `folder`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "ostler", "demo", "--cluster", "embedded"],
+        [sys.executable, "-m", "lab", "demo", "--cluster", "embedded"],
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

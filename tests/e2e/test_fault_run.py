@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultPlan, Kind
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from tests.waiting import eventually

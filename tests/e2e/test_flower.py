@@ -15,8 +15,8 @@ import pytest
 from flower.urls import handlers
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System
 from ostler.wakes import QUEUES
 from tests.waiting import eventually

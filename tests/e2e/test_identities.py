@@ -15,8 +15,8 @@ import pytest
 
 from k8s_adapters.access import who_am_i
 from k8s_adapters.client import make_client
+from lab.bootstrap import LabPool
 from lab.control_plane import AUDIT_LOG, ControlPlane, ControlPlaneUnavailable
-from lab.setup import LabPool
 from lab.system import WITHOUT_CLUSTER, Options, System, read_log
 from lab.traffic import follow
 from lab.verdict import judge

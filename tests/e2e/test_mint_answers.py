@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from tests.waiting import eventually
 
@@ -34,7 +35,7 @@ def system(
     """One system for the module: a pool of eight Pods, two of them real processes."""
     namespace = f"mint-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
-    settings = {"OSTLER_SWEEP_EVERY": "3", "OSTLER_PROBE_EVERY": "2"}
+    settings = timings(sweep_every=3, probe_every=2)
     options = Options(pools=(LabPool("small", LABELS, 8),), beats=1, real_pods=2, settings=settings)
     folder = tmp_path_factory.mktemp("system")
     with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as running:

@@ -28,10 +28,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
-from lab.setup import LabPool
 from lab.system import Options, System
+from lab.timings import timings
 from models.db.channel import CHANNEL
 from ostler.secrets import Secret
 from ostler.wakes import producer
@@ -203,7 +204,7 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
         pools=(LabPool("small", LABELS, 6),),
         beats=1,
         real_pods=2,
-        settings={"OSTLER_SWEEP_EVERY": "3", "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_METRICS_PORT": str(port)},
+        settings={**timings(sweep_every=3), "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_METRICS_PORT": str(port)},
     )
     folder = tmp_path_factory.mktemp("system")
     with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as system:

@@ -19,9 +19,10 @@ from sqlalchemy import create_engine
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import patch_pool_replicas
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from tests.rows import run_sql
 
@@ -36,13 +37,15 @@ LONG = 150.0
 
 WITHIN = 300
 SETTINGS = {
-    "OSTLER_EPOCH_EVERY": "2",
-    "OSTLER_POOLS_EVERY": "3",
-    "OSTLER_SWEEP_EVERY": "5",
-    "OSTLER_SPENT_AFTER": "3",
-    "OSTLER_UNRESOLVED_AFTER": "6",
-    "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
-    "OSTLER_CATCH_UP_EVERY": "10",
+    **timings(
+        epoch_every=2,
+        pools_every=3,
+        sweep_every=5,
+        spent_after=3,
+        unresolved_after=6,
+        redelivery_again_after=3,
+        catch_up_every=10,
+    ),
 }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import MERGE_PATCH, KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System
 from tests.waiting import eventually
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import create_engine, text
 
-from lab.setup import ACCOUNTS, LabPool
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from tests.waiting import eventually
 
@@ -33,9 +34,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         real_pods=2,
         settings={
             "OSTLER_WORKER_THREADS": "2",
-            "OSTLER_DUE_AFTER": "3",
-            "OSTLER_RESUME_EVERY": "1",
-            "OSTLER_SWEEP_EVERY": "5",
+            **timings(due_after=3, resume_every=1, sweep_every=5),
         },
     )
     folder = tmp_path_factory.mktemp("system")

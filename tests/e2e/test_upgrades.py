@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import POOLS
 from lab.control_plane import ClusterAccess
-from lab.setup import POOLS
 from lab.system import Options, System, read_log
 from lab.traffic import follow, send
 from lab.verdict import judge

@@ -19,9 +19,9 @@ GIVES_UP_AFTER = {"run-twice": 300, "lose-job": 30}
 
 DEMO = """
 import os
-from cli import demo
-demo.LONGEST = float(os.environ["GIVES_UP_AFTER"])
-raise SystemExit(demo.run_demo(jobs=40, cluster="real", seed=1))
+from lab.demo import run
+run.LONGEST = float(os.environ["GIVES_UP_AFTER"])
+raise SystemExit(run.run_demo(jobs=40, cluster="real", seed=1))
 """
 FOLDER = re.compile(r"the logs of this run are in\s+(\S+)")
 

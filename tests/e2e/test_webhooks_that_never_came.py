@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.verdict import judge
 from tests.waiting import eventually
 
@@ -29,10 +30,7 @@ def system(
     namespace = f"untold-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     settings = {
-        "OSTLER_CATCH_UP_EVERY": "2",
-        "OSTLER_CATCH_UP_AFTER": "2",
-        "OSTLER_CATCH_UP_OVER_AFTER": "4",
-        "OSTLER_SWEEP_EVERY": "5",
+        **timings(catch_up_every=2, catch_up_after=2, catch_up_over_after=4, sweep_every=5),
     }
     options = Options(pools=(LabPool("small", LABELS, 3),), beats=1, real_pods=0, settings=settings)
     folder = tmp_path_factory.mktemp("system")

@@ -23,12 +23,13 @@ from sqlalchemy import Row, create_engine, text
 from k8s_adapters.client import make_client
 from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.pools import patch_pool_replicas
+from lab.bootstrap import ACCOUNTS, LabAccount, LabPool
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.processes import Child, free_port
-from lab.setup import ACCOUNTS, LabAccount, LabPool
 from lab.system import Options, System, read_log, read_log_lines
+from lab.timings import merged, timings
 from lab.verdict import Verdict, judge
 from ostler.errors import Gone
 from tests.cluster import delete_namespace
@@ -38,20 +39,22 @@ DISPATCH = "/runners/v1/dispatch"
 
 # Waits for something that should have happened are scaled by 20, 3 s at least; nothing else is.
 SCALED = {
-    "OSTLER_DUE_AFTER": "3",
-    "OSTLER_RESUME_EVERY": "1",
-    "OSTLER_POOLS_EVERY": "2",
-    "OSTLER_EPOCH_EVERY": "2",
-    "OSTLER_SWEEP_EVERY": "3",
-    "OSTLER_STALE_CLAIM_AFTER": "15",
-    "OSTLER_UNUSED_AFTER": "6",
-    "OSTLER_SPARE_AFTER": "3",
-    "OSTLER_UNSTAMP_AFTER": "3",
-    "OSTLER_MISSING_STAMP_AFTER": "3",
-    "OSTLER_SPENT_AFTER": "3",
-    "OSTLER_UNRESOLVED_AFTER": "6",
-    "OSTLER_UNRESOLVED_LATE_AFTER": "180",
-    "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
+    **timings(
+        due_after=3,
+        resume_every=1,
+        pools_every=2,
+        epoch_every=2,
+        sweep_every=3,
+        stale_claim_after=15,
+        unused_after=6,
+        spare_after=3,
+        unstamp_after=3,
+        missing_stamp_after=3,
+        spent_after=3,
+        unresolved_after=6,
+        unresolved_late_after=180,
+        redelivery_again_after=3,
+    ),
     "OSTLER_DEFAULT_BUDGET_COUNT": "4",
     "OSTLER_WORKER_THREADS": "8",
 }
@@ -543,7 +546,7 @@ def running(
     halts = folder / "halts"
     for name in ("armed", "halted"):
         (halts / name).mkdir(parents=True)
-    given = SCALED | {"OSTLER_HALT_DIR": str(halts)} | dict(settings or {})
+    given = merged(SCALED, {"OSTLER_HALT_DIR": str(halts)}, settings or {})
     with ExitStack() as stack:
         api = stack.enter_context(FaultProxy(access.url, ca_file=access.ca_file))
         options = Options(

@@ -17,8 +17,8 @@ from sqlalchemy import text
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool, get_pool, list_pools, pool_path
+from lab.bootstrap import RUNNER_IMAGE
 from lab.control_plane import ClusterAccess
-from lab.setup import RUNNER_IMAGE
 from tests.faults.stage import POOL, Stage, running
 from tests.guard import guarded, lingering, own, refused, until_collected
 

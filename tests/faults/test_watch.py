@@ -13,11 +13,12 @@ from sqlalchemy import Row, text
 
 from lab.control_plane import ClusterAccess
 from lab.system import read_log
+from lab.timings import timings
 from tests.faults.stage import Stage, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-NO_LISTS = {"OSTLER_SWEEP_EVERY": "3600", "OSTLER_POOLS_EVERY": "3600", "OSTLER_WATCH_EXECUTING_AFTER": "1"}
+NO_LISTS = timings(sweep_every=3600, pools_every=3600, watch_executing_after=1)
 """Beat sends no sweep that lists Pods, and no reconciler."""
 
 ROUNDS = 5

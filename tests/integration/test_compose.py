@@ -13,6 +13,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from lab.command import PROGRAMS
 from lab.control_plane import ClusterAccess
 from lab.environment import environment
 from lab.kubelet.kubeconfig import read_kubeconfig
@@ -33,6 +35,8 @@ from lab.processes import Child, free_port
 from models.db.connections import RESERVE, WEB
 from ostler.redis_users import RedisUser, rules_of
 from ostler.settings import BeatSettings, FlowerSettings, Settings
+from tests import distributions
+from tests.distributions import pins
 from tests.waiting import eventually
 from watch.settings import WatchSettings
 
@@ -233,9 +237,7 @@ def test_the_labs_addresses_name_services_and_where_they_listen() -> None:
 
 def test_the_image_has_every_package_and_runs_as_nobody_in_particular() -> None:
     dockerfile = (COMPOSE / "Dockerfile").read_text()
-    copied = {
-        source for line in re.findall(r"^COPY (?!--)(.+)$", dockerfile, re.MULTILINE) for source in line.split()[:-1]
-    }
+    copied = set(distributions.copied())
     assert [source for source in copied if not (ROOT / source).exists()] == []
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {name.rstrip("*") for name in pyproject["tool"]["setuptools"]["packages"]["find"]["include"]}
@@ -245,18 +247,24 @@ def test_the_image_has_every_package_and_runs_as_nobody_in_particular() -> None:
     for stage in re.split(r"^FROM ", dockerfile, flags=re.MULTILINE):
         assert re.findall(r"^USER (.+)$", stage, re.MULTILINE)[-1:] in ([], ["10001:10001"]), stage
     assert "USER root" not in re.findall(r"AS ostler\n(.+?)^FROM", dockerfile, re.MULTILINE | re.DOTALL)[0]
-    for line in re.findall(r"pip install .*", dockerfile):
+    for line in re.findall(r"pip (?:--python \S+ )?install .*", dockerfile):
         assert "--require-hashes" in line or "--no-index" in line, line
 
 
-def pins(name: str) -> set[str]:
-    return set(re.findall(r"^([^\s;]+==[^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+def test_the_production_image_is_built_from_stages_without_the_lab() -> None:
+    stages = re.split(r"^FROM ", (COMPOSE / "Dockerfile").read_text(), flags=re.MULTILINE)
+    by_name = {found[1]: stage for stage in stages if (found := re.search(r"\A\S+ AS (\S+)", stage))}
+    assert set(by_name) == {"build", "lab-build", "ostler", "lab"}
+    for name in ("build", "ostler"):
+        assert "COPY lab" not in by_name[name]
+        assert "--from=lab-build" not in by_name[name]
+    assert by_name["ostler"].startswith("${PYTHON} ")
+    assert stages[-1].strip() == "ostler"
 
 
-@pytest.mark.parametrize("name", ["build.txt", "lab.txt"])
-def test_what_the_image_needs_beside_the_rest_is_pinned_like_it(name: str) -> None:
-    assert pins(name)
-    assert pins(name) <= pins("dev.txt")
+def test_what_the_image_needs_beside_the_rest_is_pinned_like_it() -> None:
+    assert pins("build.txt")
+    assert pins("build.txt") <= pins("dev.txt")
 
 
 IMPORTED = """
@@ -272,20 +280,45 @@ print(*{found for name in set(sys.modules) - before for found in of.get(name.par
 
 def test_the_labs_image_has_all_that_its_commands_import() -> None:
     services = compose()["services"]
-    modules = ["lab.environment", "lab.apiserver", *(services[name]["command"][0] for name in LAB)]
-    modules = [f"{name}.__main__" if (ROOT / name.replace(".", "/")).is_dir() else name for name in modules]
+    commands = ["environment", *(services[name]["command"][0] for name in LAB)]
+    modules = ["lab.command", "lab.apiserver.__main__", *(PROGRAMS[name][0] for name in commands)]
     used = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IMPORTED, *modules], capture_output=True, text=True, check=True
     ).stdout
-    has = {re.sub(r"(\[.*)?==.*", "", pin).lower() for name in ("runtime.txt", "lab.txt") for pin in pins(name)}
-    assert {name.lower().replace("_", "-") for name in used.split()} <= has | {"ostler"}
+    has = {re.sub(r"(\[.*)?==.*", "", pin).lower() for pin in pins("runtime.txt")}
+    assert {name.lower().replace("_", "-") for name in used.split()} <= has | {"ostler", "ostler-lab"}
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Where the programs of each image are."""
+
+    ostler: Path
+    lab: Path
+
+    def of(self, service: str) -> Path:
+        return self.lab if service in LAB else self.ostler
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    """What the images have of Python: the pinned packages with the product's wheel alone, and with both wheels."""
+    folder = tmp_path_factory.mktemp("images")
+    wheels = distributions.build(folder / "wheels")
+    return Images(
+        ostler=distributions.install(folder / "ostler", wheels.ostler),
+        lab=distributions.install(folder / "lab", wheels.ostler, wheels.lab),
+    )
 
 
 class Host:
     """Runs services as processes: their commands and environments, with the addresses of this machine in them."""
 
-    def __init__(self, folder: Path, values: Mapping[str, str], *, kubeconfig: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, values: Mapping[str, str], images: Images, *, kubeconfig: Path | None = None
+    ) -> None:
         self.folder = folder
+        self._images = images
         self.children: dict[str, Child] = {}
         self.sabotage: dict[str, str] = {}
         self._completed: set[str] = set()
@@ -338,7 +371,7 @@ class Host:
             "OSTLER_WEB_POLLS_PORT": str(self.ports["polls"]),
             "OSTLER_WEB_PRIVATE_PORT": str(self.ports["private"]),
             "OSTLER_FLOWER_PORT": str(self.ports["flower"]),
-            "PATH": f"{self.tools}:{SCRIPTS}:{os.environ['PATH']}",
+            "PATH": f"{self.tools}:{self._images.of(service)}:{os.environ['PATH']}",
             "HOME": str(self.folder),
             "PYTHONWARNINGS": "ignore",
         }
@@ -357,7 +390,7 @@ class Host:
             command = [str(REDIS / "redis-server"), str(config), "--port", str(self.ports["redis"])]
         elif service not in OURS:
             command = [self._here(service, word) for word in command]
-        command[0] = str(SCRIPTS / command[0])
+        command[0] = str(self._images.of(service) / command[0])
         env = self.environment(service) | self.sabotage
         child = Child(service, command, log=self.folder / f"{service}.log", env=env, cwd=self.folder)
         self.children[service] = child
@@ -399,8 +432,8 @@ class Host:
 
 
 @pytest.fixture
-def host(control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path, VALUES | {"OSTLER_NAMESPACE": namespace}, kubeconfig=control_plane.kubeconfig)
+def host(control_plane: ClusterAccess, namespace: str, images: Images, tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path, VALUES | {"OSTLER_NAMESPACE": namespace}, images, kubeconfig=control_plane.kubeconfig)
     try:
         yield host
     finally:
@@ -408,8 +441,8 @@ def host(control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterat
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path, environment() | {"LAB_JOBS": "8"})
+def lab(images: Images, tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path, environment() | {"LAB_JOBS": "8"}, images)
     try:
         yield host
     finally:

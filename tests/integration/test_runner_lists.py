@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from github_adapters.client import GitHub, RunnerSeen
+from github_adapters.client import GitHub
+from github_adapters.endpoints.runners import RunnerSeen
 from models.db.engine import transaction
 from models.sweeps import runner_lists
 from ostler.clock import utcnow
@@ -182,6 +183,7 @@ def test_a_list_that_took_long_is_used_for_longer(
     began = utcnow() - timedelta(hours=1)
     late = [0.0]
     monkeypatch.setattr(listing, "utcnow", lambda: began + timedelta(seconds=late[0]))
+    monkeypatch.setattr("tasks.worker.transactions.utcnow", lambda: began + timedelta(seconds=late[0]))
 
     def answer() -> list[RunnerSeen]:
         late[0] += took

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from tests.waiting import eventually
-from web.limits import BoundedProtocol
+from web.edge.limits import BoundedProtocol
 
 PATIENCE = 60.0
 

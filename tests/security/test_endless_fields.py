@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.security.serving import Served, is_stopped, served, status
-from web import limits
+from web.edge import limits
 
 CHUNKED = b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 READ = b"POST /read HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from tests.security.serving import App
-from web import limits
-from web.connections import Connections
-from web.limits import BoundedProtocol
+from web.edge import limits
+from web.edge.connections import Connections
+from web.edge.limits import BoundedProtocol
 
 READ = 65_536
 LONGEST = 200.0

@@ -6,7 +6,7 @@ import contextlib
 
 from tests.security.serving import App, Served, served, status
 from tests.waiting import eventually
-from web.connections import Connections
+from web.edge.connections import Connections
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 HOLD = b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.security.serving import served, status, until_cut
 from tests.waiting import eventually
-from web.limits import BoundedProtocol
+from web.edge.limits import BoundedProtocol
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 HIDDEN = GET.replace(b"GET /", b"GET /hidden") + b"\r\n"

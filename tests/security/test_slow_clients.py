@@ -8,7 +8,7 @@ import pytest
 
 from tests.security.serving import App, Served, served, status, until_cut
 from tests.waiting import eventually
-from web import limits
+from web.edge import limits
 
 SOON = 0.3
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

@@ -104,7 +104,7 @@ class AccountDetail(Account):
 
 
 class Publisher(Protocol):
-    """What sends after the commit; see `web.publisher`."""
+    """What sends after the commit; see `web.process.publisher`."""
 
     def wake(self, pool_ids: list[int]) -> None:
         """Wake the matchers of these pools."""

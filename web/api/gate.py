@@ -24,8 +24,8 @@ from ostler.secrets import Secret
 from rules.token_scopes import needed_for
 from web.api.database import Database
 from web.api.problems import Refusal, database_failed
-from web.limits import BODY_WITHIN
-from web.refused_log import RefusedLog
+from web.edge.limits import BODY_WITHIN
+from web.edge.refused_log import RefusedLog
 
 LARGEST_BODY = 16 * 1024
 OPEN = frozenset(

@@ -10,18 +10,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from github_adapters.webhooks import (
-    InstallationEvent,
-    OwnerRenamed,
-    RepositoryRenamed,
-    parse_installation,
-    parse_owner,
-    parse_repository,
-)
+from github_adapters.webhooks import parse_installation, parse_owner, parse_repository
 from models.intake import announcements
 from models.intake.intake import Outcome
 from models.routing import installations
 from rules.claims.fairness import Budget
+from rules.intake.events import InstallationEvent, OwnerRenamed, RepositoryRenamed
 from rules.routing.access import Access
 
 Announcement = InstallationEvent | OwnerRenamed | RepositoryRenamed

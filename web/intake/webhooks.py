@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
+from github_adapters.webhooks import MalformedPayload, parse_workflow_job, verify_signature
 from models.db.engine import transaction
 from models.intake import intake
 from models.routing.accounts import access_of_new, default_budget
@@ -35,11 +35,12 @@ from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
 from ostler.wakes import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
+from rules.intake.events import WorkflowJobEvent
+from web.edge.limits import BODY_WITHIN, proven
+from web.edge.refused_log import RefusedLog
 from web.intake import announcements
 from web.intake.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.intake.malformed import MalformedNotes
-from web.limits import BODY_WITHIN, proven
-from web.refused_log import RefusedLog
 
 ANSWER_WITHIN = 8.0
 """Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
@@ -174,9 +175,9 @@ class Intake:
                 async for chunk in request.stream():
                     body += chunk
                     self._reading += len(chunk)
-                    if len(body) > self._settings.webhook_max_bytes:  # counted: Content-Length may lie
+                    if len(body) > self._settings.timings.webhook_max_bytes:  # counted: Content-Length may lie
                         raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
-                    if self._reading > MOST_UNPROVEN + self._settings.webhook_max_bytes:
+                    if self._reading > MOST_UNPROVEN + self._settings.timings.webhook_max_bytes:
                         raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many bodies are being read")
         except ClientDisconnect:
             raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None

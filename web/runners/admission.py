@@ -19,9 +19,9 @@ from ostler.errors import UpstreamError
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.secrets import Secret
+from web.process.threads import Threads
 from web.runners.cluster import Cluster
 from web.runners.replies import Refusal
-from web.threads import Threads
 
 STRANGER_CACHED = 5.0
 """Seconds for which a Pod that is not ours is refused without another GET."""

@@ -8,8 +8,8 @@ from k8s_adapters.client import KubeClient
 from k8s_adapters.identity import PodIdentity, TokenVerifier, review_token
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.pools import get_pool
-from k8s_adapters.retry import RetryPolicy
 from ostler.settings import Settings
+from rules.upstream.retry import RetryPolicy
 
 _ONCE = RetryPolicy(attempts=1, deadline=3.0)
 """A poll that cannot be judged is answered 503 and comes again: that is the retry."""
@@ -65,7 +65,7 @@ class KubernetesCluster:
             self._client,
             token=token,
             audience=self._settings.token_audience,
-            timeout=self._settings.token_review_timeout,
+            timeout=self._settings.timings.token_review_timeout,
             pod_uid=pod_uid,
         )
 

@@ -22,10 +22,10 @@ from ostler.logging import get_logger
 from ostler.secrets import Secret
 from ostler.wakes import STAMP
 from rules.claims.machines import Stamp
-from web.publisher import Publisher
+from web.process.publisher import Publisher
+from web.process.threads import Threads
 from web.runners.cluster import Cluster
 from web.runners.replies import Refusal, work
-from web.threads import Threads
 
 REVIEW_WITHIN = 0.5
 """Seconds that a delivery waits for a token review in all, a thread for it included (L10)."""

@@ -24,9 +24,9 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from rules.claims.poll_answers import Answer, PollFacts, Verdict, answer
-from web.publisher import Publisher
+from web.process.publisher import Publisher
+from web.process.threads import Threads
 from web.runners.held import Poll
-from web.threads import Threads
 
 BATCH_EVERY = 0.05
 """Seconds; how long a poll waits for others to share its statement."""

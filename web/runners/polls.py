@@ -26,8 +26,8 @@ from ostler.reasons import words_of
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.claims.poll_answers import Answer, Verdict
-from web.limits import BODY_WITHIN, proven
-from web.refused_log import RefusedLog
+from web.edge.limits import BODY_WITHIN, proven
+from web.edge.refused_log import RefusedLog
 from web.runners.admission import Admission
 from web.runners.handover import Handover, Missed, Recipient
 from web.runners.held import Poll
@@ -137,7 +137,7 @@ class Polls:
         if self._stopping:  # it began to while the token was checked
             return bare(204)
         loop = asyncio.get_running_loop()
-        hold = _random.uniform(self._settings.poll_hold_min, self._settings.poll_hold_max)
+        hold = _random.uniform(self._settings.timings.poll_hold_min, self._settings.timings.poll_hold_max)
         until = utcnow() + timedelta(seconds=hold) + OFFER_BEYOND_HOLD
         poll = Poll(identity=identity, until=until, ends_at=loop.time() + hold, loop=loop)
         older = self._held.get(poll.pod_uid)

@@ -10,9 +10,10 @@ import pytest
 from k8s_adapters.admission import COLLECTORS
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
-from k8s_adapters.retry import ONCE, answer_of
+from k8s_adapters.retry import answer_of
 from lab.manifests import Kinds
 from ostler.errors import Forbidden, Invalid, UpstreamError
+from rules.upstream.retry import ONCE
 from tests.guard import collector_policy, guarded, of_the_chart
 
 KUBE_SYSTEM = "system:serviceaccount:kube-system:"

@@ -13,11 +13,11 @@ from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import read_pool
 from k8s_adapters.refusals import refusal_of
-from k8s_adapters.retry import ONCE
 from k8s_adapters.runners import build_pod
 from lab import helm
 from lab.manifests import Kinds
 from ostler.errors import UpstreamError
+from rules.upstream.retry import ONCE
 from tests.contract.chart.cast import Cast
 from tests.guard import POLICY
 from tests.waiting import eventually

@@ -18,13 +18,13 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool, get_pool, list_pools
 from k8s_adapters.resources import Created
-from k8s_adapters.retry import ONCE
 from k8s_adapters.runners import Deletion, create_runner, delete_runner
 from k8s_adapters.stamps import StampOutcome, stamp, unstamp
 from k8s_adapters.watching import PodWatch
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.errors import Forbidden
 from rules.restore.epochs import Epoch
+from rules.upstream.retry import ONCE
 from tests.contract.chart.cast import ALL, POOLS, Cast, allowed
 from tests.waiting import eventually
 from watch.leader import LEASE

@@ -13,7 +13,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "secretRefs": {"OSTLER_DATABASE_URL": {"name": "postgres-app", "key": "uri"}},
         "settings": {
             "OSTLER_GITHUB_API_URL": "https://github.example.com/api/v3",
-            "OSTLER_WATCH_LEASE": 15,
+            "OSTLER_NODE_LOST_AFTER": 900,
             "OSTLER_FLOWER_WITHOUT_LOGIN": True,
             "OSTLER_LOG_LEVEL": "DEBUG",
         },

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from github_adapters import governor as governing
+from github_adapters.calls import governor as governing
+from github_adapters.calls.governor import CallClass, Governor, Pace
 from github_adapters.client import GitHub
-from github_adapters.governor import CallClass, Governor, Pace
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
 from ostler.secrets import Secret

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from github_adapters.client import GitHub, Jit
-from github_adapters.deliveries import DeliverySeen
-from github_adapters.runs import ListPage, RunSeen
+from github_adapters.client import GitHub
+from github_adapters.endpoints.deliveries import DeliverySeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runners import Jit
+from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import parse_workflow_job
 from ostler.clock import utcnow
 from ostler.errors import (

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
-from github_adapters import governor as governing
-from github_adapters.answers import EVERYTHING
+from github_adapters.calls import governor as governing
+from github_adapters.calls.answers import EVERYTHING
+from github_adapters.calls.governor import LONGEST_PLACE, UNKNOWN_APART, UNKNOWN_EVERY, CallClass, Governor, Pace, paces
 from github_adapters.client import GitHub
-from github_adapters.governor import LONGEST_PLACE, UNKNOWN_APART, UNKNOWN_EVERY, CallClass, Governor, Pace, paces
-from github_adapters.runs import ListPage, RunSeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runs import RunSeen
 from lab.redis import Redis
 from ostler.errors import Forbidden, RateLimited
 from ostler.secrets import Secret

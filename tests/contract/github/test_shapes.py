@@ -12,8 +12,9 @@ from githubkit_schemas.latest import models
 from pydantic import TypeAdapter
 
 from github_adapters.client import GitHub
-from github_adapters.webhooks import RepositoryRenamed, parse_installation, parse_owner, parse_repository
+from github_adapters.webhooks import parse_installation, parse_owner, parse_repository
 from ostler.clock import utcnow
+from rules.intake.events import RepositoryRenamed
 from rules.routing.scopes import Scope
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
 from tests.waiting import eventually

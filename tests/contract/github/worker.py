@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from cli import main
-from github_adapters import governor as governing
-from github_adapters.governor import CallClass, Pace
+from github_adapters.calls import governor as governing
+from github_adapters.calls.governor import CallClass, Pace
 
 SLOW = 1 / 1000
 """Tokens a second: none comes back while a test runs."""

@@ -17,9 +17,10 @@ from kubernetes import config
 from kubernetes.config import incluster_config
 
 from k8s_adapters.client import KubeClient, make_client, object_path
-from k8s_adapters.retry import ONCE, Timing
 from lab.control_plane import ClusterAccess, write_kubeconfig
+from ostler.clock import Timing
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
+from rules.upstream.retry import ONCE
 from tests.contract.k8s.transport import FaultyTransport
 
 Faulty = tuple[KubeClient, FaultyTransport]

@@ -14,10 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from k8s_adapters.client import KubeClient, make_client, object_path
 from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, TokenVerifier, Unjudged, review_token
-from k8s_adapters.retry import Timing
 from k8s_adapters.runners import delete_runner
 from lab.control_plane import ClusterAccess
-from ostler.clock import utcnow
+from ostler.clock import Timing, utcnow
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner
 
 Faulty = tuple[KubeClient, FaultyTransport]

@@ -12,10 +12,10 @@ import pytest
 from k8s_adapters.client import KubeClient, make_client, object_path
 from k8s_adapters.leases import create_lease, read_lease, write_lease
 from k8s_adapters.pods import PodSeen, list_pods_at
-from k8s_adapters.retry import ONCE
 from k8s_adapters.watching import Event, PodWatch, WatchBroken, WatchExpired
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
+from rules.upstream.retry import ONCE
 from tests.contract.k8s.transport import MakeRunner
 
 WATCHES = r"/api/v1/namespaces/[^/]+/pods\?watch=1.*"

@@ -10,8 +10,8 @@ import urllib3
 
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.resources import Created
-from k8s_adapters.retry import Timing
 from lab.control_plane import ClusterAccess
+from ostler.clock import Timing
 
 MakeRunner = Callable[..., Created]
 

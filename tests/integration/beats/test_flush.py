@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.timings import timings
 from tests.integration.beats.stage import LOCK, Beats, beats
 from tests.waiting import eventually
 
-SETTINGS = {"OSTLER_RESUME_EVERY": "1", "OSTLER_POOLS_EVERY": "2"}
+SETTINGS = timings(resume_every=1, pools_every=2)
 
 
 @pytest.fixture

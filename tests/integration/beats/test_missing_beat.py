@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from lab.system import Options, System
+from lab.timings import timings
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,7 +22,7 @@ PERIOD = 1.0
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
     """A whole system without Pods after the start of some sweep."""
-    options = Options(pools=(), settings={"OSTLER_RESUME_EVERY": str(PERIOD)})
+    options = Options(pools=(), settings=timings(resume_every=PERIOD))
     with System(tmp_path, options, say=lambda _: None, cluster="embedded") as found:
         eventually(lambda: well(found))
         yield found

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.timings import timings
 from tasks.worker.app import SETTINGS
 from tests.integration.beats.stage import Beats, beats
 from tests.waiting import eventually
@@ -31,7 +32,7 @@ SLACK = 10.0
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Beats]:
     """One active, one standing by, and a tick that was seen."""
-    with beats(tmp_path, settings={"OSTLER_RESUME_EVERY": str(PERIOD)}) as stage:
+    with beats(tmp_path, settings=timings(resume_every=PERIOD)) as stage:
         eventually(lambda: bool(stage.listener.of("ostler.resume")))
         yield stage
 

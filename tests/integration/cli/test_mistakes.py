@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from k8s_adapters import client as kube_client
 from k8s_adapters.client import KubeClient
-from k8s_adapters.retry import Timing
 from lab.processes import free_port
 from models.db import client_waits
+from ostler.clock import Timing
 from tests.database import Database
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 
@@ -100,9 +100,8 @@ WRONG_USES = (
     mistake("healthy postgres", 2, "postgres"),
     mistake("doctor --only bogus", 2, "--only: found 'bogus'; there are postgres, settings"),
     mistake("worker --queues foo", 2, "--queues: found 'foo'; there are dispatch"),
-    mistake("demo --jobs abc", 2, "--jobs"),
-    mistake("demo --jobs 0", 2, "--jobs"),
-    mistake("demo --cluster foo", 2, "found 'foo'; there are embedded, real"),
+    mistake("demo --jobs 5", 2, "demo is a command of the lab: run `ostler-lab demo`"),
+    mistake("control-plane", 2, "control-plane is a command of the lab: run `ostler-lab control-plane`"),
     mistake("check-deploy", 2, "OLD"),
     mistake("check-deploy a.yaml", 2, "OLD: it is not given", "--first"),
     mistake("check-deploy /nope.yaml /nope.yaml", 2, "there is no"),

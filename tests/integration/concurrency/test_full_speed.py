@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from k8s_adapters.names import CLAIM_ANNOTATION
 from models.claims import deliver, releases, resume
 from models.db.engine import StartOver, transaction
@@ -36,6 +36,7 @@ from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
 from tasks.worker.runtime import install
+from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.matching.stage import WEB, Stage, make_stage
 from tests.integration.models.webhook_rows import QUEUED
@@ -48,6 +49,10 @@ SLOWLY = 180.0
 """Seconds more that a busy machine may take until everything has happened at least once."""
 
 _BUSY = "55P03"  # lock_not_available: a matcher that did not get its pool within 2 s is expected to say so
+
+
+class _Runtime(SimpleNamespace, Transactions):
+    """The runtime of the tasks."""
 
 
 class _Cluster:
@@ -294,9 +299,10 @@ def test_no_deadlock_reaches_a_caller(database: Database, seconds: int) -> None:
     with stage.engine.begin() as db:
         db.execute(text("UPDATE pools SET labels = ARRAY['pool-' || id]"))
     cipher = Cipher([Secret(Fernet.generate_key().decode())])
-    runtime = SimpleNamespace(
+    runtime = _Runtime(
         engine=stage.engine,
         settings=stage.settings,
+        timings=stage.settings.timings,
         who="worker",
         cipher=cipher,
         wake_keys=stage.wake_keys,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from github_adapters.client import GitHub
 from k8s_adapters.client import make_client
 from k8s_adapters.pods import list_pods
-from k8s_adapters.retry import ONCE
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, kubeconfig_through
 from models.db.engine import transaction
@@ -23,6 +22,7 @@ from models.upstream.gates import is_open, shut
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY, Upstream
 from rules.sweeps.reaping import Source, Witness
+from rules.upstream.retry import ONCE
 from tasks.sweeps import gates as sweep
 from tasks.sweeps.frame import LEASE, run_tick
 from tasks.sweeps.pace import Sweep
@@ -31,6 +31,7 @@ from tasks.worker import runtime as current
 from tests.contract.github.conftest import APP_ID, make_app_key, running
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime, StubSettings
+from tests.timed import changed
 
 WITNESSES = (Witness(Source.KUBERNETES, "its poller still runs"), Witness(Source.GITHUB, "its runner is absent"))
 SPEC = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=20)
@@ -107,7 +108,7 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str, tmp_
         FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as kubernetes,
     ):
         rt = StubRuntime(database, make_client(kubeconfig=str(kubeconfig_through(config, kubernetes.url))), namespace)
-        rt.settings = replace(StubSettings(namespace), gate_healthy_checks=2, gate_extra_checks=0)
+        rt.settings = changed(StubSettings(namespace), gate_healthy_checks=2, gate_extra_checks=0)
         rt.github = GitHub(api_url=github.url, app_id=APP_ID, private_key=lab.private_key)
         current.install(rt)  # type: ignore[arg-type]
         TALLY.take()

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from github_adapters.client import JobSeen, RunnerSeen
-from github_adapters.deliveries import DeliverySeen
+from github_adapters.endpoints.deliveries import DeliverySeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import create_pool

@@ -14,9 +14,11 @@ from models.schema import metadata
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from tasks.claims.dispatch import Matched, run_matcher
+from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.models.webhook_rows import NOW
 from tests.rows import insert_pool
+from tests.timed import arranged
 
 WEB = "web-1"
 PLENTY = 1000
@@ -42,7 +44,7 @@ class WakeKeys:
 
 
 @dataclass
-class Stage:
+class Stage(Transactions):
     """One database and what runs on it. It is the matcher's runtime, too."""
 
     engine: Engine
@@ -195,7 +197,7 @@ def make_stage(database: Database, **changes: Any) -> Stage:
         github_private_key=Secret("k"),
         webhook_secrets=(Secret("of-these-tests-alone"),),
         encryption_keys=(Secret("e"),),
-        **changes,
+        **arranged(changes),
     )
     stage = Stage(database.engine, settings)
     stage.beats(WEB)

@@ -155,7 +155,7 @@ def test_a_run_is_few_statements_and_the_second_on_a_connection_plans_none_of_th
         stage.pod(pool)
     sent: list[str] = []
     stage.engine.pool.dispose()
-    stage.settings.__dict__["match_batch"] = 1
+    stage.settings.timings.__dict__["match_batch"] = 1
     event.listen(stage.engine, "before_cursor_execute", lambda _db, _cur, sql, *_: sent.append(sql))
     assert len(stage.match(pool).claims) == 1
     assert [sql for sql in sent if sql.startswith("PREPARE ")]

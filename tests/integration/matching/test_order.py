@@ -88,7 +88,7 @@ def test_a_spare_counts_in_its_accounts_budget(stage: Stage) -> None:
 def test_a_job_that_waited_long_reserves_its_size_against_other_pools(stage: Stage) -> None:
     small, large = stage.pool(vcpu=2), stage.pool(vcpu=8)
     account = stage.account(1, vcpu=10)
-    stage.job(account, large, age=stage.settings.reserve_after + 60)
+    stage.job(account, large, age=stage.settings.timings.reserve_after + 60)
     for _ in range(3):
         stage.job(account, small, age=10)
         stage.pod(small)

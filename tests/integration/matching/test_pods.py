@@ -54,7 +54,7 @@ def test_a_spare_serves_only_its_own_account_scope_and_pool_and_only_while_young
         2 if other == "account" else account,
         stage.pool() if other == "pool" else pool,
         scope="repos/org-1/app" if other == "scope" else None,
-        age=stage.settings.spare_after + 1 if other == "old" else 10,
+        age=stage.settings.timings.spare_after + 1 if other == "old" else 10,
     )
     matched = stage.match(pool)
     assert matched.to_spares == 0

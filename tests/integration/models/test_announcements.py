@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from github_adapters.webhooks import InstallationEvent, OwnerRenamed, RepositoryRenamed
 from models.db.engine import transaction
 from models.intake import repositories
 from models.intake.intake import Outcome
+from rules.intake.events import InstallationEvent, OwnerRenamed, RepositoryRenamed
 from tests.database import Database
 from tests.integration.models.webhook_rows import ACME, BUDGET, NOW, add_claim, add_pool, deliver, in_progress, queued
 from tests.rows import run_sql

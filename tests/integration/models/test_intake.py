@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.webhooks import WorkflowJobEvent, parse_workflow_job
+from github_adapters.webhooks import parse_workflow_job
 from models.db.engine import transaction
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.intake.intake import Outcome
+from rules.intake.events import WorkflowJobEvent
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
     ACME,

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import Engine, Row, text
 
-from github_adapters.webhooks import WorkflowJobEvent
 from models.db.engine import transaction
 from models.intake import intake
 from rules.claims.fairness import Budget
+from rules.intake.events import WorkflowJobEvent
 from tests.rows import insert_pool
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

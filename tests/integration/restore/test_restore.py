@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
 
-from github_adapters.client import JobSeen, RunnerSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from lab.postgres import Postgres
 from models.db import epochs
 from models.restore import restoring as models_restoring
@@ -22,6 +23,7 @@ from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report
 from tasks.sweeps.finished_jobs import finished_jobs
 from tests.integration.restore.conftest import Stage, StubGitHub
+from tests.timed import changed
 
 MERGE = "application/merge-patch+json"
 
@@ -440,7 +442,7 @@ def test_restore_killed_while_it_checks_jobs_is_confirmed_and_leaves_them_held(
 
 
 def test_a_job_is_asked_for_once_though_it_is_due_again(world: World) -> None:
-    world.stage.rt.settings = replace(world.stage.rt.settings, unresolved_after=0)
+    world.stage.rt.settings = changed(world.stage.rt.settings, unresolved_after=0)
     world.stage.job(9, state="queued")
     world.github.jobs[9] = ("in_progress", None)
     world.put_back()

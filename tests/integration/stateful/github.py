@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from github_adapters.client import InstallationSeen, Jit, JobSeen, RunnerSeen
-from github_adapters.webhooks import WorkflowJobEvent
+from github_adapters.endpoints.app import InstallationSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import Jit, RunnerSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited
 from ostler.secrets import Secret
+from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope
 from tests.integration.models.webhook_rows import QUEUED
 from tests.integration.stateful.steps import outside

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sqlalchemy import Connection, Engine, text
 
-from github_adapters.webhooks import WorkflowJobEvent
 from models.claims import releases
 from models.db.engine import transaction
 from models.intake import intake
@@ -26,6 +25,7 @@ from models.routing.accounts import NewAccount
 from ostler.settings import Settings
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
+from rules.intake.events import WorkflowJobEvent
 from tests.integration.stateful.cluster import NAMESPACE, Pod
 from tests.integration.stateful.github import ACCOUNTS, MOODS
 from tests.integration.stateful.invariants import Laws

@@ -31,9 +31,11 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.timings import Timings
 from ostler.wakes import QUEUES
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
+from tasks.worker.transactions import Transactions
 from tests.integration.models.webhook_rows import NOW
 from tests.integration.stateful.cluster import NAMESPACE, Cluster
 from tests.integration.stateful.github import GitHub
@@ -76,7 +78,7 @@ class _Threads:
 
 
 @dataclass
-class World:
+class World(Transactions):
     """One example's everything. It is the tasks' runtime, too."""
 
     engine: Engine
@@ -103,6 +105,11 @@ class World:
     # The runtime of tasks
 
     @property
+    @property
+    def timings(self) -> Timings:
+        """The timings among the settings."""
+        return self.settings.timings
+
     def kube(self) -> Cluster:
         return self.cluster
 
@@ -296,7 +303,7 @@ def settings_of(url: Secret) -> Settings:
         encryption_keys=(Secret("e"),),
         new_accounts="serve",
         namespace=NAMESPACE,
-        match_batch=10,
+        timings=Timings(match_batch=10),
     )
 
 

@@ -15,10 +15,11 @@ import httpx
 import psycopg2
 from sqlalchemy.engine import make_url
 
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
-from lab.setup import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.toxiproxy import Toxiproxy
 
 POOL = LabPool("small", ("self-hosted", "linux", "small"), 6)
@@ -193,10 +194,7 @@ class BadDay:
 def running(folder: Path, access: ClusterAccess, namespace: str) -> Iterator[BadDay]:
     """Start a system and yield it once its Pods are warm."""
     given = {
-        "OSTLER_DUE_AFTER": "3",
-        "OSTLER_POOLS_EVERY": "5",
-        "OSTLER_SWEEP_EVERY": "10",
-        "OSTLER_UNUSED_AFTER": "20",
+        **timings(due_after=3, pools_every=5, sweep_every=10, unused_after=20),
     }
     options = Options(pools=(POOL,), real_pods=0, settings=given, postgres_port=free_port())
     system = System(folder, options, say=lambda _: None, namespace=namespace, control_plane=access)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Row
 
-from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
-from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import WorkflowJobEvent
+from github_adapters.endpoints.app import InstallationSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runners import RunnerSeen
+from github_adapters.endpoints.runs import RunSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods
@@ -26,14 +28,18 @@ from models.db.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
+from ostler.timings import Timings
 from ostler.wakes import Waker
+from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
+from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of
 from tests.rows import insert_pool, run_sql
+from tests.timed import changed
 
 RUNNER = "small-0-abcdef01"
 
@@ -109,59 +115,21 @@ class StubSettings:
     """The settings that these tasks read."""
 
     namespace: str
-    orphaned_stamp_after: float = 300
-    finished_job_after: float = 900
-    lingering_after: float = 90
+    timings: Timings = field(default_factory=Timings)
     new_accounts: str = "serve"
-    orphaned_runner_after: float = 900
-    orphaned_account_after: float = 600
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
     dispatch_ca: str | None = None
     token_audience: str = "ostler-dispatch"
-    due_after: float = 10
-    unstamp_after: float = 15
-    probe_every: float = 10
-    spent_after: float = 30
     start_timeout: float = 300
     node_lost_after: float = 600
-    stale_claim_after: float = 300
-    missing_stamp_after: float = 30
-    stamp_returns_after: float = 5
-    cut_off_after: float = 15
-    requeue_after: float = 20
-    unused_polling_after: float = 150
-    unused_after: float = 60
-    spare_after: float = 60
-    unresolved_after: float = 120
-    unresolved_late_after: float = 3600
-    redelivery_again_after: float = 120
-    redelivery_overlap: float = 900
     redelivery_kept: float = 259200
-    redelivery_batch: int = 100
-    catch_up_every: float = 300
-    catch_up_after: float = 120
-    catch_up_over_after: float = 3600
-    catch_up_seen_within: float = 86400
-    catch_up_percent: float = 5
     default_budget_count: int = 20
     default_budget_vcpu: int = 80
     default_budget_memory_gib: int = 320
-    keep_deliveries: float = 604800
     keep_events: float = 2592000
     keep_jobs: float = 7776000
-    keep_repairs: float = 7776000
     sweeps_paused: tuple[str, ...] = ()
-    repair_budget_least: int = 5
     repair_budget_percent: float = 10
-    repair_settle_after: float = 600
-    gates_every: float = 15
-    epoch_trusted_for: float = 60
-    gate_window: float = 60
-    gate_least_errors: int = 5
-    gate_closes_at: float = 0.5
-    gate_opens_at: float = 0.2
-    gate_healthy_checks: int = 4
-    gate_extra_checks: int = 4
 
 
 class Telling:
@@ -170,12 +138,12 @@ class Telling:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, str, str]] = []
 
-    def describe(self, regarding: Regarding, kind: str, reason: str, note: str) -> None:
+    def record(self, regarding: Regarding, kind: str, reason: str, note: str) -> None:
         """Keep one."""
         self.told.append((regarding.name, kind, reason, note))
 
 
-class StubRuntime:
+class StubRuntime(Transactions):
     """The runtime of `tasks.worker.runtime`, with a GitHub that the test brings."""
 
     def __init__(self, database: Database, kube: KubeClient | None, namespace: str) -> None:
@@ -186,6 +154,11 @@ class StubRuntime:
         self.github: Any = None
         self._kube = kube
         self.events = Telling()
+
+    @property
+    def timings(self) -> Timings:
+        """The timings among the settings."""
+        return self.settings.timings
 
     @property
     def kube(self) -> KubeClient:
@@ -335,9 +308,9 @@ class Stage:
             s=seconds,
         )
 
-    def with_settings(self, **changed: Any) -> None:
+    def with_settings(self, **changes: Any) -> None:
         """Change settings for this test."""
-        self.rt.settings = replace(self.rt.settings, **changed)
+        self.rt.settings = changed(self.rt.settings, **changes)
 
     def released(self) -> None:
         """Run the releases that were sent."""

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import Home, WorkflowJobEvent
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runs import RunSeen
+from github_adapters.webhooks import Home
 from models.db.engine import in_transaction
 from ostler.clock import utcnow
+from rules.intake.events import WorkflowJobEvent
 
 PAGE = 100
 

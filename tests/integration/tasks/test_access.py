@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, text
 
-from github_adapters.app import AppSeen
+from github_adapters.endpoints.app import AppSeen
 from models.db.engine import transaction
 from models.intake import intake
 from models.restore.restoring import hold_open_jobs

@@ -27,6 +27,7 @@ from tasks.sweeps.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage
 from tests.integration.tasks.listing import Listing, home_of, job
 from tests.rows import insert_pool
+from tests.timed import changed
 
 
 def lists(repository: str) -> list[str]:
@@ -123,9 +124,9 @@ class World:
         found: float = telemetry.CATCH_UP_INCOMPLETE.labels(why)._value.get()
         return found
 
-    def settings(self, **changed: Any) -> None:
+    def settings(self, **changes: Any) -> None:
         """Change settings."""
-        self.stage.rt.settings = dataclasses.replace(self.stage.rt.settings, **changed)
+        self.stage.rt.settings = changed(self.stage.rt.settings, **changes)
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from k8s_adapters.pools import patch_pool_replicas
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
@@ -21,15 +20,7 @@ from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.gates import gates
 from tasks.sweeps.unresponsive_pods import unresponsive_pods
 from tests.integration.matching.stage import WakeKeys
-from tests.integration.tasks.conftest import Stage, StubGitHub, StubSettings
-
-
-@dataclass(frozen=True, slots=True)
-class MatchSettings(StubSettings):
-    """Those of the matcher, too."""
-
-    match_batch: int = 100
-    reserve_after: float = 300
+from tests.integration.tasks.conftest import Stage, StubGitHub
 
 
 class Minting(StubGitHub):
@@ -64,7 +55,6 @@ def retiring(stage: Stage) -> int:
 def test_a_job_is_matched_and_its_pod_stamped_and_given_a_runner(
     stage: Stage, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage.rt.settings = MatchSettings(stage.namespace)
     stage.rt.github = Minting()
     stage.rt.wake_keys = WakeKeys()  # type: ignore[attr-defined]
     stage.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]

@@ -183,7 +183,7 @@ def test_early_reconcile_is_postponed_and_reads_nothing(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del pod
-    monkeypatch.setattr(stage.outbox, "has_rested", lambda _: False)
+    monkeypatch.setattr(stage.outbox, "may_reconcile", lambda _: False)
     stage.rows("UPDATE pools SET replicas = 5")
     (pool,) = stage.rows("SELECT id FROM pools")
     reconcile.run(pool_id=pool.id)

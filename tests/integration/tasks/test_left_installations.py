@@ -13,7 +13,7 @@ from celery.exceptions import Retry
 from cryptography.fernet import Fernet
 from sqlalchemy import text
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from models.claims.names import INSTALLATION_NOW
 from models.db.engine import transaction
 from models.restore import restoring

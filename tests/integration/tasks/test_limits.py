@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import create_engine
 
-from github_adapters.governor import CallClass
-from github_adapters.http import Answer
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer
 from tasks.worker.limits import make_governor
 from tests.database import Database
 from tests.integration.web.polls.stage import make_settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from github_adapters.client import Jit, RunnerSeen
+from github_adapters.endpoints.runners import Jit, RunnerSeen
 from models.claims import steps
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
@@ -67,6 +67,7 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> SlowGitHub:
     stage.rt.github = github
     stage.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "utcnow", github.now)
+    monkeypatch.setattr("tasks.worker.transactions.utcnow", github.now)
     return github
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from github_adapters.client import JobSeen, RunnerSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from k8s_adapters.pools import patch_pool_replicas
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy

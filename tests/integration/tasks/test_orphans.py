@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from github_adapters.client import RunnerSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from k8s_adapters import metadata
 from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL

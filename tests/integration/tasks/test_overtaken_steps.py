@@ -11,7 +11,7 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import Connection
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from k8s_adapters.stamps import StampOutcome, StampResult
 from models.claims import releases, steps
 from models.claims.releases import Warmth

@@ -9,7 +9,7 @@ import pytest
 from celery.contrib.testing.worker import start_worker
 from cryptography.fernet import Fernet
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from lab.redis import Redis
 from ostler.encryption import Cipher
 from ostler.errors import RateLimited

@@ -241,7 +241,7 @@ def test_failed_creation_is_left_to_the_next_reconcile(
     stage: Stage, redis_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waker = Waker(Secret(redis_server.url))
-    monkeypatch.setattr(stage.outbox, "alone", waker.single_flight)
+    monkeypatch.setattr(stage.outbox, "single_flight", waker.single_flight)
     stage.pool(replicas=2)
     with monkeypatch.context() as broken:
         broken.setattr("tasks.pools.provision.create_runner", refuse)

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Row
 from structlog.testing import capture_logs
 
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from models.db import epochs
 from models.db.engine import in_transaction, transaction
 from models.sweeps import redelivery as asks
@@ -30,6 +30,7 @@ from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
 from tests.rows import run_sql
+from tests.timed import changed
 
 PAGE = 100
 
@@ -382,7 +383,7 @@ def test_cursor_refused_by_github_restarts_the_scan(stage: Stage) -> None:
 
 
 def test_what_was_never_asked_for_comes_first_and_a_tick_has_its_budget(stage: Stage) -> None:
-    stage.rt.settings = dataclasses.replace(stage.rt.settings, redelivery_batch=2)
+    stage.rt.settings = changed(stage.rt.settings, redelivery_batch=2)
     old = [stage.github.add(f"old-{number}", ago=100 - number) for number in range(3)]
     assert stage.tick() == old[:2]
     stage.later(121)
@@ -392,7 +393,7 @@ def test_what_was_never_asked_for_comes_first_and_a_tick_has_its_budget(stage: S
 
 
 def test_installation_with_many_lost_webhooks_delays_no_other(stage: Stage) -> None:
-    stage.rt.settings = dataclasses.replace(stage.rt.settings, redelivery_batch=4)
+    stage.rt.settings = changed(stage.rt.settings, redelivery_batch=4)
     flood = [stage.github.add(f"flood-{number}", ago=100 - number, installation=1) for number in range(20)]
     honest = [stage.github.add(f"honest-{number}", ago=10 - number, installation=2) for number in range(2)]
     other = stage.github.add("other", ago=5, installation=3)

@@ -10,7 +10,8 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import Row, func
 
-from github_adapters.client import InstallationSeen, Jit
+from github_adapters.endpoints.app import InstallationSeen
+from github_adapters.endpoints.runners import Jit
 from models.browse import statistics
 from models.db.engine import transaction
 from models.routing import installations

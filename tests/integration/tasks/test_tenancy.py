@@ -9,8 +9,8 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import Row
 
-from github_adapters.client import Jit
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.runners import Jit
+from github_adapters.endpoints.runs import RunSeen
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, RateLimited, Retryable, UpstreamError

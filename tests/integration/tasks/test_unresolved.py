@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Row, event, text
 from structlog.testing import capture_logs
 
-from github_adapters.client import JobSeen
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runs import RunSeen
 from models.db.engine import in_transaction, transaction
 from models.routing import installations
 from models.sweeps import unresolved

@@ -21,13 +21,14 @@ from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.leases import read_lease
 from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.resources import Created
-from k8s_adapters.retry import ONCE
 from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import FaultProxy
 from lab.faults.proxy import kubeconfig_through
 from lab.processes import Child, free_port
 from lab.redis import Redis
+from lab.timings import timings
+from rules.upstream.retry import ONCE
 from tests.integration.watch.relay import Relay
 
 PATIENCE = 60.0
@@ -171,9 +172,7 @@ def scene(
                 "OSTLER_KUBECONFIG": str(kubeconfig_through(kubeconfig, f"http://127.0.0.1:{relay.port}")),
                 "OSTLER_NAMESPACE": namespace,
                 "OSTLER_METRICS_PORT": str(port),
-                "OSTLER_WATCH_LEASE": str(lease),
-                "OSTLER_WATCH_TIMEOUT": str(timeout),
-                "OSTLER_WATCH_EXECUTING_AFTER": str(executing_after),
+                **timings(watch_lease=lease, watch_timeout=timeout, watch_executing_after=executing_after),
             }
             child = Child(name, _command(), log=tmp_path / f"{name}.log", env=environment)
             child.start()

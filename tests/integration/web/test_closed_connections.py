@@ -20,7 +20,7 @@ from lab.processes import free_port
 from tests.certificates import Authority
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.waiting import eventually
-from web.ports import Audience
+from web.edge.ports import Audience
 from web.runners.polls import LARGEST_BODY
 
 CLIENTS = 20

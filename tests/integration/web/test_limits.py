@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from web import limits
-from web.limits import BoundedProtocol
+from web.edge import limits
+from web.edge.limits import BoundedProtocol
 
 
 async def _hello(_request: Request) -> PlainTextResponse:

@@ -12,9 +12,9 @@ from lab.processes import free_port
 from tests.integration.web.polls.stage import Stage, WebProcess
 from tests.integration.web.test_webhooks import blocked, payload, sign, stopped_commits
 from tests.waiting import eventually
-from web import ports
+from web.edge import ports
+from web.edge.ports import Audience
 from web.intake import webhooks
-from web.ports import Audience
 
 POLL, HOOK, API = "/runners/v1/dispatch", "/webhooks/github", "/api/v1/jobs"
 PRIVATE = ("/metrics", "/healthz", "/readyz")

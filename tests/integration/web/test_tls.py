@@ -18,8 +18,8 @@ from tests.database import Database
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess, open_stage
 from tests.unit.poller.pod import SCRIPTS, make_pod
 from tests.waiting import eventually
-from web import tls
-from web.ports import Audience
+from web.edge import tls
+from web.edge.ports import Audience
 from web.server import make_server
 
 PORTS = ("web_port", "web_polls_port", "web_private_port", "web_polls_tls_port")

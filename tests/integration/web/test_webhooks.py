@@ -27,9 +27,10 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, count, job_row
-from web import publisher as web_publisher
+from tests.timed import arranged
 from web.intake import batches, webhooks
 from web.intake.webhooks import Intake
+from web.process import publisher as web_publisher
 
 T = TypeVar("T")
 
@@ -133,7 +134,7 @@ async def running(engine: Engine, *, outbox: Any = None, **changes: Any) -> Asyn
         github_private_key=Secret("unused"),
         webhook_secrets=(Secret(NEW), Secret(OLD)),
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
-        **{"new_accounts": "serve"} | changes,
+        **arranged({"new_accounts": "serve"} | changes),
     )
     told = Outbox() if outbox is None else outbox
     intake = Intake(engine=engine, settings=settings, publisher=told)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 import urllib3
 
-from github_adapters.answers import EVERYTHING, Quota, limit_of, quota_of, refusal, refused_token
-from github_adapters.http import Answer
+from github_adapters.calls.answers import EVERYTHING, Quota, limit_of, quota_of, refusal, refused_token
+from github_adapters.calls.http import Answer
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Suspended
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)

@@ -8,9 +8,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from github_adapters.auth import AppAuth, Token
-from github_adapters.governor import Ungoverned
-from github_adapters.http import Deadline, Http
+from github_adapters.calls.auth import AppAuth, Token
+from github_adapters.calls.governor import Ungoverned
+from github_adapters.calls.http import Deadline, Http
 from ostler.errors import ConfigurationError, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from tests.unit.github_adapters.conftest import Clock

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from github_adapters.client import GitHub, JobSeen
+from github_adapters.client import GitHub
+from github_adapters.endpoints.jobs import JobSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope
@@ -35,7 +36,7 @@ def listed(github: GitHub) -> object:
 
 
 def delete(github: GitHub) -> object:
-    return github.delete_runner(installation_id=1, scope=ACME, runner_id=5)  # type: ignore[func-returns-value]
+    return github.delete_runner(installation_id=1, scope=ACME, runner_id=5)
 
 
 def job(github: GitHub) -> object:
@@ -47,7 +48,7 @@ def deliveries(github: GitHub) -> object:
 
 
 def redeliver(github: GitHub) -> object:
-    return github.redeliver(delivery_id=3)  # type: ignore[func-returns-value]
+    return github.redeliver(delivery_id=3)
 
 
 EVERY = [mint, find, listed, delete, job, deliveries, redeliver]

@@ -9,9 +9,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from github_adapters.calls.http import MOST_BYTES
 from github_adapters.client import GitHub
-from github_adapters.deliveries import DeliverySeen
-from github_adapters.http import MOST_BYTES
+from github_adapters.endpoints.deliveries import DeliverySeen
 from ostler.errors import Retryable
 from tests.unit.github_adapters.upstream import Reply, Upstream
 

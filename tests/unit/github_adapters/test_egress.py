@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from github_adapters.http import Answer, Deadline, Http
+from github_adapters.calls.http import Answer, Deadline, Http
 from lab.processes import free_port
 from ostler.errors import Retryable
 from tests.private_ca import PrivateCa

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from github_adapters.calls.http import Answer
+from github_adapters.endpoints.jobs import read_listed_job
+from github_adapters.endpoints.pages import read_list
+from github_adapters.endpoints.runs import read_run
 from github_adapters.fields import Malformed
-from github_adapters.http import Answer
-from github_adapters.runs import read_list, read_listed_job, read_run
 
 OWNER = {"id": 1, "login": "acme", "type": "Organization"}
 RUN = {

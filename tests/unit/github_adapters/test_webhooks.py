@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from github_adapters.fields import BIGINT_MAX
-from github_adapters.webhooks import (
-    MalformedPayload,
-    WorkflowJobEvent,
-    parse_installation,
-    parse_workflow_job,
-    verify_signature,
-)
+from github_adapters.webhooks import MalformedPayload, parse_installation, parse_workflow_job, verify_signature
 from ostler.secrets import Secret
+from rules.intake.events import WorkflowJobEvent
 
 
 def payload(**job: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from github_adapters.answers import refusal, refused_token
-from github_adapters.http import Answer
-from github_adapters.words import HIDDEN, LONGEST, words_of
+from github_adapters.calls.answers import refusal, refused_token
+from github_adapters.calls.http import Answer
+from github_adapters.calls.words import HIDDEN, LONGEST, words_of
 from ostler.errors import Forbidden, Invalid, UpstreamError
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)

@@ -21,7 +21,7 @@ from k8s_adapters.identity import (
     Unjudged,
     review_token,
 )
-from k8s_adapters.retry import Timing
+from ostler.clock import Timing
 from ostler.errors import Retryable
 from tests.unit.k8s_adapters.forgeries import AUDIENCE, ISSUER, NOW, RSA_KID, ClusterKeys, Forger, claims
 

@@ -21,10 +21,11 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, answer_of, call, find_failure
+from k8s_adapters.retry import Answer, TruncatedAnswer, answer_of, find_failure, retry
 from k8s_adapters.stamps import STAMP_POLICY
+from ostler.clock import Timing
 from ostler.errors import Conflict, RateLimited, Retryable
-from rules.upstream.retry import Failure, Network
+from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy
 
 STEADY = RetryPolicy(jitter=(1.0, 1.0))
 POOL = urllib3.HTTPConnectionPool("kubernetes")
@@ -85,7 +86,7 @@ def play(
             raise outcome
         return outcome
 
-    return call(attempt, what="GET /x", policy=policy, timing=clock.timing(roll))
+    return retry(attempt, what="GET /x", policy=policy, timing=clock.timing(roll))
 
 
 RETRIED = [408, 429, 500, 502, 503, 504]
@@ -109,7 +110,7 @@ def test_an_answer_is_never_asked_for_twice(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", OTHER_SERVER_ERRORS)
-def test_other_server_errors_are_left_to_the_caller_to_repeat(status: int) -> None:
+def test_other_server_errors_are_left_to_the_caller_to_retry(status: int) -> None:
     clock = Clock()
     with pytest.raises(Retryable) as caught:
         play(clock, answered(status), policy=STEADY)
@@ -127,9 +128,9 @@ def test_a_refusal_that_a_call_answers_is_no_cause_of_its_failure(before: Answer
 
     def look_after_a_refusal() -> None:
         try:
-            call(refuse, what="PATCH /x", policy=ONCE)
+            retry(refuse, what="PATCH /x", policy=ONCE)
         except Answer:
-            call(cut, what="GET /x", policy=ONCE)
+            retry(cut, what="GET /x", policy=ONCE)
 
     with pytest.raises(Retryable):
         look_after_a_refusal()
@@ -222,7 +223,7 @@ def test_a_status_beats_every_cause(error: BaseException, status: int) -> None:
 @pytest.mark.parametrize(
     "error", [caused(ConnectionResetError(), answered(404)), circle(TimeoutError(), answered(403))]
 )
-def test_a_final_status_behind_a_network_failure_is_not_repeated(error: BaseException) -> None:
+def test_a_final_status_behind_a_network_failure_is_not_retried(error: BaseException) -> None:
     clock = Clock()
     with pytest.raises(type(error)):
         play(clock, error, policy=STEADY)
@@ -316,7 +317,7 @@ def test_each_attempt_is_given_what_is_left() -> None:
         raise TimeoutError
 
     with pytest.raises(Retryable):
-        call(attempt, what="x", policy=STAMP_POLICY, timing=clock.timing())
+        retry(attempt, what="x", policy=STAMP_POLICY, timing=clock.timing())
     assert given == pytest.approx([2.0, 1.4, 0.8])
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import POOLS
 from lab.chaos import people
 from lab.chaos.breaker import Breaker, Mending
 from lab.chaos.people import People
-from lab.setup import POOLS
 from ostler.errors import Conflict
 
 

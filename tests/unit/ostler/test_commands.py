@@ -12,7 +12,8 @@ import pytest
 import typer
 
 from benchmarks.report import SUBJECTS
-from cli.app import app
+from cli.app import app as ostler
+from lab.command import app as lab
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -60,9 +61,16 @@ def problem(words: list[str]) -> str | None:
 
 
 def _problem_of_ostler(words: list[str]) -> str | None:
+    return _problem_of(ostler, "ostler", words)
+
+
+def _problem_of_lab(words: list[str]) -> str | None:
+    return _problem_of(lab, "ostler-lab", words)
+
+
+def _problem_of(app: typer.Typer, path: str, words: list[str]) -> str | None:
     """Parse what the command would parse, without running it."""
     command: Any = typer.main.get_command(app)
-    path = "ostler"
     rest = ["1" if _VALUE.fullmatch(word) else word for word in words]
     while hasattr(command, "commands"):
         if not rest or rest[0] in {"…", "--help"}:
@@ -106,6 +114,7 @@ def _problem_of_pytest(words: list[str]) -> str | None:
 
 _CHECKS = {
     "ostler": _problem_of_ostler,
+    "ostler-lab": _problem_of_lab,
     "make": _problem_of_make,
     "python": _problem_of_python,
     "pytest": _problem_of_pytest,
@@ -122,6 +131,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     text = """Say `ostler jobs --wait`, or `make cake`:
 ```sh
 A=1 ostler sweep pause all --why "it's late"     # there is this one
+ostler-lab chaos --plan && ostler-lab demo --loud
 TOKEN=$(ostler token create laptop --scope read --loud)
 make test T=tests/unit && make test TEST=x
 docker compose exec web ostler crd
@@ -131,6 +141,7 @@ pytest tests/nowhere/test_it.py -s
 """
     found = [shlex.join(words) for words in commands(text) if problem(words)]
     assert found == [
+        "ostler-lab demo --loud",
         "ostler token create laptop --scope read --loud",
         "make test TEST=x",
         "python -m benchmarks weather",

@@ -34,8 +34,8 @@ from cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from cli.doctor.runner import is_bad, run
 from deploys.addresses import PRIVATE_V4
 from github_adapters import permissions
-from github_adapters.app import AppInstallation, AppSeen
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.app import AppInstallation, AppSeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.admission import PolicyAnswer
 from models.browse.health import Server
 from models.browse.sweeps import SweepSeen
@@ -43,6 +43,7 @@ from models.db.epochs import Lost
 from models.upstream.backoffs import Standing
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
+from ostler.timings import Timings
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
@@ -79,15 +80,7 @@ ACME = AppInstallation(
 SETTINGS = SimpleNamespace(
     connection_budget=41,
     namespace="runners",
-    resume_every=5.0,
-    pools_every=10.0,
-    autoscale_every=10.0,
-    epoch_every=10.0,
-    gates_every=15.0,
-    sweep_every=60.0,
-    slow_sweep_every=600.0,
-    prune_every=86400.0,
-    catch_up_every=300.0,
+    timings=Timings(),
     new_accounts="hold",
 )
 

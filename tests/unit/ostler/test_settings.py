@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from beat_schedule import settings_of
+from beat_schedule import periods
 from ostler.errors import ConfigurationError
 from ostler.settings import (
     FlowerSettings,
@@ -23,6 +23,7 @@ from ostler.settings import (
     load_flower,
     unread_variables,
 )
+from ostler.timings import Timings
 from watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +90,16 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_WEB_PORT", "70000", "'70000'"),
         ("OSTLER_WORKER_THREADS", "0", "'0'"),
         ("OSTLER_LOG_LEVEL", "LOUD", "'LOUD'"),
-        ("OSTLER_DUE_AFTER", "nan", "'nan'"),
+        ("OSTLER_START_TIMEOUT", "nan", "'nan'"),
+        ("OSTLER_TIMINGS", "sweep_every=3", 'must be a JSON object, as {"sweep_every": 3}'),
+        ("OSTLER_TIMINGS", "[3]", 'must be a JSON object, as {"sweep_every": 3}'),
+        ("OSTLER_TIMINGS", '{"swep_every": 3}', "there is no timing 'swep_every'; did you mean sweep_every?"),
+        ("OSTLER_TIMINGS", '{"xyzzy": 3}', "there is no timing 'xyzzy'; docs/configuration.md lists them"),
+        ("OSTLER_TIMINGS", '{"sweep_every": "3"}', "sweep_every: found '3'; must be a number; Interval of"),
+        ("OSTLER_TIMINGS", '{"sweep_every": true}', "sweep_every: found True; must be a number"),
+        ("OSTLER_TIMINGS", '{"sweep_every": NaN}', "sweep_every: found nan; must be a number"),
+        ("OSTLER_TIMINGS", '{"sweep_every": 0}', "sweep_every: found 0; must be greater than 0"),
+        ("OSTLER_TIMINGS", '{"match_batch": 1.5}', "match_batch: found 1.5; must be a whole number"),
         ("OSTLER_WEB_POLLS_TLS_KEY", "/tls.key", "must not be set without OSTLER_WEB_POLLS_TLS_CERT"),
         ("OSTLER_WEB_PLAIN_POLLS", "false", "must be true without OSTLER_WEB_POLLS_TLS_CERT"),
     ],
@@ -186,9 +196,10 @@ def test_process_stops_at_start_with_a_line_for_each_missing_variable() -> None:
     ("name", "near"),
     [
         ("OSTLER_WEB_PROT", "OSTLER_WEB_PORT"),
-        ("OSTLER_STALE_CLAIM_AFTERR", "OSTLER_STALE_CLAIM_AFTER"),
+        ("OSTLER_START_TIMEOUTT", "OSTLER_START_TIMEOUT"),
+        ("OSTLER_SWEEP_EVERY", "sweep_every in OSTLER_TIMINGS"),
+        ("OSTLER_WATCH_LEASE", "watch_lease in OSTLER_TIMINGS"),
         ("OSTLER_DATABSE_URL", "OSTLER_DATABASE_URL"),
-        ("OSTLER_WATCH_LEESE", "OSTLER_WATCH_LEASE"),
         ("OSTLER_FLOWER_BASICAUTH", "OSTLER_FLOWER_BASIC_AUTH"),
         ("OSTLER_XYZZY", None),
     ],
@@ -239,8 +250,8 @@ def test_beat_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.Mon
     for name in GOOD:
         if name != "OSTLER_REDIS_URL":
             monkeypatch.delenv(name)
-    monkeypatch.setenv("OSTLER_RESUME_EVERY", "7")
-    assert settings_of(load_beat())["resume_every"] == 7
+    monkeypatch.setenv("OSTLER_TIMINGS", '{"resume_every": 7}')
+    assert periods(load_beat().timings)["resume"] == 7
     monkeypatch.setenv("OSTLER_REDIS_URL", "http://:hunter2@host")
     with pytest.raises(ConfigurationError, match="must begin with redis://"):
         load_beat()
@@ -250,9 +261,9 @@ def test_the_watch_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytes
     for name in GOOD:
         if name != "OSTLER_REDIS_URL":
             monkeypatch.delenv(name)
-    assert load_watch().watch_lease == 10
-    monkeypatch.setenv("OSTLER_WATCH_LEASE", "1")
-    with pytest.raises(ConfigurationError, match=r"^OSTLER_WATCH_LEASE: found '1'; "):
+    assert load_watch().timings.watch_lease == 10
+    monkeypatch.setenv("OSTLER_TIMINGS", '{"watch_lease": 1}')
+    with pytest.raises(ConfigurationError, match=r"^OSTLER_TIMINGS: watch_lease: found 1; "):
         load_watch()
 
 
@@ -278,15 +289,49 @@ def test_a_login_of_flower_that_is_none_is_refused_and_not_shown(login: str, mon
     assert "nter2" not in str(error.value)
 
 
+def test_overrides_of_timings_leave_the_others_at_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load().timings == Timings()
+    load.cache_clear()
+    monkeypatch.setenv("OSTLER_TIMINGS", '{"sweep_every": 3, "due_after": 2.5}')
+    assert load().timings == Timings(sweep_every=3, due_after=2.5)
+
+
+def test_empty_timings_are_no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_TIMINGS", "")
+    assert load().timings == Timings()
+
+
+def test_each_wrong_timing_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_TIMINGS", '{"sweep_every": 0, "due_after": "3", "xyzzy": 1}')
+    with pytest.raises(ConfigurationError) as error:
+        load()
+    assert len(str(error.value).splitlines()) == 3
+
+
+def test_no_timing_is_a_setting_too() -> None:
+    fields = Settings.model_fields | WatchSettings.model_fields | FlowerSettings.model_fields
+    assert not fields.keys() & Timings.model_fields.keys()
+
+
 def test_the_documentation_lists_every_variable_with_its_default_and_no_other() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     documented = dict(re.findall(r"^\| `(OSTLER_[A-Z0-9_]+)` \| ([^|]*) \|", text, flags=re.MULTILINE))
+    fields = WatchSettings.model_fields | Settings.model_fields | FlowerSettings.model_fields
     expected = {
         f"OSTLER_{name.upper()}": "required" if field.is_required() else f"`{_shown(field.default)}`"
-        for name, field in (WatchSettings.model_fields | Settings.model_fields | FlowerSettings.model_fields).items()
+        for name, field in fields.items()
+        if name != "timings"
     }
-    documented.pop("OSTLER_HALT_DIR", None)  # read by ostler.halt, for fault tests only
+    for name in ("OSTLER_HALT_DIR", "OSTLER_TIMINGS"):  # for tests only
+        assert documented.pop(name).strip() == "``"
     assert {name: default.strip() for name, default in documented.items()} == expected
+
+
+def test_the_documentation_lists_every_timing_with_its_default_and_meaning() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    documented = re.findall(r"^\| `([a-z0-9_]+)` \| `([^|]*)` \| ([^|]*) \|$", text, flags=re.MULTILINE)
+    expected = [(name, _shown(field.default), field.description) for name, field in Timings.model_fields.items()]
+    assert documented == expected
 
 
 def _shown(default: object) -> str:

@@ -15,7 +15,7 @@ from cli.setup.ping import meaning, see_ping
 from cli.setup.store import store_of
 from github_adapters import manifest as flow
 from github_adapters import permissions
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from ostler import telemetry
 from ostler.errors import ConfigurationError, Forbidden, Invalid, Retryable
 from ostler.github_urls import api_url_of

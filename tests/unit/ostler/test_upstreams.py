@@ -10,11 +10,11 @@ from http import HTTPStatus
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from github_adapters.http import Deadline, Http
+from github_adapters.calls.http import Deadline, Http
 from k8s_adapters.client import KubeClient
-from k8s_adapters.retry import ONCE
 from ostler.errors import OstlerError
 from ostler.upstreams import TALLY, Counts, Upstream
+from rules.upstream.retry import ONCE
 from tests.unit.github_adapters.upstream import Reply
 from tests.unit.github_adapters.upstream import Upstream as Server
 

@@ -110,12 +110,12 @@ def test_waits_double_from_the_base_to_the_cap_within_their_jitter() -> None:
 
 
 @pytest.mark.parametrize("network", Network)
-def test_every_network_failure_is_repeated_and_named(network: Network) -> None:
+def test_every_network_failure_is_retried_and_named(network: Network) -> None:
     decision = decide(policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(network=network), roll=0.5)
     assert (decision.retry, decision.reason) == (True, network.value)
 
 
-def test_a_final_answer_has_no_wait_and_a_repeated_one_names_its_status() -> None:
+def test_a_final_answer_has_no_wait_and_a_retried_one_names_its_status() -> None:
     final = decide(policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(status=404), roll=0.5)
     assert (final.retry, final.wait) == (False, 0.0)
     again = decide(policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(status=503), roll=0.5)

@@ -13,6 +13,7 @@ import pytest
 from beat_schedule import schedule
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
+from ostler.timings import Timings
 from ostler.wakes import QUEUES, producer
 from ostler.wakes import ROUTES as ROUTES_BY_NAME
 from tasks.worker.app import MODULES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
@@ -81,18 +82,7 @@ def test_task_sent_by_name_alone_lands_in_its_queue(name: str) -> None:
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
-    every = {
-        "resume_every": 5,
-        "pools_every": 10,
-        "autoscale_every": 10,
-        "sweep_every": 60,
-        "slow_sweep_every": 600,
-        "gates_every": 15,
-        "prune_every": 86400,
-        "catch_up_every": 300,
-        "epoch_every": 10,
-    }
-    for line in schedule(**every).values():
+    for line in schedule(Timings()).values():
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]
         assert line["options"]["expires"] >= max(line["schedule"], 60)
@@ -102,15 +92,7 @@ def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None
     before = app.conf.broker_url
     settings: Any = SimpleNamespace(
         redis_url=Secret("redis://:hunter2@host:6379/0"),
-        resume_every=5,
-        pools_every=10,
-        autoscale_every=10,
-        sweep_every=60,
-        slow_sweep_every=600,
-        prune_every=86400,
-        gates_every=15,
-        catch_up_every=300,
-        epoch_every=10,
+        timings=Timings(),
     )
     try:
         configure(settings)

@@ -107,7 +107,14 @@ def receiver(call: ast.Call) -> str:
 
 
 def calls(function: ast.FunctionDef) -> list[ast.Call]:
-    return [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+    """Return the calls in a function; `rt.transaction(module.f, …)` is one of `module.f` too."""
+    found = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+    through = [
+        ast.Call(each.args[0], each.args[1:], each.keywords)
+        for each in found
+        if name_of(each) in {"transaction", "read"} and each.args and isinstance(each.args[0], ast.Attribute)
+    ]
+    return found + through
 
 
 def ends(call: ast.Call) -> str | None:

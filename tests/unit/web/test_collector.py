@@ -8,7 +8,7 @@ import sys
 STORY = """
 import gc
 import web.app
-from web.collector import settle
+from web.process.collector import settle
 settle()
 print(gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 100_000)
 """

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from web.ports import POLL_PATH, Audience, Ports, audience_of
+from web.edge.ports import POLL_PATH, Audience, Ports, audience_of
 
 
 def test_port_that_is_taken_is_named_and_the_others_are_given_back() -> None:

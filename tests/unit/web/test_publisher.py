@@ -11,8 +11,8 @@ from kombu.exceptions import OperationalError
 
 from ostler.secrets import Secret
 from tests.waiting import eventually
-from web import publisher
-from web.publisher import Publisher
+from web.process import publisher
+from web.process.publisher import Publisher
 
 NOWHERE = Secret("redis://127.0.0.1:1/0")
 

@@ -7,7 +7,7 @@ import logging
 from structlog.testing import capture_logs
 
 from ostler.logging import get_logger
-from web.refused_log import LOG_EVERY, RefusedLog
+from web.edge.refused_log import LOG_EVERY, RefusedLog
 
 
 def test_flood_of_refused_requests_logs_a_line_a_second_with_a_count() -> None:

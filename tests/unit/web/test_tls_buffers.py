@@ -10,7 +10,7 @@ import pytest
 
 STORY = """
 import ctypes
-from web.tls import keep_large_buffers_apart
+from web.edge.tls import keep_large_buffers_apart
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in (

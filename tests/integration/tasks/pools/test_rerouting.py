@@ -21,6 +21,7 @@ from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
 from tasks.routing import rerouting
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
@@ -67,7 +68,7 @@ class Waker:
 
 
 @dataclass
-class Scene:
+class Scene(Transactions):
     """A pool with a warm Pod and queued jobs; `change` changes it, `go_on` is what its reconcile does for the jobs."""
 
     stage: Stage
@@ -88,9 +89,8 @@ class Scene:
     def go_on(self) -> None:
         rerouting.move_jobs_away(cast("Runtime", self), self.pool_id)
 
-    @property
-    def engine(self) -> Any:
-        return self.stage.engine
+    def __post_init__(self) -> None:
+        self.engine = self.stage.engine
 
     def in_pool(self) -> list[int]:
         rows = self.stage.rows("SELECT id FROM jobs WHERE pool_id = :pool ORDER BY id", pool=self.pool_id)

@@ -148,7 +148,7 @@ def test_failed_status_write_is_repeated_by_the_next_reconcile(stage: Stage, mon
     kept(stage)
     polls(stage)
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pools.pool_status.transaction", fail)
+        broken.setattr("tasks.pools.pool_status.pool_plans.record_status", fail)
         stage.rows("UPDATE pools SET status_at = NULL")
         with pytest.raises(ZeroDivisionError):  # killed after the write, before it was noted down
             kept(stage)

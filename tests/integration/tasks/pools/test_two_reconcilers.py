@@ -37,7 +37,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr("tasks.pools.pools.list_pods", listed)
-        patched.setattr(stage.outbox, "alone", everybody)
+        patched.setattr(stage.outbox, "single_flight", everybody)
         threads = [threading.Thread(target=run) for _ in range(KEEPERS)]
         for thread in threads:
             thread.start()

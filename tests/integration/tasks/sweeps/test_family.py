@@ -23,7 +23,6 @@ from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.nodes import NodeSeen, get_node
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool
-from k8s_adapters.retry import RetryPolicy
 from models import schema
 from models.db.engine import transaction
 from models.sweeps import sweep_runs
@@ -32,6 +31,7 @@ from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY
 from rules.pools.fleets import NOTHING, Node
 from rules.sweeps.nodes import NodeHealth, Ready
+from rules.upstream.retry import RetryPolicy
 from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE

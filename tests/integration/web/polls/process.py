@@ -7,6 +7,7 @@ import sys
 from ostler.logging import configure
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import Stage, make_settings
+from tests.timed import changed
 from web.app import build_app
 from web.server import make_server
 
@@ -14,9 +15,11 @@ from web.server import make_server
 def main() -> None:
     database_url, redis_url, port, name, uid = sys.argv[1:]
     configure(process="web")
-    settings = make_settings(database_url=Secret(database_url), redis_url=redis_url).model_copy(
-        update=dict.fromkeys(("web_port", "web_polls_port", "web_private_port"), int(port))
-        | {"poll_hold_min": 3600, "poll_hold_max": 3600}
+    settings = changed(
+        make_settings(database_url=Secret(database_url), redis_url=redis_url),
+        **dict.fromkeys(("web_port", "web_polls_port", "web_private_port"), int(port)),
+        poll_hold_min=3600,
+        poll_hold_max=3600,
     )
     stage = Stage(engine=None, settings=settings)  # type: ignore[arg-type]
     stage.cluster.tokens["token"] = stage.identity(name, uid)

@@ -22,12 +22,14 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.timings import Timings
 from tests.database import Database
 from tests.rows import insert_pool, run_sql
+from tests.timed import changed
 from tests.waiting import eventually
 from web.app import Web, build_app
-from web.connections import Connections
-from web.ports import Audience
+from web.edge.connections import Connections
+from web.edge.ports import Audience
 from web.server import Server, make_server
 
 NAMESPACE = "runners"
@@ -170,7 +172,7 @@ class Stage:
     processes: list[WebProcess] = field(default_factory=list)
 
     def start_web(self, *, cluster: Any = None, **changes: Any) -> WebProcess:
-        process = WebProcess(self.settings.model_copy(update=changes), cluster if cluster is not None else self.cluster)
+        process = WebProcess(changed(self.settings, **changes), cluster if cluster is not None else self.cluster)
         self.processes.append(process)
         return process
 
@@ -291,6 +293,5 @@ def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
         web_port=0,
         web_polls_port=0,
         web_private_port=0,
-        poll_hold_min=180,
-        poll_hold_max=180,
+        timings=Timings(poll_hold_min=180, poll_hold_max=180),
     )

@@ -16,8 +16,8 @@ from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import JIT, Stage, WebProcess
 from tests.waiting import eventually
+from web.process.threads import CLUSTER_THREADS
 from web.runners import handover
-from web.threads import CLUSTER_THREADS
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 

@@ -21,6 +21,7 @@ from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, Kind
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.integration.web.polls.test_answer_table import left_by, prepared, run_poller
+from tests.timed import changed
 from tests.waiting import eventually
 from web.runners.cluster import KubernetesCluster
 
@@ -88,7 +89,7 @@ def client(proxy: FaultProxy, control_plane: ClusterAccess) -> Iterator[KubeClie
 def start(stage: Stage, client: KubeClient, namespace: str, **settings: float) -> WebProcess:
     """Return a web process; keys that a token asks for are fetched each time."""
     verifier = TokenVerifier(client=client, audience=AUDIENCE, refetch_every=0.0)
-    own = stage.settings.model_copy(update=settings)
+    own = changed(stage.settings, **settings)
     return stage.start_web(
         cluster=KubernetesCluster(client=client, verifier=verifier, settings=own), namespace=namespace
     )

@@ -16,8 +16,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from k8s_adapters import identity
 from k8s_adapters.identity import TokenVerifier
-from k8s_adapters.retry import Timing
-from ostler.clock import utcnow
+from ostler.clock import Timing, utcnow
 from ostler.errors import Retryable
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess
 from tests.waiting import eventually

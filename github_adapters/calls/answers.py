@@ -1,0 +1,136 @@
+"""Meaning of an answer of GitHub: its quota, a limit, or a refusal in the words of `ostler.errors`.
+
+The rules for limits are those of "Rate limits for the REST API" (GitHub docs): obey `retry-after`, else the
+reset of an empty quota, else wait a minute. No error's text holds a body or a credential (law L13).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+
+from github_adapters.calls.http import Answer
+from github_adapters.calls.words import words_of
+from ostler.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotInstalled,
+    RateLimited,
+    Retryable,
+    Suspended,
+    UpstreamError,
+)
+
+DEFAULT_WAIT = 60.0
+LONGEST_WAIT = 24 * 3600.0
+
+EVERYTHING = ""
+"""In place of the name of a quota: all calls of the installation."""
+
+LONGEST_NAME = 64
+_REDIRECTS = range(300, 400)
+_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What an answer said about the rate limit of its installation; `reset` in Unix seconds."""
+
+    resource: str
+    limit: int
+    remaining: int
+    reset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """GitHub asks to wait `after` seconds before the next call that counts in `quota`, or before any."""
+
+    after: float
+    quota: str
+
+
+def quota_of(answer: Answer) -> Quota | None:
+    """Return the quota that an answer tells, or None: an Enterprise Server that limits nothing tells none."""
+    numbers = [_count(answer.headers.get(f"x-ratelimit-{name}")) for name in ("limit", "remaining", "reset")]
+    limit, remaining, reset = numbers
+    if limit is None or remaining is None or reset is None:
+        return None
+    return Quota(resource=_resource(answer), limit=limit, remaining=remaining, reset=reset)
+
+
+def limit_of(answer: Answer, now: datetime) -> Limit | None:
+    """Return the limit that an answer reports; None when it is about something else."""
+    if answer.status not in {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
+        return None
+    if "retry-after" in answer.headers:
+        retry_after = _seconds(answer.headers.get("retry-after"))
+        return Limit(after=DEFAULT_WAIT if retry_after is None else retry_after, quota=EVERYTHING)
+    if answer.headers.get("x-ratelimit-remaining") == "0":
+        reset = _seconds(answer.headers.get("x-ratelimit-reset"), most=math.inf)
+        # One second more, because the reset is in whole seconds.
+        after = DEFAULT_WAIT if reset is None else min(max(reset - now.timestamp(), 0) + 1, LONGEST_WAIT)
+        return Limit(after=after, quota=_resource(answer))
+    if answer.status == HTTPStatus.TOO_MANY_REQUESTS or b"secondary rate limit" in answer.body:
+        return Limit(after=DEFAULT_WAIT, quota=EVERYTHING)
+    return None
+
+
+def refusal(answer: Answer, *, what: str, now: datetime) -> UpstreamError:
+    """Return the error that an answer other than success stands for; `what` was asked, as `mint`.
+
+    GitHub's own words stand beside its text, in `words`.
+    """
+    error = _refusal(answer, what=what, now=now)
+    error.status, error.words = answer.status, words_of(answer)
+    return error
+
+
+def _refusal(  # noqa: PLR0911  one line for each meaning
+    answer: Answer, *, what: str, now: datetime
+) -> UpstreamError:
+    status = answer.status
+    limit = limit_of(answer, now)
+    if limit is not None:
+        return RateLimited(f"GitHub asks to wait before the next {what} ({status})", after=limit.after)
+    text = f"GitHub answered {status} to {what}"
+    if status == HTTPStatus.FORBIDDEN and b"installation has been suspended" in answer.body:
+        return Suspended("the App's installation is suspended")
+    if status in _REFUSED:
+        return Forbidden(text)
+    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE} or status in _REDIRECTS:
+        # A redirect that was not followed: the owner or repository has another name now.
+        return Gone(text)
+    if status == HTTPStatus.CONFLICT:
+        return Conflict(text)
+    if status in {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}:
+        return Invalid(text)
+    return Retryable(text, status=status)
+
+
+def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
+    """Return why the App got no token of an installation: a 404 says that there is no such installation."""
+    error = refusal(answer, what="installation token", now=now)
+    if not isinstance(error, Gone):
+        return error
+    gone = NotInstalled("the App is not installed there any more")
+    gone.status = error.status
+    return gone
+
+
+def _resource(answer: Answer) -> str:
+    name = answer.headers.get("x-ratelimit-resource", "core")
+    return name if 0 < len(name) <= LONGEST_NAME and name.isprintable() else "core"
+
+
+def _seconds(text: str | None, *, most: float = LONGEST_WAIT) -> float | None:
+    return min(float(text), most) if text and text.isascii() and text.isdecimal() else None
+
+
+def _count(text: str | None) -> int | None:
+    seconds = _seconds(text, most=2.0**53)
+    return None if seconds is None else int(seconds)

@@ -1,0 +1,159 @@
+"""The App's identity: its JWT, and one cached token per installation.
+
+A token is used until it has been renewed, ahead of its end, by one thread while the others go on with the
+old one. Tokens have any length (GitHub moves to a longer, stateless form) and live in memory only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http import HTTPStatus
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from github_adapters import fields
+from github_adapters.calls.answers import refused_token
+from github_adapters.calls.governor import CallClass, Governs
+from github_adapters.calls.http import Deadline, Http
+from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryable
+from ostler.secrets import Secret
+
+# "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, ten minutes at most.
+BACKDATED = timedelta(seconds=60)
+LIFETIME = timedelta(minutes=9)
+RENEW_AHEAD = timedelta(minutes=5)
+# A token so close to its end could end on the way.
+TOO_LATE = timedelta(seconds=20)
+RENEW_PAUSE = timedelta(seconds=30)
+LONGEST_WAIT = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """An installation token and its end."""
+
+    secret: Secret
+    expires_at: datetime
+
+
+@dataclass(slots=True)
+class _Slot:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    token: Token | None = None
+    not_before: datetime | None = None
+
+
+class AppAuth:
+    """Issues JWTs and keeps installation tokens; safe for threads.
+
+    `left` is told of an installation that GitHub does not know (404 on its token).
+    """
+
+    def __init__(
+        self,
+        *,
+        http: Http,
+        app_id: str,
+        private_key: Secret,
+        clock: Callable[[], datetime],
+        governor: Governs,
+        left: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._http = http
+        self._governor = governor
+        self._left = left
+        self._app_id = app_id
+        self._key = _load(private_key)
+        self._clock = clock
+        self._slots: dict[int, _Slot] = {}
+        self._slots_lock = threading.Lock()
+
+    def app_token(self) -> Secret:
+        """Return a fresh JWT of the App, good for nine minutes."""
+        now = self._clock()
+        claims = {
+            "iat": int((now - BACKDATED).timestamp()),
+            "exp": int((now + LIFETIME).timestamp()),
+            "iss": self._app_id,
+        }
+        return Secret(jwt.encode(claims, self._key, algorithm="RS256"))
+
+    def installation_token(self, *, installation_id: int, deadline: Deadline) -> Token:
+        """Return a token of the installation that will not end in the next moments.
+
+        Raises `NotInstalled`, `Suspended`, `Forbidden`, `RateLimited`, `Retryable`.
+        """
+        slot = self._slot(installation_id)
+        token, now = slot.token, self._clock()
+        if token and now < token.expires_at - RENEW_AHEAD:
+            return token
+        usable = token if token and now < token.expires_at - TOO_LATE else None
+        if usable and slot.not_before and now < slot.not_before:
+            return usable
+        if usable:
+            if not slot.lock.acquire(blocking=False):
+                return usable
+        elif not slot.lock.acquire(timeout=deadline.left(LONGEST_WAIT)):
+            raise Retryable("another thread still waits for a token of this installation")
+        try:
+            if slot.token is not None and slot.token is not token:
+                return slot.token
+            try:
+                slot.token, slot.not_before = self._issue(installation_id, deadline), None
+            except (Retryable, RateLimited):
+                if usable is None:
+                    raise
+                slot.not_before = now + RENEW_PAUSE
+                return usable
+            return slot.token
+        finally:
+            slot.lock.release()
+
+    def drop(self, *, installation_id: int, token: Token) -> None:
+        """Forget a token that GitHub refused, unless it has been renewed meanwhile."""
+        slot = self._slot(installation_id)
+        # Without the lock, so that nobody waits here for a renewal; the worst of that race is one more renewal.
+        if slot.token is token:
+            slot.token = None
+
+    def _slot(self, installation_id: int) -> _Slot:
+        with self._slots_lock:
+            return self._slots.setdefault(installation_id, _Slot())
+
+    def _issue(self, installation_id: int, deadline: Deadline) -> Token:
+        with self._governor.call(installation_id, CallClass.TOKEN) as ticket:
+            answer = ticket.answer = self._http.request(
+                method="POST",
+                path=f"/app/installations/{installation_id}/access_tokens",
+                authorization=f"Bearer {self.app_token().reveal()}",
+                deadline=deadline,
+            )
+        if answer.status != HTTPStatus.CREATED:
+            error = refused_token(answer, now=self._clock())
+            if isinstance(error, NotInstalled):
+                self._left(installation_id)
+            raise error
+        try:
+            body = fields.decode(answer.body)
+            secret, expires_at = body.get("token"), fields.moment(body, "expires_at")
+        except fields.Malformed:
+            secret = None
+        if not isinstance(secret, str) or not secret or not secret.isascii() or not secret.isprintable():
+            raise Retryable("GitHub answered without an installation token", status=answer.status)
+        return Token(secret=Secret(secret), expires_at=expires_at)
+
+
+def _load(private_key: Secret) -> RSAPrivateKey:
+    pem = private_key.reveal().replace("\\n", "\n").encode()
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError):
+        key = None
+    if not isinstance(key, RSAPrivateKey):
+        raise ConfigurationError("OSTLER_GITHUB_PRIVATE_KEY: found a value that is no RSA private key in PEM (hidden)")
+    return key

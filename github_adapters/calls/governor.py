@@ -1,0 +1,409 @@
+"""The governor: every call to GitHub takes a token of its installation first, shared by all processes through Redis.
+
+An installation has one bucket per class of calls (`CALL_CLASSES`), the quotas that GitHub's headers told, a
+time before which nothing may be sent (`Retry-After`), and the calls that are out now. Two round trips a call: one
+script takes, one settles what the answer said. Both are atomic and use the server's clock. What is denied raises
+`RateLimited` before anything is sent.
+
+What GitHub would punish is not only in Redis: `remember` writes it down elsewhere, and `recall` is asked when Redis
+knows nothing of an installation (it was flushed, or the installation is new). Without Redis each process goes on
+alone, slowly (`ALONE`). Figures and reasons: `docs/decisions/0010-the-governor.md`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from http import HTTPStatus
+from typing import Protocol
+
+import redis
+import structlog
+
+from github_adapters.calls.answers import EVERYTHING, limit_of, quota_of
+from github_adapters.calls.http import Answer
+from ostler.clock import machine_now
+from ostler.errors import RateLimited
+from ostler.secrets import Secret
+from ostler.upstreams import SUCCESS
+
+log = structlog.get_logger(__name__)
+
+APP = 0
+"""In place of an installation: calls of the App itself."""
+
+UNKNOWN_EVERY = 1.0
+"""Seconds between two calls of a class of which no answer was seen yet."""
+
+UNKNOWN_APART = 0.05
+"""Seconds between two of those who come back for a class of which no answer was seen yet."""
+
+LONGEST_PLACE = 150.0
+"""Seconds. Who is asked to wait longer keeps no place in the row: such a mint is given up, and held."""
+
+ALONE = 0.25
+"""Calls a second of one process to one class of an installation while Redis is away."""
+
+AWAY_FOR = 1.0
+"""Seconds in which Redis is not asked again after it failed, so that calls do not each wait for it."""
+
+LONGEST_CALL = 30.0
+"""Seconds after which a call that was never settled (its process died) is not counted as out any more."""
+
+TIMEOUT = 0.5
+
+
+class CallClass(enum.StrEnum):
+    """What a call is for. `catch_up` is shed first, then `optional`: whoever makes them can do without."""
+
+    MINT = "mint"
+    WRITE = "write"
+    READ = "read"
+    OPTIONAL = "optional"
+    CATCH_UP = "catch_up"
+    TOKEN = "token"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The bucket of a class: tokens a second, tokens at most, calls out at once.
+
+    `spared` is the share of GitHub's quota that this class leaves to the others. A bucket that is `told` never
+    learns from headers, and so needs not wait for the first. `quota` is where it counts until a header says otherwise.
+    """
+
+    rate: float
+    burst: float
+    at_once: int
+    spared: float = 0.0
+    told: bool = False
+    quota: str = "core"
+
+    @classmethod
+    def per_minute(
+        cls, calls: int, *, at_once: int, spared: float = 0.0, told: bool = False, quota: str = "core"
+    ) -> Pace:
+        """Return a bucket that lets no more than `calls` through in any minute, a third of them at once."""
+        burst = max(1.0, calls / 3)
+        rate = max(calls - burst, 1 / 3) / 60
+        return cls(rate=rate, burst=burst, at_once=at_once, spared=spared, told=told, quota=quota)
+
+
+def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
+    """Return the bucket of each class; `docs/decisions/0010-the-governor.md` says why these."""
+    return {
+        CallClass.MINT: Pace.per_minute(mints_per_minute, at_once=90, quota="actions_runner_registration"),
+        CallClass.WRITE: Pace.per_minute(180, at_once=90, spared=0.02),
+        CallClass.READ: Pace.per_minute(600, at_once=90, spared=0.05),
+        CallClass.OPTIONAL: Pace.per_minute(300, at_once=45, spared=0.25),
+        CallClass.CATCH_UP: Pace.per_minute(240, at_once=45, spared=0.5),
+        CallClass.TOKEN: Pace.per_minute(30, at_once=90, told=True),
+    }
+
+
+class Governs(Protocol):
+    """What the client asks before a call and tells after it."""
+
+    def call(self, installation_id: int, call_class: CallClass) -> contextlib.AbstractContextManager[Ticket]:
+        """Enter to be allowed one call; raises `RateLimited`."""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One call that was allowed; `answer` is what came back, if anything did."""
+
+    answer: Answer | None = None
+
+
+class Ungoverned:
+    """Allows everything, for tools and tests that talk to no shared GitHub."""
+
+    @contextlib.contextmanager
+    def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
+        """Allow a call."""
+        del installation_id, call_class
+        yield Ticket()
+
+
+# Fields: closed, born; of a class C: C.known, C.tokens, C.at, C.promised, C.next, C.resource; of a quota Q:
+# Q:limit, Q:remaining, Q:reset. All times are Unix seconds of the Redis server.
+_TAKE = """
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
+local class, rate, burst, at_once, spared = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]),
+    tonumber(ARGV[5])
+local told, unknown_every, call, longest = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
+local guessed, unknown_apart, longest_place = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
+local recalled = ARGV[13] == '1'
+local have = redis.call('HMGET', KEYS[1], 'born', 'closed', class .. '.known', class .. '.tokens', class .. '.at',
+    class .. '.promised', class .. '.next', class .. '.resource')
+local function number(value) return tonumber(value or '') or 0 end
+local function deny(why, after) return {why, string.format('%.3f', after)} end
+-- Each whom our own pace denies gets a time of its own to come back, so that they do not all come at once.
+local function put_off(why, soonest, apart)
+    local promised = math.max(soonest, number(have[6]) + apart)
+    if promised - now <= longest_place then redis.call('HSET', KEYS[1], class .. '.promised', promised) end
+    return deny(why, promised - now)
+end
+if not have[1] then
+    if not recalled then return deny('unknown', 0) end
+    redis.call('HSET', KEYS[1], 'born', now)
+    for at = 14, #ARGV, 2 do
+        local until_then = now + tonumber(ARGV[at + 1])
+        if ARGV[at] == '' then
+            until_then = math.max(until_then, number(have[2]))
+            redis.call('HSET', KEYS[1], 'closed', until_then)
+            have[2] = until_then
+        else
+            local quota = ARGV[at]
+            redis.call('HSET', KEYS[1], quota .. ':limit', 0, quota .. ':remaining', 0, quota .. ':reset', until_then)
+        end
+    end
+    redis.call('EXPIRE', KEYS[1], 7200)
+end
+if number(have[2]) > now then return deny('closed', number(have[2]) - now) end
+local quota, remaining = have[8] or guessed, nil
+local told_of = redis.call('HMGET', KEYS[1], quota .. ':limit', quota .. ':remaining', quota .. ':reset')
+if number(told_of[3]) > now then
+    remaining = number(told_of[2])
+    if remaining < 1 or remaining <= math.floor(number(told_of[1]) * spared) then
+        return deny('quota', number(told_of[3]) - now + 1)
+    end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+if redis.call('ZCARD', KEYS[2]) >= at_once then return put_off('at_once', now + 0.5, 1 / rate) end
+local known = told or have[3]
+if not known and number(have[7]) > now then return put_off('unseen', number(have[7]), unknown_apart) end
+local tokens = burst
+if have[4] then tokens = math.min(burst, number(have[4]) + math.max(0, now - number(have[5])) * rate) end
+if tokens < 1 then return put_off('pace', now + (1 - tokens) / rate, 1 / rate) end
+redis.call('HSET', KEYS[1], class .. '.tokens', tokens - 1, class .. '.at', now)
+if not known then redis.call('HSET', KEYS[1], class .. '.next', now + unknown_every) end
+if remaining then redis.call('HINCRBY', KEYS[1], quota .. ':remaining', -1) end
+redis.call('ZADD', KEYS[2], now + longest, call)
+redis.call('EXPIRE', KEYS[1], 7200)
+redis.call('EXPIRE', KEYS[2], 7200)
+return {'go', '0'}
+"""
+
+_SETTLE = """
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
+local class, call, known, closed_for = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
+local quota, limit, remaining, reset = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local unchanged = ARGV[9] == '1'
+redis.call('ZREM', KEYS[2], call)
+local told = {}
+if known then table.insert(told, class .. '.known'); table.insert(told, '1') end
+if closed_for > 0 then
+    local closed = tonumber(redis.call('HGET', KEYS[1], 'closed') or '0')
+    table.insert(told, 'closed'); table.insert(told, math.max(closed, now + closed_for))
+end
+if quota ~= '' then
+    table.insert(told, class .. '.resource'); table.insert(told, quota)
+    local have = redis.call('HMGET', KEYS[1], quota .. ':remaining', quota .. ':reset')
+    local old = tonumber(have[2] or '') or 0
+    -- A 304 costs no quota: what was taken for it beforehand goes back.
+    if unchanged and have[1] then have[1] = tostring(tonumber(have[1]) + 1) end
+    -- Answers come in any order: in one window the smallest number is the newest. An old window tells nothing.
+    if reset >= old - 2 then
+        if reset <= old + 2 then remaining = math.min(remaining, tonumber(have[1] or '') or remaining) end
+        local window = {quota .. ':limit', limit, quota .. ':remaining', remaining, quota .. ':reset', reset}
+        for _, value in ipairs(window) do table.insert(told, value) end
+    end
+end
+if #told > 0 and (closed_for > 0 or redis.call('EXISTS', KEYS[1]) == 1) then
+    redis.call('HSET', KEYS[1], unpack(told))
+    redis.call('EXPIRE', KEYS[1], math.max(7200, math.ceil(closed_for)))
+end
+return 1
+"""
+
+
+@dataclass(slots=True)
+class _Alone:
+    """What this process knows by itself: when each class may go next, and what GitHub closed until when."""
+
+    next: dict[tuple[int, CallClass], float] = field(default_factory=dict)
+    closed: dict[tuple[int, str], float] = field(default_factory=dict)
+    recalled: set[int] = field(default_factory=set)
+
+
+Remember = Callable[[int, str, float], None]
+"""(installation, quota or `EVERYTHING`, seconds): GitHub asks to send nothing for so long."""
+
+Recall = Callable[[int], Mapping[str, float]]
+"""Installation → seconds that are left of what was remembered, by quota or `EVERYTHING`."""
+
+
+class Governor:
+    """The governor of one process; safe for threads."""
+
+    def __init__(
+        self,
+        redis_url: Secret,
+        *,
+        paces: Mapping[CallClass, Pace],
+        remember: Remember,
+        recall: Recall,
+        clock: Callable[[], datetime] = machine_now,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis.Redis.from_url(
+            redis_url.reveal(),
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            health_check_interval=10,
+            decode_responses=True,
+        )
+        self._take_script = self._redis.register_script(_TAKE)
+        self._settle_script = self._redis.register_script(_SETTLE)
+        self._paces = dict(paces)
+        self._remember = remember
+        self._recall = recall
+        self._clock = clock
+        self._monotonic = monotonic
+        self._alone = _Alone()
+        self._lock = threading.Lock()
+        self._away_until = -math.inf
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    @contextlib.contextmanager
+    def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
+        """Allow one call, and learn from `Ticket.answer` when it is over.
+
+        Raises `RateLimited`: `paced` when only our own pace asks to wait, else GitHub does.
+        """
+        call = secrets.token_hex(8)
+        counted = self._take(installation_id, call_class, call)
+        ticket = Ticket()
+        try:
+            yield ticket
+        finally:
+            self._settle(installation_id, call_class, call, ticket.answer, counted=counted)
+
+    def _take(self, installation_id: int, call_class: CallClass, call: str) -> bool:
+        """Take a token, or raise; return whether Redis counted the call."""
+        if not self._is_away():
+            try:
+                why, after = self._ask(installation_id, call_class, call)
+            except redis.RedisError as error:
+                self._went_away(error)
+            else:
+                with self._lock:
+                    self._alone.recalled.clear()  # what others remember from now on is news when Redis is away again
+                if why == "go":
+                    return True
+                paced = why in {"pace", "unseen", "at_once"}
+                raise _limited(call_class, after, paced=paced)
+        self._take_alone(installation_id, call_class)
+        return False
+
+    def _ask(self, installation_id: int, call_class: CallClass, call: str) -> tuple[str, float]:
+        pace = self._paces[call_class]
+        arguments: list[str | float] = [
+            call_class,
+            pace.rate,
+            pace.burst,
+            pace.at_once,
+            pace.spared,
+            int(pace.told),
+            UNKNOWN_EVERY,
+            call,
+            LONGEST_CALL,
+            pace.quota,
+            UNKNOWN_APART,
+            LONGEST_PLACE,
+        ]
+        keys = _keys(installation_id)
+        why, after = self._take_script(keys, [*arguments, 0])
+        if why == "unknown":
+            recalled: list[str | float] = []
+            for quota, left in self._recall(installation_id).items():
+                recalled += [quota, left]
+            why, after = self._take_script(keys, [*arguments, 1, *recalled])
+        return why, float(after)
+
+    def _take_alone(self, installation_id: int, call_class: CallClass) -> None:
+        """Take a token of this process alone: few, but some, whatever became of Redis."""
+        with self._lock:
+            news = installation_id not in self._alone.recalled
+        if news:
+            for quota, left in self._recall(installation_id).items():
+                self._close(installation_id, quota, left)
+            with self._lock:
+                self._alone.recalled.add(installation_id)
+        # Which class counts in which quota only Redis knows: one that is empty stops all.
+        with self._lock:
+            untils = [until for (one, _), until in self._alone.closed.items() if one == installation_id]
+        after = max(untils, default=-math.inf) - self._monotonic()
+        if after > 0:
+            raise _limited(call_class, after)
+        key, now = (installation_id, call_class), self._monotonic()
+        with self._lock:
+            free = self._alone.next.get(key, now)
+            if free > now:
+                # Not all at the same time again.
+                raise _limited(call_class, (free - now) * random.uniform(1, 2), paced=True)  # noqa: S311
+            self._alone.next[key] = now + 1 / ALONE
+
+    def _settle(
+        self, installation_id: int, call_class: CallClass, call: str, answer: Answer | None, *, counted: bool
+    ) -> None:
+        now = self._clock()
+        limit = None if answer is None else limit_of(answer, now)
+        quota = None if answer is None else quota_of(answer)
+        if limit is not None:
+            self._close(installation_id, limit.quota, limit.after)
+            self._remember(installation_id, limit.quota, limit.after)
+        elif quota is not None and quota.remaining == 0 and quota.reset > now.timestamp():
+            self._remember(installation_id, quota.resource, quota.reset - now.timestamp() + 1)
+        if not counted or self._is_away():
+            return
+        # An answer without headers is one too: a server that limits nothing sends none.
+        unchanged = answer is not None and answer.status == HTTPStatus.NOT_MODIFIED
+        known = answer is not None and (answer.status in SUCCESS or unchanged)
+        closed_for = limit.after if limit is not None and limit.quota == EVERYTHING else 0
+        told = (quota.resource, quota.limit, quota.remaining, quota.reset) if quota is not None else ("", 0, 0, 0)
+        if limit is not None and limit.quota != EVERYTHING:
+            told = (limit.quota, told[1], 0, math.ceil(now.timestamp() + limit.after))
+        try:
+            arguments = [call_class, call, int(known), closed_for, *told, int(unchanged)]
+            self._settle_script(_keys(installation_id), arguments)
+        except redis.RedisError as error:
+            self._went_away(error)
+
+    # What this process knows by itself
+
+    def _close(self, installation_id: int, quota: str, seconds: float) -> None:
+        key, until = (installation_id, quota), self._monotonic() + seconds
+        with self._lock:
+            self._alone.closed[key] = max(until, self._alone.closed.get(key, until))
+
+    def _is_away(self) -> bool:
+        return self._monotonic() < self._away_until
+
+    def _went_away(self, error: redis.RedisError) -> None:
+        self._away_until = self._monotonic() + AWAY_FOR
+        log.warning("governor.alone", error=type(error).__name__)
+
+
+def _keys(installation_id: int) -> list[str]:
+    # One hash tag, so that a cluster keeps both in one place.
+    return [f"ostler:github:{{{installation_id}}}", f"ostler:github:{{{installation_id}}}:calls"]
+
+
+def _limited(call_class: CallClass, after: float, *, paced: bool = False) -> RateLimited:
+    who = "our own pace" if paced else "GitHub"
+    return RateLimited(f"{who} asks to wait before the next {call_class} call", after=after, paced=paced)

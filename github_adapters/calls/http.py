@@ -1,0 +1,220 @@
+"""One pool of connections to GitHub: a request in, an answer out, once.
+
+Nothing is retried here. Every wait on the network has a time limit; a call that got no whole answer is
+`Retryable` without a status, and whether it was applied is unknown.
+
+The standard variables for proxies are obeyed, and private certificate authorities are trusted (`ostler.egress`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import urllib3
+
+from ostler import egress, telemetry
+from ostler.errors import Retryable
+from ostler.reasons import endpoint, reason_and_cure
+from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
+
+API_VERSION = "2022-11-28"
+CONNECTIONS = 32
+MOST_REDIRECTS = 2
+PIECE = 64 * 1024
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of an answer; a hundred of anything that is asked for is far below."""
+
+# A renamed repository answers GET with a redirect. urllib3 drops the credential when the host changes.
+_FOLLOW = urllib3.Retry(
+    total=None,
+    connect=0,
+    read=0,
+    status=0,
+    other=0,
+    redirect=MOST_REDIRECTS,
+    respect_retry_after_header=False,
+    raise_on_redirect=False,
+)
+
+
+_TUNNEL = re.compile(r"Tunnel connection failed: ([0-9]{3})")
+"""How Python's http.client says that a proxy refused; no other part of its text is used."""
+
+_BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
+
+
+class Deadline:
+    """The time that is left for a call and all that belongs to it; without `seconds` it never ends."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def left(self, limit: float) -> float:
+        """Return how many seconds the next wait may take, `limit` at most.
+
+        Raises `Retryable` when there is no time left; the wait then never began.
+        """
+        left = self.remaining()
+        if left is None:
+            return limit
+        if left <= 0:
+            raise Retryable("no time left for a call to GitHub")
+        return min(left, limit)
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left, which may be below 0; None when it never ends."""
+        return None if self._end is None else self._end - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What GitHub answered. `headers` are read in any case; `body` never goes into an exception (law L13).
+
+    `redirects`: how many were followed to it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    redirects: int = 0
+
+
+def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
+    """Return the body. The socket's own time limit begins anew with each piece of it; `call` does not."""
+    pieces, size = [], 0
+    try:
+        while piece := response.read1(PIECE):
+            pieces.append(piece)
+            size += len(piece)
+            _limit(size)
+            call.left(0)
+    except BaseException:
+        response.close()
+        raise
+    response.release_conn()
+    return b"".join(pieces)
+
+
+def _limit(size: int) -> None:
+    if size > MOST_BYTES:
+        raise Retryable("GitHub's answer is too large")
+
+
+def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:
+    """Return the connections, by the proxy where there is one. Raises `ConfigurationError`."""
+    trusted = egress.trust(environment)
+    if proxy is None:
+        return urllib3.PoolManager(maxsize=CONNECTIONS, ssl_context=trusted)
+    login = {} if proxy.login is None else urllib3.make_headers(proxy_basic_auth=proxy.login)
+    return urllib3.ProxyManager(
+        proxy.url, proxy_headers=login, maxsize=CONNECTIONS, ssl_context=trusted, proxy_ssl_context=trusted
+    )
+
+
+def _refused_by(proxy: egress.Proxy, status: int) -> str:
+    match status:
+        case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return f"the proxy asks for a login (407); write it as http://user:password@host:port into {proxy.variable}"
+        case HTTPStatus.FORBIDDEN:
+            return "the proxy does not allow this host (403); have it allowed there, or add it to NO_PROXY"
+        case _:
+            return f"the proxy answered {status}"
+
+
+class Http:
+    """The pool. It is safe for threads; `timeout` is in seconds, for one request and its answer.
+
+    `environment`: where proxies and certificate authorities come from; that of the process by default. Raises
+    `ConfigurationError` where it names a proxy or a file of certificates that is none.
+    """
+
+    def __init__(self, *, api_url: str, timeout: float, environment: Mapping[str, str] = os.environ) -> None:
+        self._api_url = api_url.rstrip("/")
+        self._timeout = timeout
+        self._proxy = egress.proxy_for(self._api_url, environment)
+        self._pool = _pool(self._proxy, environment)
+
+    def request(
+        self,
+        *,
+        method: str,
+        path: str,
+        authorization: str | None,
+        deadline: Deadline,
+        body: bytes | None = None,
+        etag: str | None = None,
+        api_version: str = API_VERSION,
+    ) -> Answer:
+        """Return the answer to one request, whatever its status; with an `etag` it may be 304.
+
+        Raises `Retryable`.
+        """
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "User-Agent": "ostler",
+            "X-GitHub-Api-Version": api_version,
+        }
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if etag is not None:
+            headers["If-None-Match"] = etag
+        allowed = deadline.left(self._timeout)
+        call = Deadline(allowed)
+        began = time.monotonic()
+        status = None
+        try:
+            response = self._pool.request(
+                method,
+                self._api_url + path,
+                headers=headers,
+                body=body,
+                timeout=urllib3.Timeout(total=call.left(self._timeout)),
+                redirect=method == "GET",
+                retries=_FOLLOW if method == "GET" else False,
+                preload_content=False,
+            )
+            content = _read(response, call)
+            status = response.status
+            if self._proxy is not None and status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:  # of plain http
+                raise Retryable(f"GitHub at {self._where()} did not answer: {_refused_by(self._proxy, status)}")
+        except urllib3.exceptions.HTTPError as error:
+            # The text of the cause may hold the URL, and with it what was asked for.
+            raise Retryable(f"GitHub at {self._where()} did not answer: {self._why(error)}") from None
+        finally:
+            telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
+            if status is not None or allowed >= PATIENCE:
+                TALLY.note(Upstream.GITHUB, failed=status is None or status >= SERVER_ERROR)
+        followed = 0 if response.retries is None else len(response.retries.history)
+        return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)
+
+    def _why(self, error: urllib3.exceptions.HTTPError) -> str:
+        """Return in words why no answer came, and what helps where that is known."""
+        if self._proxy is not None and (found := _TUNNEL.search(str(error))) is not None:
+            return _refused_by(self._proxy, int(found[1]))
+        return reason_and_cure(error)
+
+    def _where(self) -> str:
+        """Return host and port, and the proxy on the way there."""
+        where = endpoint(self._api_url)
+        return where if self._proxy is None else f"{where}, by the proxy {self._proxy.address},"
+
+    def moved_repository(self, answer: Answer) -> str | None:
+        """Return the path that a redirect of a call other than GET names, if it is that of a repository by its id.
+
+        Anything else is not followed: a credential and a body go nowhere but to this API ("Renaming a repository").
+        """
+        if answer.status not in {307, 308}:
+            return None
+        path = answer.headers.get("location", "").removeprefix(self._api_url)
+        return path if _BY_ID.fullmatch(path) else None
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.clear()

@@ -1,0 +1,41 @@
+"""The one retry layer of calls to GitHub: what `rules.upstream.retry` decides, within the deadline of the call.
+
+Only what leaves as `Retryable` is retried. A rate limit is not: the governor, or the task, waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from github_adapters.calls.http import Deadline
+from ostler.clock import Timing
+from ostler.errors import Retryable
+from ostler.upstreams import SUCCESS
+from rules.upstream.retry import Failure, Network, RetryPolicy, decide
+
+T = TypeVar("T")
+
+
+def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
+    """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
+    attempt = 1
+    while True:
+        try:
+            return once()
+        except Retryable as error:
+            within = replace(policy, deadline=deadline.remaining())
+            decision = decide(policy=within, attempt=attempt, elapsed=0, failure=_failure(error), roll=timing.roll())
+            if not decision.retry:
+                raise
+        timing.sleep(decision.wait)
+        attempt += 1
+
+
+def _failure(error: Retryable) -> Failure:
+    if error.status is None:
+        return Failure(network=Network.RESET)
+    if error.status in SUCCESS:  # an answer that makes no sense
+        return Failure(network=Network.TRUNCATED)
+    return Failure(status=error.status)

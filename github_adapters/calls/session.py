@@ -1,0 +1,118 @@
+"""Calls to GitHub's REST API in the name of the App or of one of its installations.
+
+One call is one attempt, except that a refused installation token is renewed and tried once more. The modules of
+GitHub's documentation pages decide what to call, what an answer holds, and whether `retry` may call again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from http import HTTPStatus
+from typing import TypeVar
+
+from github_adapters import fields
+from github_adapters.calls.answers import refusal
+from github_adapters.calls.auth import AppAuth
+from github_adapters.calls.governor import APP, CallClass, Governs
+from github_adapters.calls.http import API_VERSION, Answer, Deadline, Http
+from github_adapters.calls.retry import retry
+from ostler.clock import Timing
+from ostler.errors import Retryable
+from rules.upstream.retry import RetryPolicy
+
+T = TypeVar("T")
+
+
+class Session:
+    """The connections, the tokens and the pace that all calls of one App share; safe for threads."""
+
+    def __init__(
+        self, *, http: Http, auth: AppAuth, governor: Governs, clock: Callable[[], datetime], timing: Timing
+    ) -> None:
+        self._http = http
+        self._auth = auth
+        self._governor = governor
+        self._clock = clock
+        self._timing = timing
+
+    def now(self) -> datetime:
+        """Return this machine's time, which GitHub's is compared with."""
+        return self._clock()
+
+    def call(
+        self,
+        *,
+        installation_id: int,
+        call_class: CallClass,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        body: bytes | None = None,
+        etag: str | None = None,
+        api_version: str = API_VERSION,
+    ) -> Answer:
+        """Return the answer to a call in the name of an installation.
+
+        A refused token is renewed and a renamed repository followed, by its id, once each.
+        """
+        followed = False
+        for attempt in (1, 2, 3):
+            token = self._auth.installation_token(installation_id=installation_id, deadline=deadline)
+            with self._governor.call(installation_id, call_class) as ticket:
+                answer = ticket.answer = self._http.request(
+                    method=method,
+                    path=path,
+                    authorization=f"Bearer {token.secret.reveal()}",
+                    body=body,
+                    deadline=deadline,
+                    etag=etag,
+                    api_version=api_version,
+                )
+            moved = None if followed else self._http.moved_repository(answer)
+            if moved is not None:
+                path, followed = moved, True
+            elif answer.status == HTTPStatus.UNAUTHORIZED and attempt == 1:
+                self._auth.drop(installation_id=installation_id, token=token)
+            else:
+                break
+        return answer
+
+    def call_as_app(self, *, call_class: CallClass, method: str, path: str, deadline: Deadline) -> Answer:
+        """Return the answer to a call in the name of the App itself."""
+        with self._governor.call(APP, call_class) as ticket:
+            ticket.answer = answer = self._http.request(
+                method=method, path=path, authorization=f"Bearer {self._auth.app_token().reveal()}", deadline=deadline
+            )
+        return answer
+
+    def call_as_nobody(self, *, path: str, deadline: Deadline) -> Answer:
+        """Return the answer to a GET without a credential, which counts in no quota of the App."""
+        return self._http.request(method="GET", path=path, authorization=None, deadline=deadline)
+
+    def expect(self, answer: Answer, *statuses: HTTPStatus, what: str) -> None:
+        """Raise what an answer with any other status stands for; `what` was asked, as `mint`."""
+        if answer.status not in statuses:
+            raise refusal(answer, what=what, now=self._clock())
+
+    def read(
+        self, answer: Answer, reader: Callable[[Answer], T], *, what: str, status: HTTPStatus = HTTPStatus.OK
+    ) -> T:
+        """Return what `reader` makes of an answer with this status.
+
+        Raises what another status stands for, and `Retryable` for an answer that makes no sense: it may be half of one.
+        """
+        self.expect(answer, status, what=what)
+        try:
+            return reader(answer)
+        except fields.Malformed:
+            raise Retryable(f"GitHub's answer to {what} makes no sense", status=answer.status) from None
+
+    def retry(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:
+        """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
+        return retry(once, policy=policy, deadline=deadline, timing=self._timing)
+
+
+def deadline_of(seconds: float | None, policy: RetryPolicy) -> Deadline:
+    """Return the time of a call and its repetitions: the least that was given."""
+    return Deadline(min((each for each in (seconds, policy.deadline) if each is not None), default=None))

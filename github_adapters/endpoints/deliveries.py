@@ -1,0 +1,153 @@
+"""Calls of GitHub's page "REST API endpoints for GitHub App webhooks".
+
+Every attempt is an entry of its own; the attempts of one event share its GUID.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from github_adapters import fields
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer, Deadline
+from github_adapters.calls.session import Session
+from github_adapters.endpoints.pages import PAGE
+from ostler.upstreams import SUCCESS
+from rules.upstream.retry import ONCE, RetryPolicy
+
+LONGEST_GUID = 128
+LONGEST_CURSOR = 512
+_LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySeen:
+    """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx.
+
+    `status_code` is 0 when nothing answered. `installation_id` is None for an event of no installation, as a ping.
+    """
+
+    id: int
+    guid: str
+    delivered_at: datetime
+    accepted: bool
+    event: str
+    action: str | None
+    status_code: int = 0
+    installation_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryPage:
+    """Attempts, newest first; `next_cursor` None on the last page. `malformed` counts entries left out."""
+
+    deliveries: tuple[DeliverySeen, ...]
+    next_cursor: str | None
+    malformed: int
+
+
+class Deliveries:
+    """The deliveries of the App's webhook."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list_deliveries(self, *, cursor: str | None = None, policy: RetryPolicy = ONCE) -> DeliveryPage:
+        """Return a page of the attempts to deliver to the App's webhook, newest first.
+
+        `cursor` is that of the page before, None for the first. Raises `Invalid` when GitHub does not take the cursor.
+        """
+        query = f"per_page={PAGE}" + ("" if cursor is None else f"&cursor={quote(cursor, safe='')}")
+        deadline = Deadline(policy.deadline)
+
+        def once() -> DeliveryPage:
+            answer = self._session.call_as_app(
+                call_class=CallClass.OPTIONAL, method="GET", path=f"/app/hook/deliveries?{query}", deadline=deadline
+            )
+            return self._session.read(answer, read_page, what="list of deliveries")
+
+        return self._session.retry(once, policy=policy, deadline=deadline)
+
+    def probe(self, *, deadline_seconds: float | None = None) -> None:
+        """Ask for one delivery at most, as the App itself, only to see whether GitHub answers."""
+        answer = self._session.call_as_app(
+            call_class=CallClass.READ,
+            method="GET",
+            path="/app/hook/deliveries?per_page=1",
+            deadline=Deadline(deadline_seconds),
+        )
+        self._session.expect(answer, HTTPStatus.OK, what="probe")
+
+    def redeliver(self, *, delivery_id: int, deadline_seconds: float | None = None) -> None:
+        """Ask GitHub to deliver once more, under the same GUID; it does so later, as an attempt of its own.
+
+        Raises `Gone` (GitHub keeps the delivery no more) and `Invalid` (it cannot be delivered again).
+        """
+        answer = self._session.call_as_app(
+            call_class=CallClass.WRITE,
+            method="POST",
+            path=f"/app/hook/deliveries/{delivery_id}/attempts",
+            deadline=Deadline(deadline_seconds),
+        )
+        self._session.expect(answer, HTTPStatus.ACCEPTED, what="redelivery")
+
+
+def read_page(answer: Answer) -> DeliveryPage:
+    """Return a page; an entry that makes no sense is left out and counted (law L14).
+
+    Raises `Malformed` when the page is no list, none of it makes sense, or its next page cannot be asked for.
+    """
+    try:
+        entries = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        raise fields.Malformed("the body is not JSON") from None
+    if not isinstance(entries, list):
+        raise fields.Malformed("the body is not a list")
+    seen = []
+    for entry in entries:
+        try:
+            seen.append(_delivery(entry))
+        except fields.Malformed:
+            continue
+    if entries and not seen:
+        raise fields.Malformed("deliveries")
+    return DeliveryPage(
+        deliveries=tuple(seen),
+        next_cursor=_next_cursor(answer.headers.get("link", "")),
+        malformed=len(entries) - len(seen),
+    )
+
+
+def _delivery(source: Any) -> DeliverySeen:
+    if not isinstance(source, dict):
+        raise fields.Malformed("delivery")
+    guid, status = source.get("guid"), source.get("status_code")
+    if not isinstance(guid, str) or not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
+        raise fields.Malformed("guid")
+    return DeliverySeen(
+        id=fields.number(source, "id"),
+        guid=guid,
+        delivered_at=fields.moment(source, "delivered_at"),
+        accepted=isinstance(status, int) and status in SUCCESS,
+        event=fields.word(source, "event"),
+        action=fields.optional_word(source, "action"),
+        status_code=status if isinstance(status, int) else 0,
+        installation_id=fields.optional_number(source, "installation_id"),
+    )
+
+
+def _next_cursor(link: str) -> str | None:
+    """Return the cursor of the next page; only that is taken from the address, whose host is never asked."""
+    found = _LINK.search(link)
+    if found is None:
+        return None
+    cursors = parse_qs(urlsplit(found[1]).query).get("cursor", [])
+    if len(cursors) != 1 or len(cursors[0]) > LONGEST_CURSOR or not cursors[0].isprintable():
+        raise fields.Malformed("link")
+    return cursors[0]

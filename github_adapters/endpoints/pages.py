@@ -1,0 +1,147 @@
+"""Pages of GitHub's lists, and look-ups of one item, with their etag and their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Generic, TypeVar
+
+from github_adapters import fields
+from github_adapters.calls.answers import quota_of
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer, Deadline
+from github_adapters.calls.session import Session
+from rules.routing.scopes import Scope
+from rules.upstream.retry import RetryPolicy
+
+T = TypeVar("T")
+
+PAGE = 100
+LONGEST_ETAG = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Generic[T]):
+    """One page of a list; or `unchanged`: it is what it was under the etag that was sent, and cost no quota.
+
+    `total`: how many GitHub counts on all pages. `malformed`: entries that made no sense and were left out. `quota`:
+    calls an hour that the installation has, if the answer said so. `cost`: calls of it that the page used up; each
+    redirect that was followed is one more.
+    """
+
+    items: tuple[T, ...] = ()
+    total: int = 0
+    malformed: int = 0
+    etag: str | None = None
+    unchanged: bool = False
+    quota: int | None = None
+    cost: int = 1
+
+
+def list_page(
+    session: Session,
+    *,
+    installation_id: int,
+    path: str,
+    etag: str | None,
+    policy: RetryPolicy,
+    what: str,
+    key: str,
+    read: Callable[[Any], T],
+) -> ListPage[T]:
+    """Return the page of the list under `key` that `path` names; shed first when calls are scarce."""
+    deadline = Deadline(policy.deadline)
+
+    def once() -> ListPage[T]:
+        answer = session.call(
+            installation_id=installation_id,
+            call_class=CallClass.CATCH_UP,
+            method="GET",
+            path=path,
+            deadline=deadline,
+            etag=etag,
+        )
+        if answer.status == HTTPStatus.NOT_MODIFIED and etag is not None:
+            return unchanged(answer)
+        return session.read(answer, partial(read_list, key=key, read=read), what=what)
+
+    return session.retry(once, policy=policy, deadline=deadline)
+
+
+def look_up(
+    session: Session,
+    *,
+    installation_id: int,
+    path: str,
+    policy: RetryPolicy,
+    call_class: CallClass,
+    what: str,
+    read: Callable[[Mapping[str, Any]], T],
+) -> ListPage[T]:
+    """Return the item that `path` names as a page of one, or of none when GitHub does not know it."""
+    deadline = Deadline(policy.deadline)
+
+    def once() -> ListPage[T]:
+        answer = session.call(
+            installation_id=installation_id, call_class=call_class, method="GET", path=path, deadline=deadline
+        )
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return only(None, answer)
+        return session.read(answer, lambda answer: only(read(fields.decode(answer.body)), answer), what=what)
+
+    return session.retry(once, policy=policy, deadline=deadline)
+
+
+def home_of(repository: str | int) -> str:
+    """Return the beginning of a repository's paths. The form by id is that of GitHub's redirect after a renaming."""
+    return f"/repositories/{repository}" if isinstance(repository, int) else Scope.repository(repository).path
+
+
+def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage[T]:
+    """Return a page of the list under `key`; an entry that makes no sense is left out and counted (law L14).
+
+    Raises `Malformed` when it is no such page, or none of it makes sense.
+    """
+    content = fields.decode(answer.body)
+    total, entries = content.get("total_count"), content.get(key)
+    if not isinstance(total, int) or isinstance(total, bool) or not isinstance(entries, list):
+        raise fields.Malformed(key)
+    items = []
+    for entry in entries:
+        try:
+            items.append(read(entry))
+        except fields.Malformed:
+            continue
+    if entries and not items:
+        raise fields.Malformed(key)
+    return ListPage(
+        items=tuple(items),
+        total=total,
+        malformed=len(entries) - len(items),
+        etag=_etag(answer),
+        quota=_quota(answer),
+        cost=1 + answer.redirects,
+    )
+
+
+def only(item: T | None, answer: Answer) -> ListPage[T]:
+    """Return a page of one item or none, from an answer that is not a list."""
+    items = () if item is None else (item,)
+    return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
+
+
+def unchanged(answer: Answer) -> ListPage[Any]:
+    """Return the page that an answer 304 stands for."""
+    return ListPage(unchanged=True, quota=_quota(answer), cost=answer.redirects)
+
+
+def _etag(answer: Answer) -> str | None:
+    found = answer.headers.get("etag")
+    return found if found and len(found) <= LONGEST_ETAG and found.isprintable() and found.isascii() else None
+
+
+def _quota(answer: Answer) -> int | None:
+    found = quota_of(answer)
+    return None if found is None else found.limit

@@ -1,0 +1,86 @@
+"""Calls of GitHub's page "REST API endpoints for self-hosted runner groups"."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from github_adapters import fields
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer
+from github_adapters.calls.session import Session, deadline_of
+from github_adapters.endpoints.pages import PAGE
+from ostler.errors import Retryable
+from rules.routing.runner_groups import GroupSeen
+from rules.routing.scopes import Scope
+from rules.upstream.retry import ONCE, RetryPolicy
+
+MOST_GROUP_PAGES = 10
+
+
+class RunnerGroups:
+    """The runner groups of an organisation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list_runner_groups(
+        self,
+        *,
+        installation_id: int,
+        login: str,
+        visible_to: str | None = None,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> list[GroupSeen]:
+        """Return all runner groups of an organisation, or those that the repository of this name may use.
+
+        Raises `Retryable` when GitHub showed fewer than it counted.
+        """
+        deadline = deadline_of(deadline_seconds, policy)
+        only_for = "" if visible_to is None else f"&visible_to_repository={quote(visible_to, safe='')}"
+
+        def once(page: int) -> tuple[list[GroupSeen], int]:
+            answer = self._session.call(
+                installation_id=installation_id,
+                call_class=CallClass.READ,
+                method="GET",
+                deadline=deadline,
+                path=f"{Scope.organization(login).path}/actions/runner-groups?per_page={PAGE}&page={page}{only_for}",
+            )
+            return self._session.read(answer, _groups, what="list of runner groups")
+
+        seen: dict[int, GroupSeen] = {}
+        for page in range(1, MOST_GROUP_PAGES + 1):
+            groups, total = self._session.retry(partial(once, page), policy=policy, deadline=deadline)
+            seen.update((group.id, group) for group in groups)
+            if len(groups) < PAGE:
+                break
+        if len(seen) < total:
+            raise Retryable("GitHub showed fewer runner groups than it counted")
+        return list(seen.values())
+
+
+def _groups(answer: Answer) -> tuple[list[GroupSeen], int]:
+    content = fields.decode(answer.body)
+    total, listed = content.get("total_count"), content.get("runner_groups")
+    if not isinstance(total, int) or not isinstance(listed, list):
+        raise fields.Malformed("runner_groups")
+    return [read_group(each) for each in listed], int(total)
+
+
+def read_group(source: Any) -> GroupSeen:
+    """Return a group of an organisation. Raises `Malformed`."""
+    if not isinstance(source, dict):
+        raise fields.Malformed("runner group")
+    name = fields.optional_text(source, "name")
+    if name is None:
+        raise fields.Malformed("name")
+    return GroupSeen(
+        id=fields.number(source, "id"),
+        name=name,
+        visibility=fields.word(source, "visibility"),
+        # An Enterprise Server of before this setting lets none in.
+        public=source.get("allows_public_repositories") is True,
+    )

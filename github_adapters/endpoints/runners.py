@@ -1,0 +1,283 @@
+"""Calls of GitHub's page "REST API endpoints for self-hosted runners"."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from github_adapters import fields
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer, Deadline
+from github_adapters.calls.session import Session, deadline_of
+from github_adapters.endpoints.pages import PAGE
+from ostler.errors import Busy, Retryable
+from ostler.secrets import Secret
+from rules.routing.scopes import Scope
+from rules.upstream.retry import ONCE, RetryPolicy
+
+MOST_PAGES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jit:
+    """A registered just-in-time runner and the single-use credential that starts it."""
+
+    runner_id: int
+    runner_name: str
+    config: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSeen:
+    """A runner as GitHub shows it; `status` is `online` or `offline`."""
+
+    id: int
+    name: str
+    status: str
+    busy: bool
+    labels: tuple[str, ...]
+    version: str | None = None
+    """Of its software; None until it has connected, and where GitHub does not say."""
+    os: str | None = None
+
+    @property
+    def has_connected(self) -> bool:
+        """Return whether the runner has ever been started: of one that has not GitHub knows no system."""
+        return self.version is not None or (self.os or "unknown") != "unknown"
+
+    @property
+    def online(self) -> bool:
+        """Return whether the runner is connected."""
+        return self.status == "online"
+
+
+class Runners:
+    """The runners of an organisation or repository."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def mint(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        name: str,
+        labels: Sequence[str],
+        runner_group_id: int,
+        deadline_seconds: float | None = None,
+    ) -> Jit:
+        """Register a just-in-time runner with exactly these labels.
+
+        Raises `Conflict` (the name is taken: nearly always by an attempt whose answer was lost) and
+        `Invalid` (GitHub refuses name, labels or group).
+        """
+        body = {"name": name, "runner_group_id": runner_group_id, "labels": list(labels), "work_folder": "_work"}
+        answer = self._session.call(
+            installation_id=installation_id,
+            call_class=CallClass.MINT,
+            method="POST",
+            path=f"{scope.path}/actions/runners/generate-jitconfig",
+            body=json.dumps(body).encode(),
+            deadline=Deadline(deadline_seconds),
+        )
+        return self._session.read(answer, partial(_jit, name=name), what="mint", status=HTTPStatus.CREATED)
+
+    def find_runner(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        name: str,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> RunnerSeen | None:
+        """Return the runner of that name, or None when GitHub says that there is none."""
+        deadline = deadline_of(deadline_seconds, policy)
+        query = f"name={quote(name, safe='')}&per_page={PAGE}"
+        runners, total = self._page(
+            installation_id=installation_id, scope=scope, query=query, deadline=deadline, policy=policy
+        )
+        found = _named(runners, name)
+        if found is None and total > len(runners):
+            # An Enterprise Server that does not know the filter answers with everyone.
+            everyone = self._list(installation_id=installation_id, scope=scope, deadline=deadline, policy=policy)
+            found = _named(everyone, name)
+        return found
+
+    def list_runners(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        policy: RetryPolicy = ONCE,
+        optional: bool = False,
+        between: Callable[[], RetryPolicy] | None = None,
+    ) -> list[RunnerSeen]:
+        """Return all runners of a scope; `Retryable` when GitHub showed fewer than it counted (law L8).
+
+        An `optional` list is shed first when calls are scarce. A runner may be missing when others went between two
+        pages, so one check proves no absence. `between` is called before each further page and returns its policy,
+        whose deadline is then that page's; without it the deadline is for all pages.
+        """
+        return self._list(
+            installation_id=installation_id,
+            scope=scope,
+            call_class=CallClass.OPTIONAL if optional else CallClass.READ,
+            deadline=Deadline(policy.deadline),
+            policy=policy,
+            between=between,
+        )
+
+    def delete_runner(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        runner_id: int,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> None:
+        """Deregister a runner; one that is not there any more is as good as deregistered.
+
+        Raises `Busy` when it executes a job. A 404 counts only where GitHub still lists the runners of the scope:
+        under the old name of an owner it says nothing of the runner.
+        """
+        deadline = deadline_of(deadline_seconds, policy)
+
+        def once() -> bool:
+            answer = self._session.call(
+                installation_id=installation_id,
+                call_class=CallClass.WRITE,
+                method="DELETE",
+                path=f"{scope.path}/actions/runners/{runner_id}",
+                deadline=deadline,
+            )
+            if answer.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise Busy("GitHub does not delete a runner that executes a job")
+            self._session.expect(answer, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND, what="delete of a runner")
+            return answer.status == HTTPStatus.NO_CONTENT
+
+        deleted = self._session.retry(once, policy=policy, deadline=deadline)
+        if not deleted:
+            self._page(
+                installation_id=installation_id, scope=scope, query="per_page=1", deadline=deadline, policy=policy
+            )
+
+    def _list(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        deadline: Deadline,
+        policy: RetryPolicy,
+        call_class: CallClass = CallClass.READ,
+        between: Callable[[], RetryPolicy] | None = None,
+    ) -> list[RunnerSeen]:
+        seen: dict[int, RunnerSeen] = {}
+
+        def ask(page: int) -> tuple[int, int]:
+            """Ask for a page; return how many are on it, and on all."""
+            nonlocal policy, deadline
+            if between is not None and seen:
+                policy = between()
+                deadline = Deadline(policy.deadline)
+            runners, total = self._page(
+                installation_id=installation_id,
+                scope=scope,
+                query=f"per_page={PAGE}&page={page}",
+                deadline=deadline,
+                policy=policy,
+                call_class=call_class,
+            )
+            seen.update((runner.id, runner) for runner in runners)
+            return len(runners), total
+
+        before = 0
+        for page in range(1, MOST_PAGES + 1):
+            shown, total = ask(page)
+            if total < before - PAGE:
+                raise Retryable("more runners went than a page has")
+            if total < before:
+                ask(page - 1)  # some went, so as many others slid from the beginning of this page to the end of that
+            if shown < PAGE or page * PAGE >= total:
+                break
+            before = total
+        if len(seen) < total:
+            raise Retryable("GitHub showed fewer runners than it counted")
+        return list(seen.values())
+
+    def _page(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        query: str,
+        deadline: Deadline,
+        policy: RetryPolicy,
+        call_class: CallClass = CallClass.READ,
+    ) -> tuple[list[RunnerSeen], int]:
+        """Return one page of runners and how many GitHub counts in all."""
+
+        def once() -> tuple[list[RunnerSeen], int]:
+            answer = self._session.call(
+                installation_id=installation_id,
+                call_class=call_class,
+                method="GET",
+                path=f"{scope.path}/actions/runners?{query}",
+                deadline=deadline,
+            )
+            return self._session.read(answer, _runners, what="list of runners")
+
+        return self._session.retry(once, policy=policy, deadline=deadline)
+
+
+def _jit(answer: Answer, *, name: str) -> Jit:
+    content = fields.decode(answer.body)
+    runner, config = fields.section(content, "runner"), content.get("encoded_jit_config")
+    if not isinstance(config, str) or not config:
+        raise fields.Malformed("encoded_jit_config")
+    return Jit(runner_id=fields.number(runner, "id"), runner_name=name, config=Secret(config))
+
+
+def _named(runners: Iterable[RunnerSeen], name: str) -> RunnerSeen | None:
+    return next((runner for runner in runners if runner.name.lower() == name.lower()), None)
+
+
+def _runners(answer: Answer) -> tuple[list[RunnerSeen], int]:
+    content = fields.decode(answer.body)
+    total, runners = content.get("total_count"), content.get("runners")
+    if not isinstance(total, int) or not isinstance(runners, list):
+        raise fields.Malformed("runners")
+    return [_runner(each) for each in runners], total
+
+
+def _runner(source: Any) -> RunnerSeen:
+    if not isinstance(source, dict) or not isinstance(source.get("name"), str):
+        raise fields.Malformed("runner")
+    if not isinstance(source.get("busy"), bool):
+        raise fields.Malformed("busy")
+    labels = source.get("labels")
+    return RunnerSeen(
+        id=fields.number(source, "id"),
+        name=source["name"],
+        status=fields.word(source, "status"),
+        busy=source["busy"],
+        labels=tuple(
+            each["name"]
+            for each in (labels if isinstance(labels, list) else [])
+            if isinstance(each, dict) and isinstance(each.get("name"), str)
+        ),
+        version=_short(source.get("version")),
+        os=_short(source.get("os")),
+    )
+
+
+def _short(value: Any) -> str | None:
+    """Return a word of at most 100 characters, else None. It is only shown, so no list fails because of it."""
+    return value.lower() if isinstance(value, str) and 0 < len(value) <= 100 else None  # noqa: PLR2004

@@ -1,0 +1,119 @@
+"""Initial state of a lab: the RunnerPool kind, a namespace and pools in the cluster, accounts at the lab's GitHub.
+
+`ostler-lab setup` puts them in place once and ends; what is there already is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.crd import apply_crd
+from k8s_adapters.pools import create_pool
+from lab.levers import pull
+from ostler.errors import Conflict
+
+RUNNER_IMAGE = "ghcr.io/actions/actions-runner:2.328.0"
+"""The image of the pools; the lab's kubelet checks no image."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabAccount:
+    """An account of the lab's GitHub, with its installation and repositories."""
+
+    id: int
+    login: str
+    type: str
+    installation_id: int
+    repositories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LabPool:
+    """A pool to put in place."""
+
+    name: str
+    labels: tuple[str, ...]
+    replicas: int
+    cpu: str = "2"
+    memory: str = "4Gi"
+    autoscaling: Mapping[str, object] | None = None
+    """`spec.autoscaling`; `replicas` is then what it begins with."""
+    spec: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of `spec`, or others instead of these."""
+
+
+ACCOUNTS = (
+    LabAccount(1001, "acme", "Organization", 501, ("shop", "billing")),
+    LabAccount(1002, "globex", "Organization", 502, ("reactor",)),
+    LabAccount(1003, "marvin", "User", 503, ("dotfiles",)),
+)
+POOLS = (
+    LabPool("small", ("self-hosted", "linux", "small"), 14),
+    LabPool("large", ("self-hosted", "linux", "large"), 6, cpu="4", memory="8Gi"),
+)
+
+
+def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabPool]) -> None:
+    """Install the RunnerPool kind and create the namespace and the pools that are not there."""
+    apply_crd(kube)
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    with contextlib.suppress(Conflict):
+        kube.request("POST", "/api/v1/namespaces", body=body)
+    for pool in pools:
+        with contextlib.suppress(Conflict):
+            create_pool(kube, namespace=namespace, name=pool.name, spec=spec_of(pool))
+
+
+def spec_of(pool: LabPool) -> dict[str, object]:
+    """Return the `spec` of a pool."""
+    return {
+        "image": RUNNER_IMAGE,
+        "runnerLabels": list(pool.labels),
+        "replicas": pool.replicas,
+        "resources": {"cpu": pool.cpu, "memory": pool.memory},
+        **({} if pool.autoscaling is None else {"autoscaling": dict(pool.autoscaling)}),
+        **pool.spec,
+    }
+
+
+def add_accounts(github_url: str, accounts: Sequence[LabAccount]) -> None:
+    """Install the App on the accounts of the lab's GitHub."""
+    for account in accounts:
+        repositories = [
+            {"id": account.id * 100 + number, "name": name} for number, name in enumerate(account.repositories)
+        ]
+        body = {
+            "id": account.id,
+            "login": account.login,
+            "type": account.type,
+            "installation_id": account.installation_id,
+            "repositories": repositories,
+        }
+        pull(github_url, "POST", "/accounts", body)
+
+
+def main() -> None:
+    """Read the arguments and put everything in place."""
+    parser = argparse.ArgumentParser(prog="ostler-lab setup", description=__doc__)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
+    arguments = parser.parse_args()
+    kube = make_client(kubeconfig=str(arguments.kubeconfig))
+    try:
+        put_pools_in_place(kube, namespace=arguments.namespace, pools=POOLS)
+    finally:
+        kube.close()
+    add_accounts(arguments.github_url, ACCOUNTS)
+    pools = ", ".join(f"{pool.name} ({pool.replicas} Pods)" for pool in POOLS)
+    sys.stdout.write(f"in {arguments.namespace}: {pools}; accounts: {', '.join(each.login for each in ACCOUNTS)}\n")
+
+
+if __name__ == "__main__":
+    main()

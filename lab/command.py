@@ -1,0 +1,109 @@
+"""The `ostler-lab` command: the demo, chaos runs, the programs of Compose's profile `lab`, and builds of Go programs.
+
+It is a command of its own so that a production image has no `lab`, and with it no switch that sabotages a run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ostler.errors import ConfigurationError, OstlerError
+
+PROGRAMS = {
+    "chaos": ("lab.chaos.__main__", "Break everything while jobs run, and judge the run."),
+    "environment": ("lab.environment", "Print the values that Compose needs for its profile `lab`, with fresh keys."),
+    "github": ("lab.github.__main__", "Serve the lab's GitHub."),
+    "apiserver": ("lab.embedded", "Write keys and a kubeconfig, then serve the lab's API server."),
+    "setup": ("lab.bootstrap", "Put the RunnerPool kind, two pools and three accounts in place, once."),
+    "kubelet": ("lab.kubelet.__main__", "Run the Pods of a namespace as a node."),
+    "traffic": ("lab.traffic", "Send jobs and wait until each completed exactly once."),
+}
+"""Programs with a parser of their own: the module whose `main` runs, and the line that `--help` shows."""
+
+BUILT = {
+    "control-plane": (
+        "lab.control_plane_build",
+        "Build kube-apiserver, kube-controller-manager and etcd (about five minutes, once).",
+    ),
+    "helm": ("lab.helm", "Build Helm for the tests of the chart, once."),
+    "kubectl": ("lab.kubectl", "Build kubectl for the test of the docs, once."),
+    "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for the slow tests of Redis and Postgres, once."),
+}
+"""Programs built from Go modules: the module whose `build` builds one, and the line that `--help` shows."""
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+app = typer.Typer(
+    name="ostler-lab",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _describe() -> None:
+    """Runs the whole of Ostler on one machine, against a GitHub, a cluster and a node of its own."""
+
+
+@app.command()
+def demo(
+    jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
+    cluster: Annotated[
+        str, typer.Option(help="`embedded`: the lab's own API server; `real`: a kube-apiserver on this machine")
+    ] = "embedded",
+    seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
+    logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
+) -> None:
+    """Run the whole system on this machine and real jobs through it."""
+    from lab.demo.run import run_demo
+
+    raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))
+
+
+def _program(name: str, module: str) -> Callable[[typer.Context], None]:
+    """Return a command that hands its arguments to a module's own parser."""
+
+    def run(context: typer.Context) -> None:
+        sys.argv = [f"ostler-lab {name}", *context.args]
+        raise typer.Exit(import_module(module).main() or 0)
+
+    return run
+
+
+def _builder(name: str, module: str) -> Callable[[], None]:
+    """Return a command that builds a program where it is not cached, and says where it is."""
+
+    def run() -> None:
+        from lab.processes import StartError
+
+        try:
+            path = import_module(module).build(typer.echo)
+        except StartError as error:
+            raise OstlerError(str(error)) from error
+        typer.echo(f"{name}: {path}")
+
+    return run
+
+
+for _name, (_module, _line) in PROGRAMS.items():
+    app.command(_name, help=_line, context_settings=_PASS_ON)(_program(_name, _module))
+for _name, (_module, _line) in BUILT.items():
+    app.command(_name, help=_line)(_builder(_name, _module))
+
+
+def main() -> None:
+    """Run the command. Exit status 2 is a wrong use, 1 anything else that failed, 130 Ctrl-C."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OstlerError as error:
+        sys.stderr.writelines(f"ostler-lab: {line}\n" for line in str(error).splitlines())
+        sys.exit(2 if isinstance(error, ConfigurationError) else 1)

@@ -1,0 +1,216 @@
+"""`ostler-lab demo`: the whole system on this machine, real jobs through it, and an honest verdict.
+
+The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows; only the times
+and the numbers of remaps and repairs that are shown beside it come from Ostler.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from sqlalchemy import create_engine
+from urllib3.exceptions import HTTPError
+
+from lab.bootstrap import ACCOUNTS, POOLS
+from lab.control_plane import ControlPlaneUnavailable
+from lab.control_plane_build import binaries
+from lab.demo.folder import folder_of_run, remove_killed, running_in
+from lab.demo.report import figures_of, report
+from lab.demo.supervisor import Supervisor
+from lab.demo.view import View
+from lab.demo.where import show_where
+from lab.processes import StartError
+from lab.system import CLUSTERS, Options, System, read_log
+from lab.traffic import Traffic
+from lab.verdict import judge
+from ostler.errors import ConfigurationError
+
+WAVE = 40
+"""Jobs that are sent at once at most, so that queues form and drain."""
+
+WORKERS = 2
+"""Worker processes: one that is killed leaves another."""
+
+LONGEST = 900.0
+"""Seconds after which a demo that does not end is a failure."""
+
+STALLED = 90.0
+"""Seconds without a job's end after which a demo is a failure too; its jobs take 2.5 at most."""
+
+EVERY = 0.3
+"""Seconds between two checks."""
+
+QUIET_EVERY = 5.0
+"""Seconds between two lines where there is no terminal."""
+
+INTERRUPTED = 130
+"""What a shell expects of a command that Ctrl-C ended."""
+
+
+def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = None) -> int:
+    """Run the demo and return its exit status: 0 only if every job completed exactly once.
+
+    `logs` is a folder that keeps what the processes wrote; without it only a run that failed leaves one.
+    """
+    _check_cluster(cluster)
+    console = Console()
+    stop = threading.Event()
+
+    starting = True
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal starting
+        stop.set()
+        if starting:
+            starting = False  # a second Ctrl-C must not cut the stopping short
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    folder = folder_of_run(logs)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        seconds = f"[dim]{time.monotonic() - began:5.1f} s[/dim]"
+        console.print(f"{seconds}  {escape(line)}", highlight=False, soft_wrap=True)
+
+    try:
+        _tidy_up(say)
+        if cluster == "real":
+            binaries(say)
+        system = System(folder, Options(seed=seed, workers=WORKERS, own_identities=False), say=say, cluster=cluster)
+        with running_in(folder, store=system.postgres.socket), system:
+            system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
+            starting = False
+            system.start_flower()
+            say("Pods are warm; sending jobs")
+            status = _drive(system, console, jobs=jobs, seed=seed, stop=stop, say=say)
+    except (ControlPlaneUnavailable, StartError) as error:
+        console.print(f"[red]ostler-lab demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        status = 1
+    except KeyboardInterrupt:
+        say("stopped while it started; nothing is left running")
+        status = INTERRUPTED
+    else:
+        say("stopped; nothing is left running")
+    if status not in {0, INTERRUPTED} or logs is not None:
+        console.print(f"the logs of this run are in {folder}", highlight=False, soft_wrap=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _tidy_up(say: Callable[[str], None]) -> None:
+    if killed := remove_killed():
+        say(f"removed what {killed} killed demo{'s' if killed > 1 else ''} left behind")
+
+
+def _check_cluster(name: str) -> None:
+    """Raise `ConfigurationError` for a cluster that a demo cannot run on."""
+    if name == "kubeconfig":
+        raise ConfigurationError(
+            "--cluster: the demo cannot use the cluster of your kubeconfig yet: its Pods could not reach this machine; "
+            f"take one of {', '.join(CLUSTERS)}"
+        )
+    if name not in CLUSTERS:
+        raise ConfigurationError(f"--cluster: found {name!r}; there are {', '.join(CLUSTERS)}")
+
+
+def _drive(
+    system: System, console: Console, *, jobs: int | None, seed: int, stop: threading.Event, say: Callable[[str], None]
+) -> int:
+    """Send jobs and show what happens until all are over, the time is up, or Ctrl-C."""
+    engine = create_engine(system.postgres.url("ostler"))
+    try:
+        show_where(system, engine, console)
+        run = _Run(system, View(engine), jobs=jobs, seed=seed, say=say)
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            problem = run.play(live, console, stop=stop)
+        if stop.is_set():
+            say("stopping; a worker in the middle of a step is given up to half a minute")
+        if jobs is None:
+            return 0
+        if problem:
+            say(problem)
+        elif not stop.is_set():
+            _settle(system)
+        verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
+        figures = figures_of(engine, system, restarts=run.supervisor.restarts)
+        return report(console, verdict, figures, jobs=jobs, interrupted=stop.is_set())
+    finally:
+        engine.dispose()
+
+
+class _Run:
+    """The jobs that are sent, and how far they are at GitHub."""
+
+    def __init__(self, system: System, view: View, *, jobs: int | None, seed: int, say: Callable[[str], None]) -> None:
+        self.supervisor = Supervisor(system, say)
+        self._system = system
+        self._say = say
+        self._view = view
+        self._jobs = jobs
+        self._traffic = Traffic(ACCOUNTS, POOLS, seed=seed)
+        self._sent = 0
+
+    def play(self, live: Live, console: Console, *, stop: threading.Event) -> str | None:
+        """Send and show until every job is over or Ctrl-C; return why it ended early, if it did."""
+        began = moved_at = shown_at = time.monotonic()
+        completed = -1
+        while not stop.is_set():
+            self.supervisor.check()
+            try:
+                states = Counter(self._system.lab("GET", "/stats")["jobs"])
+                open_jobs = sum(count for state, count in states.items() if state != "completed")
+                self._send_more(open_jobs)
+            except HTTPError:  # the lab's GitHub ended, which the next check reports, or is slow
+                stop.wait(EVERY)
+                continue
+            now = time.monotonic()
+            if console.is_terminal:
+                live.update(self._view.render(header=self._header(now - began), size=console.size), refresh=True)
+            elif now - shown_at > QUIET_EVERY:
+                shown_at = now
+                self._say(f"sent {self._sent}   {self._view.line()}")
+            if self._sent == self._jobs and open_jobs == 0 and states["completed"] >= self._jobs:
+                return None
+            if states["completed"] != completed:
+                completed, moved_at = states["completed"], now
+            if self._jobs is not None and now > min(began + LONGEST, moved_at + STALLED):
+                return f"giving up: {open_jobs} jobs are not over"
+            stop.wait(EVERY)
+        return None
+
+    def _send_more(self, open_jobs: int) -> None:
+        left = WAVE if self._jobs is None else self._jobs - self._sent
+        while open_jobs < WAVE // 2 and left > 0:
+            run = self._traffic.run(most=left)
+            self._system.lab("POST", "/jobs", run)
+            self._sent += len(run)
+            open_jobs += len(run)
+            left -= len(run)
+
+    def _header(self, seconds: float) -> str:
+        of = "" if self._jobs is None else f" of {self._jobs}"
+        end = "" if self._jobs is not None else "   Ctrl-C ends it"
+        return f"{seconds:4.0f} s   sent {self._sent}{of} jobs{end}"
+
+
+def _settle(system: System) -> None:
+    """Give the last webhooks and Pods a moment to end, so that the logs are whole."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        stats = system.lab("GET", "/stats")
+        if stats["webhooks_in_flight"] == 0 and not stats["runners"].get("busy"):
+            return
+        time.sleep(0.2)

@@ -1,0 +1,77 @@
+"""Events of GitHub's webhooks, as every floor reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowJobEvent:
+    """One `workflow_job` webhook; every value fits the tables. Times are in UTC.
+
+    `action`, `status` and `conclusion` are GitHub's words. GitHub may send new ones.
+    """
+
+    action: str
+    job_id: int
+    run_id: int
+    run_attempt: int
+    name: str
+    workflow_name: str | None
+    status: str
+    conclusion: str | None
+    labels: tuple[str, ...]
+    runner_name: str | None
+    runner_id: int | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    head_branch: str | None
+    repository: str
+    repository_id: int
+    owner_id: int
+    owner_login: str
+    owner_type: Literal["Organization", "User"]
+    installation_id: int | None
+    public: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallationEvent:
+    """One `installation` webhook: the App was installed, removed, suspended or let in again at an owner.
+
+    `at`: GitHub's time of the installation's last change, which this is, if it says.
+    """
+
+    action: str
+    installation_id: int
+    owner_id: int
+    owner_login: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRenamed:
+    """An organisation or user has another login: `organization` or `installation_target`, action `renamed`."""
+
+    action: str
+    owner_id: int
+    former: str
+    login: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRenamed:
+    """A repository has another name (`repository`, action `renamed`); `full_name` is `owner/name` of now.
+
+    `at`: GitHub's time of its last change, which this is, if it says.
+    """
+
+    action: str
+    owner_id: int
+    repository_id: int
+    former: str
+    full_name: str
+    at: datetime | None

@@ -1,0 +1,48 @@
+"""Functions of `models`, each run in a transaction of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from models.db.engine import transaction
+from ostler.clock import utcnow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _BeginTime(datetime):
+    """Type of `NOW`: it has no time zone, so comparing it with a time raises TypeError."""
+
+
+NOW: Final[datetime] = _BeginTime(1, 1, 1)
+"""Stands for the time at which a transaction begins, as the argument `now` of `Transactions.transaction`.
+
+The clock is read once the connection is there and again in each retry, because leases are granted from that time. A
+time taken by the caller would be older by the wait for a connection and by the attempts before.
+"""
+
+
+class Transactions:
+    """Runs functions in transactions on `engine`. `tasks.worker.runtime.Runtime` derives from it."""
+
+    engine: Engine
+
+    def transaction(self, function: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `function` returns for a connection and these arguments, in one transaction.
+
+        The arguments are evaluated once, and `now=NOW` once for each attempt. Retries and raises as
+        `models.db.engine.transaction` does.
+        """
+        is_dated = kwargs.get("now") is NOW
+
+        def body(db: Connection) -> T:
+            if is_dated:
+                kwargs["now"] = utcnow()
+            return function(db, *args, **kwargs)
+
+        return transaction(self.engine, body)

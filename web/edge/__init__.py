@@ -1,0 +1,1 @@
+"""The edge: ports, TLS, and bounds on clients that have proven nothing."""

@@ -1,0 +1,125 @@
+"""Ports of `ostler web` and the paths that each serves.
+
+| port | setting | what is served | who should reach it |
+| --- | --- | --- | --- |
+| public | `OSTLER_WEB_PORT` | webhooks, API | GitHub, people |
+| polls | `OSTLER_WEB_POLLS_PORT` | the runners' polls | runner Pods that have no job yet |
+| polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same, where there is a certificate | the same |
+| private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |
+
+Settings that name the same port share it, and it serves what each of them would; the port with TLS is its own.
+Whatever a port does not serve is 404 there, as a path that does not exist.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ostler.settings import Settings
+from web.edge.connections import Connections
+
+POLL_PATH = "/runners/v1/dispatch"
+_PRIVATE_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})
+
+
+class Audience(StrEnum):
+    """The clients that a path serves."""
+
+    PUBLIC = "public"
+    POLLS = "polls"
+    PRIVATE = "private"
+
+
+MOST_CONNECTIONS: Mapping[Audience, int] = {Audience.PUBLIC: 1_000, Audience.POLLS: 5_000, Audience.PRIVATE: 200}
+"""Connections of a port that hold no verified poll. Polls of a whole fleet come at once when `web` starts."""
+
+_PART_OF_FILES = 4
+"""The unproven connections of one port may use one open file in four."""
+
+
+def audience_of(path: str) -> Audience:
+    """Return the audience of a path; one that does not exist is for the public."""
+    if path == POLL_PATH:
+        return Audience.POLLS
+    return Audience.PRIVATE if path in _PRIVATE_PATHS else Audience.PUBLIC
+
+
+def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
+    """Return which ports to listen on without TLS, and what each serves; port 0 is any free one."""
+    serves: dict[int, set[Audience]] = {}
+    for port, audience in (
+        (settings.web_port, Audience.PUBLIC),
+        (settings.web_polls_port, Audience.POLLS),
+        (settings.web_private_port, Audience.PRIVATE),
+    ):
+        if audience is not Audience.POLLS or settings.web_plain_polls:
+            serves.setdefault(port, set()).add(audience)
+    if settings.web_public_polls:
+        serves[settings.web_port].add(Audience.POLLS)
+    return {port: frozenset(audiences) for port, audiences in serves.items()}
+
+
+@dataclass
+class Ports:
+    """The ports that a process listens on. `caps` has the unproven connections of each."""
+
+    serves: dict[int, frozenset[Audience]] = field(default_factory=dict)
+    caps: dict[int, Connections] = field(default_factory=dict)
+    tls: int | None = None
+    """The port with TLS, where there is one."""
+
+    def bind(self, host: str, ports: Mapping[int, Iterable[Audience]]) -> list[socket.socket]:
+        """Return a bound socket for each port, which does not listen yet. Raises OSError for a port that is taken."""
+        sockets: list[socket.socket] = []
+        try:
+            for port, audiences in ports.items():
+                sockets.append(_bound(host, port))
+                self._serve(sockets[-1], audiences)
+        except BaseException:
+            for each in sockets:
+                each.close()
+            raise
+        return sockets
+
+    def bind_tls(self, host: str, port: int) -> socket.socket:
+        """Return a bound socket for polls by TLS, which does not listen yet. Raises OSError when the port is taken."""
+        found = _bound(host, port)
+        self.tls = self._serve(found, (Audience.POLLS,))
+        return found
+
+    def _serve(self, bound: socket.socket, audiences: Iterable[Audience]) -> int:
+        port: int = bound.getsockname()[1]
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.serves[port] = frozenset(audiences)
+        most = max(MOST_CONNECTIONS[each] for each in audiences)
+        self.caps[port] = Connections(min(most, max(1, files // _PART_OF_FILES)))
+        return port
+
+    def refuses(self, port: int | None, path: str) -> bool:
+        """Return whether a path is not served on a port; None is an application without a server, which serves all."""
+        return port is not None and audience_of(path) not in self.serves.get(port, ())
+
+    def of(self, audience: Audience) -> int:
+        """Return a port that serves this audience, one of its own where there is one. Raises KeyError."""
+        found = [port for port, audiences in self.serves.items() if audience in audiences]
+        if not found:
+            raise KeyError(audience)
+        return min(found, key=lambda port: len(self.serves[port]))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise OSError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return found

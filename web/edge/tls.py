@@ -1,0 +1,224 @@
+"""TLS of the port for polls: the certificate in force, and the way of a connection from its accept to the first byte.
+
+The certificate and its key are files, which the kubelet or cert-manager replaces. They are read again when they change;
+connections that were made before keep the certificate that they began with, so no held poll is cut. Files that do not
+fit each other (one of two was written) are logged and left: the certificate before stays in force.
+
+A client that never ends its handshake has proven nothing. It counts in the cap of its port from the accept on, as a
+client without TLS does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from ostler.errors import ConfigurationError
+from ostler.logging import get_logger
+from web.edge.connections import Connections
+from web.edge.refused_log import RefusedLog
+
+LOOK_EVERY = 10.0
+"""Seconds between two checks of the files. The kubelet brings a changed Secret within a minute or two."""
+
+HANDSHAKE_WITHIN = 10.0
+"""Seconds from the accept to the end of the handshake."""
+
+SHUTDOWN_WITHIN = 5.0
+"""Seconds in which a client must take its leave after the last answer."""
+
+_PAUSE = 0.1
+"""Seconds after a connection that could not be taken."""
+
+_CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
+
+_M_MMAP_THRESHOLD = -3
+_OWN_PAGES_FROM = 128 * 1024
+"""Bytes; a buffer of this size or more is mapped separately. Unless it is set, glibc raises its initial value."""
+
+log = get_logger(__name__)
+_failed = RefusedLog(log, "tls.handshake_failed")
+_refused = RefusedLog(log, "tls.not_accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    files: tuple[bytes, bytes]
+    context: ssl.SSLContext
+    ends_at: datetime
+
+
+def keep_large_buffers_apart() -> bool:
+    """Have glibc map each large buffer separately; return whether it does. Other C libraries are left as they are.
+
+    uvloop allocates 256 KiB for each connection with TLS, and a poll touches two or three pages of it. By default glibc
+    maps such a buffer only until the first one is freed. Later buffers are cut from the heap, among pages that earlier
+    objects have touched, so a held poll takes more memory.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_FROM) == 1
+
+
+class Certificate:
+    """The certificate in force. Raises ConfigurationError when it is made with files that do not do."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._paths = (Path(certificate), Path(key))
+        self._told: str | None = None
+        self._loaded = self._load(self._read())
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What a connection that comes now is served with."""
+        return self._loaded.context
+
+    @property
+    def ends_at(self) -> datetime:
+        """When the certificate in force ends."""
+        return self._loaded.ends_at
+
+    def check(self) -> bool:
+        """Put the files in force where they have changed; return whether they did."""
+        try:
+            files = self._read()
+            changed = files != self._loaded.files
+            if changed:
+                self._loaded = self._load(files)
+        except ConfigurationError as error:
+            if self._told != str(error):
+                self._told = str(error)
+                log.warning("tls.certificate_not_read", error=str(error), ends_at=self.ends_at.isoformat())
+            return False
+        self._told = None
+        if changed:
+            log.info("tls.certificate_read", ends_at=self.ends_at.isoformat())
+        return changed
+
+    async def keep(self) -> None:
+        """Look for ever; files that no check expected are logged, and the certificate before stays in force."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                self.check()
+            except Exception:
+                log.exception("tls.look_failed", ends_at=self.ends_at.isoformat())
+
+    def _read(self) -> tuple[bytes, bytes]:
+        found: list[bytes] = []
+        for path, variable in zip(self._paths, (_CERTIFICATE, _KEY), strict=True):
+            try:
+                found.append(path.read_bytes())
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{variable}: cannot read {path}: {error.strerror}; must be a file in PEM"
+                ) from None
+        return found[0], found[1]
+
+    def _load(self, files: tuple[bytes, bytes]) -> _Loaded:
+        try:
+            ends_at = x509.load_pem_x509_certificate(files[0]).not_valid_after_utc
+        except ValueError:
+            raise ConfigurationError(f"{_CERTIFICATE}: {self._paths[0]} has no certificate; must be in PEM") from None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Each poll is a new process of curl, which resumes nothing. A ticket would be made, sent and kept for nobody.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(*self._paths, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or str(error)
+            raise ConfigurationError(
+                f"{_KEY}: {self._paths[1]} is not the key of the certificate in {self._paths[0]} ({reason}); "
+                "must be that key in PEM, without a password"
+            ) from None
+        if self._read() != files:
+            raise ConfigurationError(f"{_CERTIFICATE}: {self._paths[0]} is being replaced; it is read again soon")
+        return _Loaded(files, context, ends_at)
+
+
+class Gate:
+    """The listener: takes connections of a socket, and makes each the protocol of `make` once its handshake is done."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        certificate: Certificate,
+        *,
+        connections: Connections,
+        make: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._listening = listening
+        self._certificate = certificate
+        self._connections = connections
+        self._make = make
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self, *, backlog: int) -> None:
+        """Listen."""
+        self._listening.setblocking(False)  # noqa: FBT003  its only form
+        self._listening.listen(backlog)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    async def stop(self) -> None:
+        """Take no more connections, and end those without a handshake; the others are their protocols' own."""
+        tasks = [*self._handshakes, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listening.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listening)
+            except OSError as error:  # no file is free, or the client has left
+                _refused.add(reason=error.strerror)
+                await asyncio.sleep(_PAUSE)
+                continue
+            task = loop.create_task(self._handshake(accepted))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _handshake(self, accepted: socket.socket) -> None:
+        waiting = _Handshake()
+        self._connections.waits(waiting)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make,
+                accepted,
+                ssl=self._certificate.context,
+                ssl_handshake_timeout=HANDSHAKE_WITHIN,
+                ssl_shutdown_timeout=SHUTDOWN_WITHIN,
+            )
+        except OSError as error:  # ssl.SSLError and TimeoutError are
+            _failed.add(reason=getattr(error, "reason", None) or type(error).__name__)
+        finally:
+            self._connections.forget(waiting)
+
+
+class _Handshake:
+    """A connection in the cap of its port while its handshake lasts."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+
+    def drop(self) -> None:
+        """Abort the connection."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
