@@ -23,6 +23,7 @@ from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report
 from tasks.sweeps.finished_jobs import finished_jobs
 from tests.integration.restore.conftest import Stage, StubGitHub
+from tests.integration.tasks.listing import job_seen
 from tests.timed import changed
 
 MERGE = "application/merge-patch+json"
@@ -47,19 +48,7 @@ class Crowd(StubGitHub):
 
     def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
         status, conclusion = self.jobs.get(job_id, ("queued", None))
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=status,
-            conclusion=conclusion,
-            labels=(),
-            runner_id=None,
-            runner_name=None,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, status, conclusion)
 
 
 @dataclass

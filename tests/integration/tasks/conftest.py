@@ -37,7 +37,7 @@ from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tasks.worker.transactions import Transactions
 from tests.database import Database
-from tests.integration.tasks.listing import Listing, home_of
+from tests.integration.tasks.listing import Listing, home_of, job_seen
 from tests.rows import insert_pool, run_sql
 from tests.timed import changed
 
@@ -452,19 +452,7 @@ class StubGitHub:
         if self.job is None:
             return None
         status, conclusion, runner = self.job
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=status,
-            conclusion=conclusion,
-            labels=(),
-            runner_id=None,
-            runner_name=runner,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, status, conclusion, runner=runner)
 
     def get_run(self, *, run_id: int, **_: Any) -> RunSeen:
         """Return the run."""

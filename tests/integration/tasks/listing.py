@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.pages import ListPage
 from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import Home
@@ -182,4 +183,28 @@ def job(
         owner_login="acme",
         owner_type="Organization",
         installation_id=501,
+    )
+
+
+def job_seen(
+    job_id: int,
+    status: str,
+    conclusion: str | None = None,
+    *,
+    runner: str | None = None,
+    labels: tuple[str, ...] = (),
+) -> JobSeen:
+    """Return a job of run 1 as GitHub shows it by its id."""
+    return JobSeen(
+        id=job_id,
+        run_id=1,
+        run_attempt=1,
+        status=status,
+        conclusion=conclusion,
+        labels=labels,
+        runner_id=None,
+        runner_name=runner,
+        created_at=None,
+        started_at=None,
+        completed_at=None,
     )

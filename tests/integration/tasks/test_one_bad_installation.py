@@ -17,6 +17,7 @@ from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.listing import job_seen
 
 GOOD = 501
 HANGS, FAILS = 10.0, 0.2
@@ -63,19 +64,7 @@ class PartlyAway:
     def get_job(self, *, installation_id: int, job_id: int, policy: RetryPolicy, **_: Any) -> JobSeen | None:
         """Return a job that is over."""
         self._answer(installation_id, policy)
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status="completed",
-            conclusion="success",
-            labels=(),
-            runner_id=None,
-            runner_name=None,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, "completed", "success")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimi
 from rules.claims.fairness import Budget
 from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tests.integration.tasks.conftest import Stage, run_seen
+from tests.integration.tasks.listing import job_seen
 
 
 @dataclass
@@ -62,19 +63,7 @@ class StubGitHub:
         if said is None:
             return None
         status, _, conclusion = said.partition("/")
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=status,
-            conclusion=conclusion or None,
-            labels=(),
-            runner_id=None,
-            runner_name=None,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, status, conclusion or None)
 
     def get_run(self, *, run_id: int, repository: str | int, policy: Any, **_: Any) -> RunSeen:
         """Return the run of all jobs."""
