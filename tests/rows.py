@@ -1,4 +1,4 @@
-"""Rows of Ostler's database that tests of every kind insert and read."""
+"""Rows of Ostler's database that tests of every kind insert and read, and what the mirror writes into them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Row, func, insert, text
 
+from models.pools.pool_mirror import PoolFacts
 from models.schema import metadata
 
 
@@ -38,3 +39,24 @@ def insert_pool(engine: Engine, name: str = "small", **columns: Any) -> int:
     }
     with engine.begin() as db:
         return int(db.execute(insert(table).values(row).returning(table.c.id)).scalar_one())
+
+
+def pool_facts(name: str = "small", **changed: Any) -> PoolFacts:
+    """Return a pool as the reconciler observes it; `changed` replace the defaults or add to them."""
+    facts: dict[str, Any] = {
+        "uid": "pool-1",
+        "namespace": "runners",
+        "name": name,
+        "image": "image",
+        "labels": ("linux",),
+        "runner_group_id": 1,
+        "vcpu": 2000,
+        "memory": 4096,
+        "replicas": 2,
+        "allowed_accounts": (),
+        "allowed_repositories": (),
+        "routing_priority": 0,
+        "template_hash": "hash",
+        "draining": False,
+    }
+    return PoolFacts(**(facts | changed))

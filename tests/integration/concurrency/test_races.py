@@ -19,13 +19,13 @@ from sqlalchemy.exc import IntegrityError
 from models.claims import matching, releases
 from models.db.engine import transaction
 from models.pools import pool_mirror
-from models.pools.pool_mirror import PoolFacts
 from models.routing.usage import usage_of
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, waiting_for_locks
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
+from tests.rows import pool_facts
 from tests.waiting import eventually
 
 MATCHERS = 8
@@ -252,22 +252,7 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
     assert purposes == ["job" if winner == "the job claim" else "retire"]
 
 
-NEW_POOL = PoolFacts(
-    uid="pool-1",
-    namespace="runners",
-    name="small",
-    image="image",
-    labels=("linux",),
-    runner_group_id=1,
-    vcpu=2000,
-    memory=4096,
-    replicas=2,
-    allowed_accounts=(),
-    allowed_repositories=(),
-    routing_priority=0,
-    template_hash="hash",
-    draining=False,
-)
+NEW_POOL = pool_facts()
 
 
 @pytest.mark.parametrize(

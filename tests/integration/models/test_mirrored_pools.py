@@ -13,24 +13,9 @@ from models.pools import pool_mirror
 from models.pools.pool_mirror import PoolFacts
 from ostler.clock import utcnow
 from tests.database import Database
+from tests.rows import pool_facts
 
-POOL = PoolFacts(
-    uid="u",
-    namespace="n",
-    name="small",
-    image="i",
-    labels=("x",),
-    runner_group_id=1,
-    vcpu=1000,
-    memory=1024,
-    replicas=3,
-    allowed_accounts=(),
-    allowed_repositories=(),
-    routing_priority=0,
-    template_hash="h",
-    draining=False,
-    generation=7,
-)
+POOL = pool_facts(replicas=3, generation=7)
 
 
 def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:

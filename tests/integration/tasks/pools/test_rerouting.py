@@ -25,24 +25,9 @@ from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
+from tests.rows import pool_facts
 
-POOL = PoolFacts(
-    uid="pool-1",
-    namespace="runners",
-    name="small",
-    image="image",
-    labels=("linux",),
-    runner_group_id=1,
-    vcpu=2000,
-    memory=4096,
-    replicas=2,
-    allowed_accounts=(),
-    allowed_repositories=(),
-    routing_priority=0,
-    template_hash="hash",
-    draining=False,
-    autoscaled=True,
-)
+POOL = pool_facts(autoscaled=True)
 CHANGES = {
     "other labels": replace(POOL, labels=("windows",)),
     "other accounts": replace(POOL, allowed_accounts=(999,)),
