@@ -65,9 +65,7 @@ CLEAN = (
     "web/edge/*.py",
     "web/process/*.py",
     "poller/__init__.py",
-    "lab/command.py",
-    "tests/distributions.py",
-    "tests/integration/test_distributions.py",
-    "tests/prose/*.py",
-    "tests/unit/test_*.py",
+    "tests/**/*.py",
+    "lab/**/*.py",
+    "benchmarks/**/*.py",
 )

@@ -20,6 +20,7 @@ from rules.routing.scopes import Scope
 from tasks.claims import mint as module
 from tasks.claims.mint import COMMIT, mint
 from tests.integration.tasks.conftest import Stage
+from tests.rows import insert_pool
 
 MINT_LEASE = allowed("lease_mint").seconds
 
@@ -75,14 +76,7 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> SlowGitHub:
 
 def claimed(stage: Stage) -> int:
     stage.pool(replicas=1)
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('u', :namespace, 'small', 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """,
-        namespace=stage.namespace,
-    )
+    insert_pool(stage.rt.engine, namespace=stage.namespace)
     stage.rows(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -126,7 +120,7 @@ def test_a_runner_of_a_repository_is_made_by_its_id(stage: Stage, github: SlowGi
     assert github.paths == ["/repositories/11"]
 
 
-def test_the_look_up_of_an_older_attempt_takes_its_time_from_the_same_lease(stage: Stage, github: SlowGitHub) -> None:
+def test_lookup_of_an_older_attempt_takes_its_time_from_the_same_lease(stage: Stage, github: SlowGitHub) -> None:
     claim_id = claimed(stage)
     stage.rows(
         "INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at) VALUES (:id, 'old', 'open', now())",

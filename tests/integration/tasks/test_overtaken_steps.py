@@ -1,4 +1,4 @@
-"""Steps that were paused beyond their lease: their late ends change nothing of what came after them (law L6)."""
+"""Steps that were paused beyond their lease: their late ends change nothing that came after them (law L6)."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: p
     )
 
 
-def test_late_jit_is_deregistered_when_a_doubled_mint_of_its_chain_has_opened_another_attempt(
+def test_late_jit_is_deregistered_when_a_doubled_mint_opened_another_attempt(
     clusterless: Stage, github: PausingGitHub
 ) -> None:
     """The broker doubles a mint that is paused. The second one finds no runner of its name, and asks for another."""

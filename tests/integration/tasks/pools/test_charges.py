@@ -63,7 +63,7 @@ def test_each_pod_is_charged_to_the_account_of_its_own_latest_claim(stage: Stage
     assert [tuple(row) for row in rows] == [(one, 1, 2000, 4096), (other, 2, 500, 512)]
 
 
-def test_a_pod_row_that_is_locked_is_charged_by_the_next_look(stage: Stage, lingers: str) -> None:
+def test_locked_pod_row_is_charged_by_the_next_reconcile(stage: Stage, lingers: str) -> None:
     stage.rows("UPDATE runner_pods SET charged_account_id = NULL")
     with stage.rt.engine.begin() as holder:
         holder.execute(text("SELECT FROM runner_pods WHERE name = :name FOR NO KEY UPDATE"), {"name": lingers})

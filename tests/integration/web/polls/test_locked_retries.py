@@ -10,8 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from models.tables import offers
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.integration.web.polls.test_stop import open_poll
+from tests.waiting import eventually
 from web.runners import offering
 
 INSERT = """
