@@ -1,8 +1,8 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes a state. The
-kill-point test derives its halting points from `TRANSITIONS`. So a step that is not in the table cannot be committed,
-and a step in the table is tested by killing the process on both sides of its commit.
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes a state.
+The kill-point test derives its halting points from `TRANSITIONS`. So a step that is not in the table cannot be
+committed, and a step in the table is tested by killing the process on both sides of its commit.
 """
 
 from __future__ import annotations
