@@ -1,7 +1,7 @@
-"""What a job costs in CPU, by process, and how many a second the whole demo sustains, on each kind of cluster.
+"""CPU cost of a job by process, and the jobs per second that the whole demo sustains, on each kind of cluster.
 
 Everything runs: the cluster, the lab's GitHub and kubelet, every process of Ostler. As many jobs are kept open as keep
-every Pod at work; nothing is idle, so the machine is the limit, shared by what is measured and what is not.
+every Pod at work; nothing is idle. The machine is the limit, and the measured processes share it with the others.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Driver:
         self._sent = 0
 
     def drive(self, seconds: float) -> tuple[int, int]:
-        """Send for so long; return how many jobs were completed meanwhile, and how many calls GitHub took."""
+        """Send for `seconds`; return how many jobs were completed meanwhile, and how many calls GitHub took."""
         end = time.monotonic() + seconds
         first = self._look()
         while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""What bad fleets cost their healthy neighbours: queued → JIT beside pools that fail, and beside as many idle Pods.
+"""Cost of bad fleets for healthy neighbours: queued → JIT beside pools that fail, and beside as many idle Pods.
 
 Pairs in turns on the embedded cluster with simulated Pods: the same jobs in the same two healthy pools, once beside the
 bad pools of `make chaos SCENARIO=fleets` with jobs of their own, once beside as many Pods that are well and idle. The
@@ -108,7 +108,7 @@ class _Load:
         self._sent = 0
 
     def drive(self, seconds: float) -> None:
-        """Send for so long."""
+        """Send for `seconds`."""
         began = time.monotonic()
         for turn in range(int(seconds * RATE)):
             time.sleep(max(0.0, began + turn / RATE - time.monotonic()))

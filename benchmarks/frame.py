@@ -1,4 +1,4 @@
-"""What a benchmark writes down: figures with every sample, the machine, the commit, and how busy others were.
+"""Result files of benchmarks: figures with every sample, the machine, the commit, and how busy others were.
 
 A figure is measured in rounds. A round has observations (one per request, say, or a single number) and remembers the
 load average around it and how much CPU processes outside this benchmark used meanwhile: so a noisy run is seen.

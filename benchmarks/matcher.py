@@ -43,7 +43,7 @@ COMMIT;
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell: so many queued jobs of so many accounts, claims per run at most.
+    """One cell: a number of queued jobs and accounts, and at most so many claims per run.
 
     `ending`: Pods that outlive their job and count in the accounts' budgets, beside those that are offered.
     """

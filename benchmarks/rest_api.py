@@ -1,4 +1,4 @@
-"""How long a list of the REST API takes at 100,000 jobs, and what metrics and the lists' indexes cost the intake.
+"""Time that the REST API takes for a list at 100,000 jobs, and cost of metrics and indexes for the intake.
 
 Run `python -m benchmarks.rest_api` in the project's folder. Everything runs on this machine: Postgres, the web process,
 the client. The costs are ratios of rounds that alternate in one run, so that a busy machine disturbs both sides alike.

@@ -18,7 +18,7 @@ from lab.control_plane import ControlPlane
 MAIN = "orphaned_stamps"
 OTHERS = ("missing_pods", "missing_stamps", "orphaned_service_accounts")
 _ORPHANS = 1000
-"""One Pod of so many is stalled."""
+"""Pods for each stalled one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the processes of a whole system used, by kind."""
+"""Resource usage of the processes of a whole system, by kind."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""A whole system on one machine, and what breaks it: the distribution `ostler-lab`. Nothing of Ostler imports it."""
+"""Laboratory that runs, and breaks, the whole system on one machine: the distribution `ostler-lab`.
+
+Nothing of Ostler imports it.
+"""

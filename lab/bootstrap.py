@@ -1,4 +1,4 @@
-"""What a lab begins with: the RunnerPool kind, a namespace and pools in the cluster, accounts at the lab's GitHub.
+"""Initial state of a lab: the RunnerPool kind, a namespace and pools in the cluster, accounts at the lab's GitHub.
 
 `ostler-lab setup` puts them in place once and ends; what is there already is left as it is.
 """

@@ -1,4 +1,4 @@
-"""Who may enter the lab's control plane, and how: tokens, keys, kubeconfigs."""
+"""Access to the lab's control plane: tokens, keys, kubeconfigs."""
 
 from __future__ import annotations
 

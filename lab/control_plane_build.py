@@ -25,7 +25,7 @@ PROGRAMS = tuple(_PACKAGES)
 
 
 class ControlPlaneUnavailable(OstlerError):
-    """The control plane cannot be had; the message is one line with what is missing and the cure."""
+    """The control plane cannot be had; the message is one line that names the missing part and the cure."""
 
 
 def cached() -> Path | None:

@@ -1,7 +1,8 @@
 """Definitions of other projects' kinds that the chart has objects of, as those projects publish them.
 
-KEDA's module has them as files. The Prometheus operator's module has the types, from which that project makes its own
-by `controller-gen`; the same is done here. All of it comes as Go modules and stays in the user's cache folder.
+KEDA's module has them as files. The Prometheus operator's module has the types, and that project makes its
+definitions from them by `controller-gen`; the same is done here. All of it comes as Go modules and stays in the user's
+cache folder.
 """
 
 from __future__ import annotations

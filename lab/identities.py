@@ -79,7 +79,7 @@ class Identities:
         return str(self._kube.request("POST", path, body=body)["status"]["token"])
 
     def kubeconfig(self, process: str, access: ClusterAccess, folder: Path) -> Path:
-        """Write a kubeconfig by which a process is itself, and return its path."""
+        """Write a kubeconfig with the identity of a process, and return its path."""
         path = folder / f"kubeconfig-{process}"
         write_kubeconfig(path, url=access.url, ca_file=access.ca_file, token=self.token(process))
         return path

@@ -1,4 +1,4 @@
-"""The laws of docs/laws.md, read back from what a run left: rows, events, Pods and the lab's own logs.
+"""The laws of docs/laws.md, read back from the remains of a run: rows, events, Pods and the lab's own logs.
 
 Pure apart from the two readers at the end: a `History` in, broken laws as sentences out. Time is never compared
 between two transactions; the order of events is, because an event is written by a transaction that had seen what it

@@ -2,7 +2,7 @@
 
 `lab/kubectl/go.mod` names it, at the version of the lab's API server; the build takes about a minute where the control
 plane was built, which needs most of the same packages. The module is not the control plane's own: another program in
-there would change the hash by which every machine knows its build.
+there would change the hash that identifies a build on every machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which programs of a running system have ended, and which of them can be started again."""
+"""Programs of a running system that have ended, and those of them that can be started again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IN_MEMORY = ("github", "kubernetes", "kubelet")
 
 
 def ended(system: System) -> Mapping[str, int]:
-    """Return, by name, the exit status of what has ended and can come back: the stores and Ostler's own processes."""
+    """Return, by name, the exit status of ended programs that can come back: the stores and Ostler's processes."""
     programs = {name: child for name, child in _programs(system).items() if name.partition("-")[0] not in IN_MEMORY}
     return {name: child.status for name, child in programs.items() if child.status is not None}
 

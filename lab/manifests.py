@@ -45,7 +45,7 @@ class Kinds:
         return self._client.request("POST", self.collection(manifest), query=query, body=manifest)
 
     def apply(self, manifest: Manifest) -> Json:
-        """Create an object, or patch the one of its name to what the manifest says, and return it."""
+        """Create an object, or patch the one of its name to the content of the manifest, and return it."""
         collection = self.collection(manifest)
         try:
             return self._client.request("POST", collection, body=manifest)

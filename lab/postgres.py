@@ -97,7 +97,7 @@ class Postgres:
     def start(self) -> None:
         """Make the data folder when there is none, start the server, and return when it answers.
 
-        Raises `StartError` with what Postgres said.
+        Raises `StartError` with the message of Postgres.
         """
         if not (self._data / "PG_VERSION").exists():
             made = subprocess.run(

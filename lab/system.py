@@ -238,7 +238,7 @@ class System:
         self._say("web answers; Pods start")
 
     def start_without_ostler(self) -> Mapping[str, str]:
-        """Start what Ostler stands between, and the kubelet, for whoever installs Ostler; return its settings for here.
+        """Start the services around Ostler and the kubelet for an installation of Ostler; return its settings for here.
 
         No pool is made, no definition, no table: that is the installation's.
         """

@@ -51,7 +51,7 @@ def judge(
     """Return the verdict on a run that is over.
 
     `expected_failures` are jobs that the run broke on purpose (a killed node), which may fail once;
-    `claimed` says for which job each runner was minted. With `allow_leftover_runners`, runners that are
+    `claimed` has the job that each runner was minted for. With `allow_leftover_runners`, runners that are
     still registered are listed and are no problem.
     """
     github = _GitHub(github_log)

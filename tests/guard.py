@@ -1,9 +1,9 @@
-"""What the chart puts before a deletion of runner Pods, in force for one namespace of a test."""
+"""The chart's guard against deletions of runner Pods, in force for one namespace of a test."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from k8s_adapters.admission import refuses_the_collector
@@ -14,6 +14,7 @@ from lab import helm
 from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds
 from ostler.errors import Gone
+from tests.waiting import eventually
 
 POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 KEPT = "helm.sh/resource-policy"
@@ -73,7 +74,7 @@ def until_collected(kube: KubeClient, namespace: str) -> None:
     pool = create_pool(kube, namespace=namespace, name="canary", spec={"image": "none", "runnerLabels": ["none"]})
     path = own(kube, pool)
     delete_pool(kube, namespace=namespace, name="canary")
-    until(lambda: not exists(kube, path), what="the collector knows RunnerPools", within=3 * PATIENCE)
+    eventually(lambda: not exists(kube, path), what="the collector knows RunnerPools", within=3 * PATIENCE)
 
 
 def own(kube: KubeClient, pool: PoolSeen) -> str:
@@ -118,11 +119,3 @@ def refused(access: ClusterAccess, uids: Collection[str]) -> set[str]:
     lines = (access.kubeconfig.parent / "kube-controller-manager.log").read_text(errors="replace").splitlines()
     denied = [line for line in lines if "denied request" in line and "garbagecollector" in line]
     return {uid for uid in uids if any(f'UID:\\"{uid}' in line for line in denied)}
-
-
-def until(happened: Callable[[], bool], *, what: str, within: float = PATIENCE) -> None:
-    """Return when it happened; fail when it does not `within` seconds."""
-    deadline = time.monotonic() + within
-    while not happened():
-        assert time.monotonic() < deadline, f"{what}: not within {within:.0f} s"
-        time.sleep(0.1)

@@ -20,7 +20,7 @@ PIECE = 64 * 1024
 
 @contextlib.contextmanager
 def tls_front(context: ssl.SSLContext, dial: Dial, *, postgres: bool = False) -> Iterator[int]:
-    """Serve TLS on a port of the loopback, and pass on what it carries to what `dial` connects to."""
+    """Serve TLS on a port of the loopback, and pass its content on to the connection that `dial` makes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ends: list[socket.socket] = []
         serving: list[threading.Thread] = []
@@ -62,7 +62,7 @@ def tls_front(context: ssl.SSLContext, dial: Dial, *, postgres: bool = False) ->
 
 
 def _agree(link: socket.socket) -> None:
-    """Answer the requests with which libpq begins, up to the one for TLS."""
+    """Answer the first requests of libpq, up to the one for TLS."""
     while True:
         _, code = struct.unpack("!ii", link.recv(8, socket.MSG_WAITALL))
         link.sendall(b"S" if code == _TLS_REQUEST else b"N")

@@ -1,1 +1,1 @@
-"""Programs that load Ostler or stand for what is around it, each a process of its own."""
+"""Programs that load Ostler or stand for its surroundings, each a process of its own."""

@@ -1,8 +1,8 @@
 """Many Pods at once: the bytes that the API server wrote for one of them, written into etcd under other names.
 
 The first Pod and ServiceAccount are made, stamped and given a status through the API server. Every other is a copy of
-what it stored: name, UID and claim replaced by others of the same length, so that its encoding stays right. What a list
-then reads is what it would read of Pods made one by one; only the server's work of making them is left out.
+the stored bytes: name, UID and claim replaced by others of the same length, so that the encoding stays right. A list
+then reads the same as from Pods made one by one; only the server's work of making them is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The HTTP side: who asks for what, and in which form the answer goes out."""
+"""The HTTP side: the caller, its request, and the form of the answer."""
 
 from __future__ import annotations
 

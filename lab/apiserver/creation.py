@@ -1,4 +1,4 @@
-"""What the server makes of an object that is created: defaults, first status, admission."""
+"""Creation of objects on the server: defaults, first status, admission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is special about Pods: defaults, the admission by ServiceAccount, which changes are allowed, how they end."""
+"""Special rules of Pods: defaults, the admission by ServiceAccount, allowed changes, and how they end."""
 
 from __future__ import annotations
 

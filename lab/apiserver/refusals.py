@@ -85,7 +85,7 @@ def conflict(resource: str, details: Json, name: str, why: str) -> Refused:
 
 
 def forbidden(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The caller may not, or admission says no."""
+    """The caller lacks the right, or admission refuses."""
     subject = f'{resource} "{name}"' if name else resource
     message = f"{subject} is forbidden: {why}" if subject else f"forbidden: {why}"
     return Refused(HTTPStatus.FORBIDDEN, "Forbidden", message, details=details)

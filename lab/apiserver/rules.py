@@ -1,4 +1,4 @@
-"""What every object's metadata must be like."""
+"""Validation of the metadata of every object."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _FIELDS = {
 
 
 def selected(kind: Kind, *, labels: str, fields: str) -> Test:
-    """Return whether an object is selected by both. Raises `Refused` for what cannot be read."""
+    """Return whether an object is selected by both. Raises `Refused` for an unreadable selector."""
     tests = [_label(each) for each in _split(labels)] + [_field(kind, each) for each in _split(fields)]
     return lambda stored: all(test(stored) for test in tests)
 

@@ -27,7 +27,7 @@ ISSUER = "https://kubernetes.default.svc"
 _SHORTEST = 600
 _USUAL = 3600
 _LEEWAY = 60
-"""Seconds after its end is due for which a Pod's token stays good."""
+"""Seconds that a Pod's token stays valid after the end of the Pod is due."""
 _EXTRA = "authentication.kubernetes.io/"
 
 

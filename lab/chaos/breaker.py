@@ -26,7 +26,7 @@ KILLS = {Blow.KILL_WORKER: "worker", Blow.KILL_WEB: "web", Blow.KILL_BEAT: "beat
 
 
 FREEZE_TRIES = 20
-"""Looks in each of which a freeze seeks a process with an open transaction, before it is given up."""
+"""Attempts of a freeze to find a process with an open transaction, before it gives up."""
 
 POSTGRES_BACK_WITHIN = 20.0
 WEB_BACK_WITHIN = 20.0
@@ -71,12 +71,12 @@ class Breaker:
         self._killed: set[str] = set()
 
     def close(self) -> None:
-        """Let go on what is frozen, and close the clients."""
+        """Resume the frozen processes and close the clients."""
         self._freezer.close()
         self._kube.close()
 
     def thaw(self) -> None:
-        """Let go on what is frozen."""
+        """Resume the frozen processes."""
         self._freezer.thaw_all()
 
     @property

@@ -54,7 +54,7 @@ QUOTA = 5000
 SHARE = 0.2
 HOUR = 3600.0
 JUDGED_FROM = 240.0
-"""Seconds of a run from which it says something of an hour: a shorter one ends among the first waits of the brakes."""
+"""Least seconds of a run that says something of an hour: a shorter one ends among the first waits of the brakes."""
 
 EVERY = 1.0
 """Seconds between two jobs of one healthy pool."""
@@ -63,7 +63,7 @@ BAD_EVERY = 60.0
 """Seconds between two jobs of the bad account in each healthy pool."""
 
 WAVES, WAVES_APART = 12, 5.0
-"""Jobs of each bad pool, one in so many seconds."""
+"""Jobs of each bad pool, and the seconds between two of them."""
 
 LOST_AT = 45.0
 """Seconds after the first job at which the node is lost."""

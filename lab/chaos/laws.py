@@ -1,4 +1,4 @@
-"""The laws as a chaos run can see them: pure judgements of what a check of rows and Pods showed, or what the logs tell.
+"""The laws as a chaos run can see them: pure judgements of a check of rows and Pods, or of the logs.
 
 What is judged from the whole history of a run, once it is over, is in `lab.invariants` and `lab.verdict`.
 """
@@ -221,7 +221,7 @@ def of_refusals(
 ) -> Refusals:
     """Judge the webhooks that were refused: a locked row delays those alone that need it (L14).
 
-    `contended` are the GUIDs of which web logged that their row was locked. It is believed only where GitHub's log and
+    `contended` are the GUIDs whose row was locked, as web logged. It is believed only where GitHub's log and
     the freezes do not explain a refusal, and such refusals are counted apart.
     """
     freezes, silences = list(freezes), list(silences)

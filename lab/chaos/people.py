@@ -1,4 +1,4 @@
-"""What people and autoscalers do to pools and nodes while jobs run: nothing of it may touch a job."""
+"""Changes that people and autoscalers make to pools and nodes while jobs run. None of them may touch a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGAIN = 1.0
 
 
 After = Callable[[float, Callable[[], object]], None]
-"""Has something done in so many seconds."""
+"""Runs a function after a number of seconds."""
 
 
 class People:

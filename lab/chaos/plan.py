@@ -1,4 +1,4 @@
-"""What a chaos run breaks, and when: a function of its seed and of how many jobs it sends, and of nothing else.
+"""Plan of a chaos run: each fault and its time, a pure function of the seed and of the number of jobs.
 
 Two kinds of faults: those that any message or call may meet (`Rates`, with dice where they are played), and strikes,
 each due when so many jobs are over. So the same seed breaks the same things at the same points of the work, however
@@ -17,11 +17,11 @@ from http import HTTPStatus
 from lab.faults import Fault, FaultPlan
 
 EVERY = 20
-"""Jobs for which one process, store or upstream is struck, one Pod vanishes, one job is cancelled, and one thing is
-done to a pool or a node: 5 %."""
+"""Number of jobs per strike of each sort: one process, store or upstream is struck, one Pod vanishes, one job is
+cancelled, and one pool or node is changed. It is 5 % of the jobs."""
 
 FREEZES = 2 * EVERY
-"""Jobs for which one process is frozen. It is frozen for half of the time that these take, or about that."""
+"""Number of jobs per frozen process. It is frozen for about half of the time that these jobs take."""
 
 FROZEN = (1.0, 25.0)
 """Seconds that a process is frozen, from and to: Postgres ends an idle transaction after 30."""

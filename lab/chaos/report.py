@@ -1,4 +1,4 @@
-"""What a chaos run tells at its end."""
+"""Report that a chaos run prints at its end."""
 
 from __future__ import annotations
 

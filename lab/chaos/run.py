@@ -304,7 +304,7 @@ class _Run:
         return left + [each.removeprefix("L4: ") for each in nothing_left(history)]
 
     def _not_swept(self, *, since: datetime) -> set[str]:
-        """Return the sweeps of which no whole tick has begun since then, but those that run seldom."""
+        """Return the sweeps without a whole tick that began after `since`, except those that run seldom."""
         every = periods(_timings(self._scene.settings))
         awaited = {name for name in SWEEPS if every[name] <= SWEPT_EVERY}
         with self._engine.connect() as db:

@@ -1,7 +1,7 @@
-"""Stalls of a run, apart by what made them long, each judged by the time that is to hold for it.
+"""Stalls of a run, grouped by the cause of their length, each judged by the limit for that cause.
 
-`models.db.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
-that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
+`models.tables.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a
+beat that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _path(key: tuple[Cause, FoundBy, Circumstance, float], group: Collection[Sta
 
 
 def read_stalls(db: Connection, *, since: float) -> Sequence[Stalled]:
-    """Return all that was served since then, with what happened to its claim in seconds from when it was stalled."""
+    """Return all stalls served after `since`, with the events of their claims in seconds since the stall began."""
     rows = db.execute(
         text("""
             SELECT s.cause, s.found_by, s.claim_id, s.job_id,

@@ -50,7 +50,7 @@ WAITS = (
 """The timings that hold such waits, in seconds. The setting `start_timeout` is one too."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
-"""Small enough to bind: three accounts could take 24 Pods, of which there are 20."""
+"""Small enough to bind: three accounts could take 24 Pods, and there are 20."""
 
 
 def scaled() -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What the demo says at its end: the verdict on the run, and the figures beside it."""
+"""Report of the demo at its end: the verdict on the run, and the figures beside it."""
 
 from __future__ import annotations
 

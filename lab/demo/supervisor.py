@@ -1,6 +1,6 @@
-"""What ends while the demo runs is started again, as Kubernetes would do it; what cannot come back ends the demo.
+"""Supervisor of the demo: restarts programs that end, as Kubernetes would; one that cannot come back ends the demo.
 
-The lab's GitHub, kubelet and cluster live in memory: what they knew is gone with them, and with it any verdict.
+The lab's GitHub, kubelet and cluster live in memory: their state is lost with them, and with it any verdict.
 """
 
 from __future__ import annotations

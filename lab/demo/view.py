@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
+"""Screen of the demo while it runs: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
 
 It reads Ostler's rows; the verdict at the end does not.
 """
@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 LATEST = 10
 
 NARROWEST, WIDEST = 80, 110
-"""Columns of a screen for which the picture is made."""
+"""Columns of the narrowest and the widest screen that the picture fits."""
 
 _BEFORE_STATE = 15 + 26 + 14 + 7 + 4 * 2
 """Columns before the last one of the latest jobs, gaps included."""

@@ -1,4 +1,4 @@
-"""Where a running demo can be looked at: addresses, what lets in, and a shell's way to the operator's commands."""
+"""Addresses of a running demo, its credentials, and a shell's way to the operator's commands."""
 
 from __future__ import annotations
 

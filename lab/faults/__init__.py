@@ -1,6 +1,6 @@
 """HTTP faults, played by a reverse proxy that stands before any HTTP upstream: API server, GitHub or web.
 
-Knows nothing of what flows through it. `FaultProxy` is for a test; `python -m lab.faults` is the same as a process.
+Knows nothing of the traffic through it. `FaultProxy` is for a test; `python -m lab.faults` is the same as a process.
 """
 
 from lab.faults.fault import Fault, FaultPlan, Kind

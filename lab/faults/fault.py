@@ -1,4 +1,4 @@
-"""What can go wrong, by route: the faults of a proxy, and which of them a request meets.
+"""Faults of a proxy by route, and the faults that a request meets.
 
 A plan is a seed and a list of faults; `FaultPlan.load` reads one from a JSON file such as
 `{"seed": 7, "faults": [{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.

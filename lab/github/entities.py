@@ -1,4 +1,4 @@
-"""What this GitHub knows: accounts, repositories, jobs, runners and their sessions. Records only."""
+"""Records of this GitHub: accounts, repositories, jobs, runners and their sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is calling: App JWTs and installation tokens."""
+"""Identity of a caller: App JWTs and installation tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of what happened on this GitHub: one JSON object a line, the source of the verdict.
+"""The log of the events on this GitHub: one JSON object a line, the source of the verdict.
 
 Every line has `seq` (1, 2, 3 …), `at` (Unix seconds) and `event`. Nothing in it is secret.
 """

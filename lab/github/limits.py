@@ -1,4 +1,4 @@
-"""What GitHub lets an installation do: the hourly quota of each resource, points a minute, calls at once.
+"""Limits of an installation: the hourly quota of each resource, points a minute, concurrent calls.
 
 Of "Rate limits for the REST API" (GitHub docs): a quota is a window with a reset; a secondary limit is answered 403
 with a `retry-after` and a message, and nobody can ask how far it is.

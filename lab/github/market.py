@@ -1,4 +1,4 @@
-"""Who may get what: queued jobs and idle runners, paired at random.
+"""Pairing of queued jobs and idle runners, at random.
 
 A job fits a runner of its organisation or of its repository whose labels cover its own, in any case; one of the
 organisation only if its group admits the repository.
@@ -16,7 +16,7 @@ from lab.github.entities import Job, Runner
 
 
 class Bag:
-    """A set of ids from which a random one is taken in constant time."""
+    """A set of ids that gives out a random one in constant time."""
 
     def __init__(self) -> None:
         self._items: list[int] = []

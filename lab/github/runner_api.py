@@ -1,4 +1,4 @@
-"""What a started runner speaks: `/_runner/…`, a plain stand-in for the real runner's private protocol."""
+"""Protocol of a started runner: `/_runner/…`, a plain stand-in for the real runner's private protocol."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ within ten seconds is `webhook_lost`. Both keep their body, so that a redelivery
 The API lists attempts, as GitHub's does: each redelivery is an entry of its own under the GUID of the first.
 
 Each delivery goes its own way, as GitHub's do: none waits for one of another installation. Those of one installation
-share `CONNECTIONS`, which stands for what the machine can send; they wait before their ten seconds begin.
+share `CONNECTIONS`, which stands for the capacity of the machine; they wait before their ten seconds begin.
 """
 
 from __future__ import annotations

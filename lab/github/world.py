@@ -245,7 +245,7 @@ class World:
         self.journal.write("run_ended", run=run.id, conclusion=conclusion, jobs_left=[job.id for job in left])
 
     def postpone(self) -> None:
-        """Pair jobs and runners anew: what may go together has changed."""
+        """Pair jobs and runners again, because the possible pairs have changed."""
         self._pair_soon()
 
     def cancel(self, job: Job) -> bool:

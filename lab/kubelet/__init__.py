@@ -1,5 +1,5 @@
 """A kubelet for the lab: it "runs" the Pods of one namespace, a few as real processes and the rest in one event loop.
 
-Reports statuses as the real one does and keeps a journal from which a run can be judged. Imports nothing of Ostler:
+Reports statuses as the real one does and keeps a journal, so that a run can be judged. Imports nothing of Ostler:
 what it knows of Ostler is what a Pod knows, the dispatch endpoint's answers.
 """

@@ -65,7 +65,7 @@ class Condition:
         return 1 if self.number is None else self.number
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which the runner process is told."""
+        """Return the environment variables for the runner process."""
         found = {"LAB_RUNNER_VERSION": self.version}
         if self.ailment is Ailment.UPDATES:
             found["LAB_RUNNER_UPDATE_SECONDS"] = str(self.update_seconds)

@@ -1,7 +1,7 @@
 """The API calls of a kubelet, each made until it is answered: errors that pass are waited out with backoff.
 
-What is definite comes out as `GoneError`; what is neither is raised as `RefusedError`, for whoever is responsible for
-the Pod to journal.
+A definite absence is raised as `GoneError`. Every other error is raised as `RefusedError`, for the owner of the Pod
+to journal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the containers of a runner Pod tell the kubelet while they run, real or simulated."""
+"""Messages that the containers of a runner Pod send to the kubelet while they run, real or simulated."""
 
 from __future__ import annotations
 

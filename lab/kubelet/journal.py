@@ -1,4 +1,4 @@
-"""The kubelet's own log: one JSON object a line, flushed as it is written, from which a verdict on a run is computed.
+"""The kubelet's own log: one JSON object a line, flushed as it is written. The verdict on a run is computed from it.
 
 Never holds a JIT config or a token.
 """

@@ -11,7 +11,7 @@ POLLER = "poller"
 RUNNER = "runner"
 DEFAULT_TOKEN_SECONDS = 3600
 SERVED_BY = "lab.ostler.dev/node"
-"""Key of the node selector by which a Pod asks for the kubelet of that name (`--serves`)."""
+"""Key of the node selector that a Pod asks for the kubelet of that name with (`--serves`)."""
 
 STAYS = "stays"
 """Tag of the image of a further container that runs on until its Pod is deleted."""

@@ -54,7 +54,7 @@ class PodFolder:
         self.jit.mkdir()
 
     def forget_secrets(self) -> None:
-        """Delete token and JIT; the output of the containers stays for whoever looks into a run."""
+        """Delete token and JIT; the output of the containers stays for those who inspect a run."""
         for path in (self.token, *self.jit.iterdir()):
             path.unlink(missing_ok=True)
 

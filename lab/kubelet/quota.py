@@ -1,4 +1,4 @@
-"""Which Pods run as real processes: as many as are asked for, counted by the jobs that they executed."""
+"""Quota of Pods that run as real processes: as many as are requested, counted by the jobs that they executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kubelet reports of a Pod: container states, phase, and a reporter that joins changes into few patches."""
+"""Pod statuses by the kubelet: container states, phase, and a reporter that joins changes into few patches."""
 
 from __future__ import annotations
 

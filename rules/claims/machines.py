@@ -1,8 +1,8 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.db.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes a state. The
-kill-point test derives its halting points from `TRANSITIONS`. So a step that is not in the table cannot be committed,
-and a step in the table is tested by killing the process on both sides of its commit.
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes a state.
+The kill-point test derives its halting points from `TRANSITIONS`. So a step that is not in the table cannot be
+committed, and a step in the table is tested by killing the process on both sides of its commit.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class Transition:
     target: str
     process: Process
     purpose: Purpose = Purpose.JOB
+    seconds: float = 0.0
+    """Of a `LEASE`: how long it lasts, which is the time that its step has for everything it does."""
 
 
 _C = ClaimState
@@ -114,8 +116,8 @@ def _stamp(name: str, sources: tuple[Stamp, ...], target: Stamp, process: Proces
     return Transition(name, Machine.STAMP, frozenset(sources), target, process)
 
 
-def _lease(name: str, sources: tuple[ClaimState, ...], purpose: Purpose = Purpose.JOB) -> Transition:
-    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purpose)
+def _lease(name: str, sources: tuple[ClaimState, ...], *, seconds: float, purpose: Purpose = Purpose.JOB) -> Transition:
+    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purpose, seconds)
 
 
 TRANSITIONS: dict[str, Transition] = {
@@ -151,11 +153,11 @@ TRANSITIONS: dict[str, Transition] = {
         # a poll that arrives proves that no stamp cuts the Pod's connection to web
         _stamp("cancel_unstamp", (_S.REMOVING,), _S.OFF, _WEB),
         # leases of steps
-        _lease("lease_stamp", (_C.CLAIMED, _C.DELIVERED, _C.EXECUTING)),
-        _lease("lease_mint", (_C.CLAIMED,)),
-        _lease("lease_unstamp", (_C.MINTED, _C.DELIVERED)),
-        _lease("lease_release", (_C.RELEASING,)),
-        _lease("lease_retire", (_C.CLAIMED,), Purpose.RETIRE),
+        _lease("lease_stamp", (_C.CLAIMED, _C.DELIVERED, _C.EXECUTING), seconds=2.0),
+        _lease("lease_mint", (_C.CLAIMED,), seconds=10.0),
+        _lease("lease_unstamp", (_C.MINTED, _C.DELIVERED), seconds=5.0),
+        _lease("lease_release", (_C.RELEASING,), seconds=20.0),
+        _lease("lease_retire", (_C.CLAIMED,), seconds=20.0, purpose=Purpose.RETIRE),
     )
 }
 

@@ -24,7 +24,7 @@ from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
-from models.routing import usage
+from models.tables import pod_births, pod_facts
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
@@ -74,7 +74,7 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
         now = utcnow()
         pool = pool_plans.lock_pool(db, pool_id)
         rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
-        usage.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
+        pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
         observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
         committed = pool_plans.commit_plan(
@@ -103,7 +103,7 @@ def record_nodes(
         for row in rows
         if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
     ]
-    pod_rows.record_nodes(db, gone=gone, back=back, now=now)
+    pod_facts.record_nodes(db, gone=gone, back=back, now=now)
     return gone
 
 
@@ -215,11 +215,11 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         )
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)
-        rt.transaction(pod_rows.give_up_row, row_id=row_id, now=NOW)
+        rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
         return
 
     def body(db: Connection) -> None:
-        pod_rows.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
+        pod_births.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
 
     rt.transaction(body)
     telemetry.PODS_CREATED.inc()

@@ -28,8 +28,10 @@ from models.db import epochs
 from models.db.engine import why_away
 from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
+from models.routing import accounts
 from models.routing.accounts import default_budget
-from models.sweeps import unresolved
+from models.sweeps import redelivery, unresolved
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,
@@ -62,7 +64,7 @@ SETTLED = 10.0
 """Seconds after the rows were frozen: by then the kubelet has told of a poller that has exited."""
 
 STEPS_END = 30.0
-"""Seconds within which every step that had begun before is over: the longest lease is 20 s."""
+"""Seconds within which every step that had begun before is over: longer than any `LEASE` of the transition table."""
 
 PATIENCE = 300.0
 """Seconds that GitHub's rate limits may cost in all; what is not asked by then stays held."""
@@ -206,7 +208,7 @@ class _Restore:
         if self._dry:
             return (verdict.older or self._anyway), why
         kept = timedelta(seconds=rt.settings.redelivery_kept)
-        if not rt.transaction(epochs.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
+        if not rt.transaction(redelivery.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
             raise NotRestored("the epoch moved meanwhile; run it again")
         return True, why
 
@@ -328,7 +330,7 @@ class _Restore:
             if held is not None:
                 restoring.hold(db, [held])
             if judgement.account_id is not None:
-                restoring.ensure_account(db, judgement.account_id, budget=budget, now=now)
+                accounts.ensure_account(db, judgement.account_id, budget=budget, now=now)
             written = restoring.Pod(
                 uid=pod.uid,
                 row_id=row.id,
@@ -400,7 +402,7 @@ class _Restore:
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
         after = utcnow() + timedelta(seconds=self._rt.timings.unresolved_after)
-        self._rt.transaction(unresolved.ask_later, [job.id], ask_after=after)
+        self._rt.transaction(job_holds.ask_later, [job.id], ask_after=after)
 
     def _let_go(self) -> None:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""

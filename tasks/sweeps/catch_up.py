@@ -23,14 +23,13 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.endpoints.pages import PAGE, ListPage
 from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import Home
-from models.db import stalls
 from models.db.engine import is_locked
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
 from models.sweeps import catch_up as rows
-from models.sweeps import unresolved
 from models.sweeps.repairs import Case
+from models.tables import job_holds, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
@@ -301,7 +300,7 @@ class _Visit:
                     self._tolerate_unanswered()
         finally:
             if later and not self._tick.dry:
-                self._rt.transaction(unresolved.ask_each_later, later)
+                self._rt.transaction(job_holds.ask_each_later, later)
 
     def _ask_after(self, job: rows.Overdue) -> datetime:
         now = utcnow()

@@ -1,4 +1,4 @@
-"""What a cluster's nodes would run of a Helm release, run here: a process for each Deployment, and the hook's Job.
+"""A Helm release on this machine: a process for each Deployment, and the hook's Job.
 
 Each process has the arguments that the API server has for it, and the environment, read from the Secret that its
 Deployment names, and is the ServiceAccount of its Pod. Nothing else is given to it but what a network would bring to

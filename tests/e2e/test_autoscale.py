@@ -19,7 +19,7 @@ from lab.verdict import judge
 from ostler.secrets import Secret
 from ostler.wakes import AUTOSCALE, Waker
 from tests.cluster import delete_namespace
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -48,7 +48,7 @@ def system(
     delete_namespace(admin, namespace)
 
 
-def test_jobs_bring_pods_without_a_tick_and_their_end_brings_the_pool_back_to_its_floor(system: System) -> None:
+def test_pool_grows_with_jobs_without_a_tick_and_shrinks_to_its_floor_after_them(system: System) -> None:
     engine, kube = create_engine(system.postgres.url("ostler")), system.kube()
     waker = Waker(Secret(system.redis.url))
 
@@ -61,10 +61,10 @@ def test_jobs_bring_pods_without_a_tick_and_their_end_brings_the_pool_back_to_it
         assert found is not None
         return found.replicas
 
-    eventually(lambda: bool(rows("SELECT 1 FROM pools WHERE autoscaled")))
+    eventually(lambda: bool(rows("SELECT 1 FROM pools WHERE autoscaled")), within=240)
     job = {"repository": "acme/shop", "labels": list(LABELS), "duration_seconds": 0.5, "count": JOBS}
     system.lab("POST", "/jobs", job)
-    eventually(lambda: rows("SELECT count(*) FROM jobs WHERE state = 'completed'")[0][0] == JOBS, timeout=300)
+    eventually(lambda: rows("SELECT count(*) FROM jobs WHERE state = 'completed'")[0][0] == JOBS, within=300)
     assert replicas() == MOST, "woken by jobs without Pods, it grew as far as it may"
 
     def settled() -> bool:
@@ -75,14 +75,14 @@ def test_jobs_bring_pods_without_a_tick_and_their_end_brings_the_pool_back_to_it
         """)
         return replicas() == 1 and alive[0][0] == 1
 
-    eventually(settled, timeout=120)
+    eventually(settled)
     # Never more Pods alive at a time than it may have.
     (most,) = rows("""
         SELECT max((SELECT count(*) FROM runner_pods o WHERE o.created_at <= p.created_at
                     AND coalesce(o.terminal_at, o.gone_at, 'infinity') > p.created_at)) AS pods FROM runner_pods p
     """)
     assert most.pods <= MOST
-    eventually(lambda: not system.lab("GET", "/runners")["runners"])
+    eventually(lambda: not system.lab("GET", "/runners")["runners"], within=240)
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
     assert verdict.problems == ()
     assert verdict.executions == JOBS

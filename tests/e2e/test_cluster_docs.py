@@ -35,7 +35,7 @@ from ostler.errors import Gone
 from ostler.secrets import Secret
 from tests.e2e.release import Release
 from tests.e2e.shell import Block, Shell, blocks_of
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,18 +104,18 @@ class Story:
     def run_jobs(self, count: int = 3) -> None:
         """Send short jobs and see each run once."""
         ids = self.send(count, seconds=0.3)
-        eventually(lambda: self.states(ids) == {"completed"}, timeout=120, what="the jobs ended")
+        eventually(lambda: self.states(ids) == {"completed"}, what="the jobs ended")
 
     def begin_a_long_job(self, seconds: float = 6.0) -> None:
         """Have a job run that is to outlive the next block's beginning."""
         ids = self.send(1, seconds=seconds)
         self.long_jobs += ids
-        eventually(lambda: self.states(ids) == {"in_progress"}, timeout=60, what="the long job began")
-        eventually(lambda: len(self.busy_pods()) == 1, timeout=30, what="its Pod is stamped")
+        eventually(lambda: self.states(ids) == {"in_progress"}, within=60, what="the long job began")
+        eventually(lambda: len(self.busy_pods()) == 1, within=30, what="its Pod is stamped")
 
     def see_it_ended(self) -> None:
         """See that every long job ended, each on the Pod where it had begun."""
-        eventually(lambda: self.states(self.long_jobs) == {"completed"}, timeout=120, what="the long job ended")
+        eventually(lambda: self.states(self.long_jobs) == {"completed"}, what="the long job ended")
 
     def take_a_backup(self) -> None:
         """Copy Postgres, and let more happen than the copy knows."""
@@ -185,13 +185,13 @@ class Story:
         garbage collector of the cluster deletes it by its owner reference.
         """
         assert self.kube.request("GET", f"/apis/ostler.dev/v1alpha1/namespaces/{RUNNERS}/runnerpools")["items"] == []
-        eventually(lambda: self.runner_pods() == [], timeout=60, what="runner Pods of a pool that is gone")
+        eventually(lambda: self.runner_pods() == [], within=60, what="runner Pods of a pool that is gone")
         path = object_path("serviceaccounts", namespace=RUNNERS)
 
         def accounts_are_gone() -> bool:
             return not self.kube.request("GET", path, query={"labelSelector": POOL_LABEL})["items"]
 
-        eventually(accounts_are_gone, timeout=60, what="ServiceAccounts of a pool that is gone")
+        eventually(accounts_are_gone, within=60, what="ServiceAccounts of a pool that is gone")
         self.see_it_ended()
 
     def see_nothing(self) -> None:

@@ -15,7 +15,7 @@ from lab.faults import Fault, FaultPlan
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "crowd")
 JOBS = 40
@@ -43,10 +43,10 @@ def test_messages_that_wait_for_long_are_neither_sent_again_nor_overtaken(tmp_pa
             with engine.connect() as db:
                 return int(db.execute(text(statement)).scalar_one())
 
-        eventually(lambda: count("SELECT count(*) FROM offers WHERE until > now()") >= JOBS, timeout=60)
+        eventually(lambda: count("SELECT count(*) FROM offers WHERE until > now()") >= JOBS, within=60)
         job = {"repository": "acme/shop", "labels": list(LABELS), "duration_seconds": 0.2, "count": JOBS}
         system.lab("POST", "/jobs", job)
-        eventually(lambda: count("SELECT count(*) FROM jobs WHERE state = 'completed'") == JOBS, timeout=150)
+        eventually(lambda: count("SELECT count(*) FROM jobs WHERE state = 'completed'") == JOBS, within=150)
         again = count("SELECT count(*) FROM claims WHERE purpose = 'job' AND chain_no > 1")
         engine.dispose()
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)

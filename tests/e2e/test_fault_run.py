@@ -21,7 +21,7 @@ from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultPlan, Kind
 from lab.system import Options, System, read_log
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -117,7 +117,7 @@ def test_500_jobs_run_once_each_while_one_call_in_twenty_fails(system: System) -
     over = time.monotonic()
     eventually(
         lambda: not system.lab("GET", "/runners")["runners"] and not live_claims(system),
-        timeout=SETTLED_WITHIN,
+        within=SETTLED_WITHIN,
         what="no runner left at GitHub, no claim left",
     )
 

@@ -19,7 +19,7 @@ from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System
 from ostler.wakes import QUEUES
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "small")
 JOBS = 3
@@ -37,10 +37,10 @@ def system(
     with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as running:
         running.start_flower()
         running.wait_for_warm_pods(4, timeout=120)
-        eventually(lambda: bool(get(running, "/api/workers?status=1").json()))
+        eventually(lambda: bool(get(running, "/api/workers?status=1").json()), within=240)
         body = {"repository": "acme/shop", "labels": list(LABELS), "count": JOBS, "duration_seconds": 0.2}
         running.lab("POST", "/jobs", body)
-        eventually(lambda: len(running.lab("GET", "/jobs?status=completed")["jobs"]) == JOBS)
+        eventually(lambda: len(running.lab("GET", "/jobs?status=completed")["jobs"]) == JOBS, within=240)
         yield running
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
 
@@ -66,13 +66,13 @@ def arguments(system: System, name: str) -> set[str]:
 
 
 def test_tasks_are_named_and_their_arguments_say_what_they_are_about(system: System) -> None:
-    eventually(lambda: len(arguments(system, "ostler.mint")) >= JOBS)
+    eventually(lambda: len(arguments(system, "ostler.mint")) >= JOBS, within=240)
     for name in ("ostler.stamp", "ostler.mint"):
         for kwargs in arguments(system, name):
             assert re.fullmatch(r"\{'claim_id': \d+, 'chain_no': \d+\}", kwargs), kwargs
     for kwargs in arguments(system, "ostler.dispatch"):
         assert re.fullmatch(r"\{'pool_id': \d+\}", kwargs), kwargs
-    eventually(lambda: "{}" in arguments(system, "ostler.resume"))
+    eventually(lambda: "{}" in arguments(system, "ostler.resume"), within=240)
     known = {task["name"] for task in tasks(system)}
     assert all(name.startswith("ostler.") for name in known if name is not None), known
     assert {task["args"] for task in tasks(system) if task["name"]} <= {"()", "[]", None}
@@ -145,7 +145,7 @@ def test_what_it_saw_survives_its_restart(system: System) -> None:
     system.children["flower"].start()
 
     assert before <= {task["uuid"] for task in tasks(system)}
-    eventually(lambda: get(system, "/api/workers?status=1").json().keys() >= workers.keys())
+    eventually(lambda: get(system, "/api/workers?status=1").json().keys() >= workers.keys(), within=240)
 
 
 def test_it_does_not_start_open(system: System) -> None:

@@ -20,7 +20,7 @@ from lab.control_plane import AUDIT_LOG, ControlPlane, ControlPlaneUnavailable
 from lab.system import WITHOUT_CLUSTER, Options, System, read_log
 from lab.traffic import follow
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -52,7 +52,7 @@ class Scene:
     control_plane: ControlPlane
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return what the API server noted down of each call to the runners' namespace and to what has none."""
+        """Return the API server's audit entries of calls to the runners' namespace and to resources without one."""
         lines = (self.control_plane.folder / AUDIT_LOG).read_text().splitlines()
         return [json.loads(line) for line in lines[:-1]]
 
@@ -120,7 +120,7 @@ def test_jobs_run_where_every_process_is_its_own_service_account(scene: Scene) -
         client.close()
 
     # What each was seen to do: whatever it may, but for what is seldom needed; and nothing was refused.
-    eventually(lambda: granted(system) - done(scene) <= SELDOM, timeout=120, what="each uses its rights")
+    eventually(lambda: granted(system) - done(scene) <= SELDOM, what="each uses its rights")
     assert {process for process, resource, verb in done(scene) if (resource, verb) == ("pods", "create")} == {"worker"}
     refused = [each for each in scene.calls() if each["responseStatus"]["code"] in {401, 403} and _is_ours(scene, each)]
     assert refused == []
@@ -137,7 +137,7 @@ def test_jobs_run_where_every_process_is_its_own_service_account(scene: Scene) -
 
 
 def done(scene: Scene) -> set[tuple[str, str, str]]:
-    """Return process, resource and verb of what was done."""
+    """Return process, resource and verb of each act."""
     identities = scene.system.identities
     assert identities is not None
     users = {identities.user(process): process for process in ("web", "worker", "watch")}

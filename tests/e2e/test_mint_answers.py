@@ -19,7 +19,7 @@ from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -125,9 +125,9 @@ def test_a_mint_that_fails_once_is_repeated_and_leaves_no_runner(
 ) -> None:
     fault(system, times=1, **answer)
     job = send(system)
-    eventually(lambda: succeeded(system, job))
+    eventually(lambda: succeeded(system, job), within=240)
     assert attempts_of(rows, job).count("minted") == 1
-    eventually(lambda: not registered(system))
+    eventually(lambda: not registered(system), within=240)
 
 
 @pytest.mark.parametrize(
@@ -138,24 +138,24 @@ def test_a_mint_that_github_refuses_holds_its_job_and_no_other(
 ) -> None:
     fault(system, status=status)
     held = send(system)
-    eventually(lambda: hold_of(rows, held) == hold)
+    eventually(lambda: hold_of(rows, held) == hold, within=240)
     with rows.begin() as db:  # its wait is a minute, which the other job may take here
         db.execute(text("UPDATE backoffs SET not_before = now() + interval '1 hour'"))
         db.execute(text("UPDATE jobs SET not_before = now() + interval '1 hour' WHERE id = :id"), {"id": held})
     other = send(system, "globex/reactor")
-    eventually(lambda: succeeded(system, other))
+    eventually(lambda: succeeded(system, other), within=240)
     assert not succeeded(system, held)
     mend(system)
     with rows.begin() as db:  # let its wait be over, and the job go on at the next rematch
         db.execute(text("DELETE FROM backoffs"))
         db.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": held})
-    eventually(lambda: succeeded(system, held))
+    eventually(lambda: succeeded(system, held), within=240)
 
 
 def test_a_wait_longer_than_a_message_may_live_becomes_a_not_before_of_the_job(system: System, rows: Engine) -> None:
     fault(system, status=403, headers={"Retry-After": "600"})
     job = send(system)
-    eventually(lambda: hold_of(rows, job) == "backoff")
+    eventually(lambda: hold_of(rows, job) == "backoff", within=240)
     mend(system)
     with rows.begin() as db:
         wait = db.execute(
@@ -168,52 +168,52 @@ def test_a_wait_longer_than_a_message_may_live_becomes_a_not_before_of_the_job(s
     with rows.begin() as db:  # not before: a mint that finds the limit in Redis would hold the job anew
         db.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": job})
     assert 500 < wait <= 600
-    eventually(lambda: succeeded(system, job))
+    eventually(lambda: succeeded(system, job), within=240)
 
 
 def test_a_github_that_recovered_is_found_long_before_the_wait_is_over(system: System, rows: Engine) -> None:
     fault(system, status=503)
     jobs = [send(system) for _ in range(4)]
-    eventually(lambda: all(hold_of(rows, job) == "backoff" for job in jobs))
+    eventually(lambda: all(hold_of(rows, job) == "backoff" for job in jobs), within=240)
     with rows.begin() as db:
         db.execute(text("UPDATE backoffs SET not_before = now() + interval '1 hour' WHERE kind = 'installation'"))
         db.execute(text("UPDATE jobs SET not_before = now() + interval '1 hour' WHERE hold_reason = 'backoff'"))
     tried = system.lab("GET", "/stats")["calls"][f"POST {MINTS}"]
-    eventually(lambda: bool(system.lab("GET", "/stats")["calls"][f"POST {MINTS}"] > tried))
+    eventually(lambda: bool(system.lab("GET", "/stats")["calls"][f"POST {MINTS}"] > tried), within=240)
     mend(system)
-    eventually(lambda: all(succeeded(system, job) for job in jobs))
+    eventually(lambda: all(succeeded(system, job) for job in jobs), within=240)
     with rows.connect() as db:
         assert db.execute(text("SELECT count(*) FROM backoffs WHERE kind = 'installation'")).scalar_one() == 0
 
 
 def test_a_user_account_gets_its_runner_in_the_repository(system: System) -> None:
     job = send(system, "marvin/dotfiles")
-    eventually(lambda: succeeded(system, job))
+    eventually(lambda: succeeded(system, job), within=240)
 
 
 def test_the_jobs_of_a_suspended_installation_wait_until_it_is_let_in_again(system: System, rows: Engine) -> None:
     system.lab("PATCH", "/accounts/globex", {"suspended": True})
     held = send(system, "globex/reactor")
-    eventually(lambda: hold_of(rows, held) == "backoff")
+    eventually(lambda: hold_of(rows, held) == "backoff", within=240)
     other = send(system)
-    eventually(lambda: succeeded(system, other))
+    eventually(lambda: succeeded(system, other), within=240)
     with rows.connect() as db:
         detail = db.execute(text("SELECT hold_detail FROM jobs WHERE id = :id"), {"id": held}).scalar()
     assert "suspended" in str(detail)
 
     system.lab("PATCH", "/accounts/globex", {"suspended": False})
 
-    eventually(lambda: succeeded(system, held))
+    eventually(lambda: succeeded(system, held), within=240)
 
 
 def test_the_jobs_of_a_removed_installation_go_on_with_the_next_one(system: System, rows: Engine) -> None:
     system.lab("PATCH", "/accounts/globex", {"installed": False})
     held = send(system, "globex/reactor")
-    eventually(lambda: hold_of(rows, held) == "backoff")
+    eventually(lambda: hold_of(rows, held) == "backoff", within=240)
 
     system.lab("PATCH", "/accounts/globex", {"installed": True, "installation_id": 612})
 
-    eventually(lambda: succeeded(system, held))
+    eventually(lambda: succeeded(system, held), within=240)
 
 
 def names_of(rows: Engine, job: int) -> tuple[str, str]:
@@ -229,31 +229,31 @@ def names_of(rows: Engine, job: int) -> tuple[str, str]:
 def test_an_owner_that_is_renamed_under_a_queued_job_is_known_from_the_webhook(system: System, rows: Engine) -> None:
     fault(system, method="*", path_regex="/orgs/globex/actions/runners", status=503)  # none tells that it is gone
     job = send(system, "globex/reactor")
-    eventually(lambda: bool(attempts_of(rows, job)))
+    eventually(lambda: bool(attempts_of(rows, job)), within=240)
     system.lab("PATCH", "/accounts/globex", {"login": "globex-two"})
-    eventually(lambda: names_of(rows, job) == ("orgs/globex-two", "globex-two"))
+    eventually(lambda: names_of(rows, job) == ("orgs/globex-two", "globex-two"), within=240)
     mend(system)
-    eventually(lambda: succeeded(system, job))
+    eventually(lambda: succeeded(system, job), within=240)
 
 
 def test_an_owner_whose_new_name_is_told_late_is_found_by_its_404(system: System, rows: Engine) -> None:
     fault(system, path_regex="/orgs/globex-two/actions/runners/generate-jitconfig", status=503)
     job = send(system, "globex-two/reactor")
-    eventually(lambda: bool(attempts_of(rows, job)))
+    eventually(lambda: bool(attempts_of(rows, job)), within=240)
     system.lab("POST", "/webhooks", {"paused": True})
     system.lab("PATCH", "/accounts/globex-two", {"login": "globex-three"})
     mend(system)  # not before: by its old name no mint succeeds
-    eventually(lambda: succeeded(system, job))
+    eventually(lambda: succeeded(system, job), within=240)
     assert names_of(rows, job) == ("orgs/globex-three", "globex-three")
     system.lab("POST", "/webhooks", {"paused": False})
-    eventually(lambda: system.lab("GET", "/stats")["webhooks_in_flight"] == 0)
+    eventually(lambda: system.lab("GET", "/stats")["webhooks_in_flight"] == 0, within=240)
     assert names_of(rows, job) == ("orgs/globex-three", "globex-three")
     later = send(system, "globex-three/reactor")
-    eventually(lambda: succeeded(system, later))
+    eventually(lambda: succeeded(system, later), within=240)
 
 
 def test_at_the_end_every_job_ran_exactly_once(system: System) -> None:
-    eventually(lambda: not registered(system))
+    eventually(lambda: not registered(system), within=240)
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
     assert verdict.problems == ()
     assert verdict.completed == verdict.jobs
@@ -309,8 +309,8 @@ def test_of_a_public_repository_its_own_jobs_run_and_those_of_forks_are_held(sys
     asked = calls_of_runs(system)
     own = send_public(system, event="pull_request")
     strange = send_public(system, event="pull_request", fork="eve/tool")
-    eventually(lambda: succeeded(system, own))
-    eventually(lambda: hold_of(rows, strange) == "not_allowed")
+    eventually(lambda: succeeded(system, own), within=240)
+    eventually(lambda: hold_of(rows, strange) == "not_allowed", within=240)
     assert "allowForks is false" in hold_detail_of(rows, strange)
     assert calls_of_runs(system) - asked == 2
     assert not succeeded(system, strange)
@@ -322,10 +322,10 @@ def test_a_group_that_admits_no_public_repository_holds_the_job_without_a_mint(s
     with rows.begin() as db:
         db.execute(text("DELETE FROM runner_group_lists"))
     job = send_public(system)
-    eventually(lambda: hold_of(rows, job) == "runner_group")
+    eventually(lambda: hold_of(rows, job) == "runner_group", within=240)
     assert "does not admit public repositories" in hold_detail_of(rows, job)
     assert attempts_of(rows, job).count("minted") == 0
-    eventually(lambda: not registered(system))
+    eventually(lambda: not registered(system), within=240)
 
 
 def calls_of_runs(system: System) -> int:

@@ -36,7 +36,7 @@ from lab.timings import timings
 from models.db.channel import CHANNEL
 from ostler.secrets import Secret
 from ostler.wakes import producer
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,7 +48,7 @@ PIECE = 40
 """Characters of a secret that are enough to know it by; it may be cut short where it leaks."""
 
 JWT = re.compile(rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")
-"""An App's JWT or the token of a ServiceAccount, whoever made it."""
+"""An App's JWT or the token of a ServiceAccount, of any issuer."""
 
 
 class Overhear:
@@ -102,7 +102,7 @@ def notices(url: str) -> Callable[[Overhear], None]:
 
 @dataclass
 class Stage:
-    """The running system, what is overheard of it, and samples of what is there only for a moment."""
+    """The running system, its overheard traffic, and samples of short-lived data."""
 
     system: System
     kube: KubeClient
@@ -221,7 +221,7 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
         )
         system.start_flower()  # it shows what it hears from now on
         system.wait_for_warm_pods(6, timeout=180)
-        eventually(lambda: knows_a_worker(system))
+        eventually(lambda: knows_a_worker(system), within=240)
         yield stage
         stage.redis.stop()
         stage.notify.stop()
@@ -312,7 +312,7 @@ def test_the_run_was_counted_where_it_happened(stage: Stage) -> None:
         web.update(series(httpx.get(f"{stage.system.private_url}/metrics", timeout=20).text))
         return web[refused] >= 1
 
-    eventually(scraped, timeout=20, what="a page of metrics that was made after the last answer of the API")
+    eventually(scraped, within=20, what="a page of metrics that was made after the last answer of the API")
     worker = series(httpx.get(f"http://127.0.0.1:{stage.metrics_port}/metrics", timeout=20).text)
     assert web['ostler_webhooks_total{event="workflow_job",outcome="accepted"}'] >= 3 * JOBS
     assert web['ostler_webhooks_total{event="other",outcome="unsigned"}'] >= 1

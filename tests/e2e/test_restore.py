@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import patch_pool_replicas
@@ -24,6 +24,7 @@ from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
+from tests.rows import run_sql
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -83,9 +84,7 @@ class Run:
     def rows(self, statement: str) -> list[Any]:
         """Run a statement on Ostler's database."""
         engine = create_engine(self.system.postgres.url("ostler"))
-        with engine.begin() as db:
-            found = db.execute(text(statement))
-            rows = list(found.all()) if found.returns_rows else []
+        rows = run_sql(engine, statement)
         engine.dispose()
         return rows
 
@@ -161,8 +160,8 @@ def test_a_copy_of_fifty_jobs_ago_harms_no_busy_pod_and_every_job_ends(run: Run)
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("run", ["tests.e2e.rows_alone"], indirect=True)
-def test_whoever_believes_the_copy_alone_takes_busy_pods_for_warm_ones(run: Run) -> None:
+@pytest.mark.parametrize("run", ["tests.e2e.unchecked_worker"], indirect=True)
+def test_copy_alone_shows_busy_pods_as_warm(run: Run) -> None:
     run.lose_fifty_jobs()
     number = int(
         run.kube.request("GET", f"/api/v1/namespaces/{run.system.namespace}/configmaps/ostler-epoch")["data"]["epoch"]

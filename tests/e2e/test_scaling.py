@@ -15,7 +15,7 @@ from lab.bootstrap import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -57,7 +57,7 @@ def who(system: System, worker: str) -> str:
     return f"worker:{system.children[worker].pid}"
 
 
-def test_workers_added_under_load_take_their_part_and_those_killed_lose_and_double_nothing(system: System) -> None:
+def test_added_workers_share_the_load_and_killed_workers_lose_and_double_nothing(system: System) -> None:
     # Given one worker and more jobs than Pods …
     for name in ("worker-1", "worker-2"):
         system.children[name].kill()
@@ -66,7 +66,7 @@ def test_workers_added_under_load_take_their_part_and_those_killed_lose_and_doub
         job = {"repository": f"{account.login}/{account.repositories[0]}", "labels": list(LABELS), "count": 1}
         system.lab("POST", "/jobs", {**job, "duration_seconds": 0.3})
     eventually(
-        lambda: mints(system)[who(system, "worker-0")] >= 5, timeout=SETTLED_WITHIN, what="mints by the first worker"
+        lambda: mints(system)[who(system, "worker-0")] >= 5, within=SETTLED_WITHIN, what="mints by the first worker"
     )
 
     # … when two come, they mint beside it, …
@@ -74,7 +74,7 @@ def test_workers_added_under_load_take_their_part_and_those_killed_lose_and_doub
     system.restart("worker-2")
     eventually(
         lambda: min(mints(system)[who(system, name)] for name in ("worker-1", "worker-2")) >= 3,
-        timeout=SETTLED_WITHIN,
+        within=SETTLED_WITHIN,
         what="mints by all",
     )
     # … and when two are killed in their work, the third ends what they began.
@@ -83,7 +83,7 @@ def test_workers_added_under_load_take_their_part_and_those_killed_lose_and_doub
     before = mints(system)[who(system, "worker-2")]
     eventually(
         lambda: Counter(system.lab("GET", "/stats")["jobs"])["completed"] >= JOBS,
-        timeout=SETTLED_WITHIN,
+        within=SETTLED_WITHIN,
         what="the end of every job",
     )
 

@@ -15,7 +15,7 @@ from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,7 +53,7 @@ def github_says(system: System, job: int) -> dict[str, Any]:
     return found
 
 
-def test_a_job_that_nobody_told_us_of_runs_once_and_one_that_never_starts_ends(system: System) -> None:
+def test_job_without_a_webhook_runs_once_and_one_that_never_starts_ends(system: System) -> None:
     engine = create_engine(system.postgres.url("ostler"))
 
     def rows(statement: str, **given: Any) -> list[Any]:
@@ -65,10 +65,10 @@ def test_a_job_that_nobody_told_us_of_runs_once_and_one_that_never_starts_ends(s
         return tuple(found[0]) if found else None
 
     first = send(system)  # the repository is one that we know
-    eventually(lambda: ours(first) == ("completed", "success"))
+    eventually(lambda: ours(first) == ("completed", "success"), within=240)
     system.lab("POST", "/webhooks", {"vanish_action": "queued"})
     untold = send(system)
-    eventually(lambda: ours(untold) == ("completed", "success"))
+    eventually(lambda: ours(untold) == ("completed", "success"), within=240)
     brought = rows(
         "SELECT outcome FROM repairs WHERE sweep = 'catch_up' AND what = 'bring' AND job_id = :id", id=untold
     )
@@ -77,18 +77,18 @@ def test_a_job_that_nobody_told_us_of_runs_once_and_one_that_never_starts_ends(s
     deliveries = system.lab("GET", "/deliveries")["deliveries"]
     late = next(each for each in deliveries if (each["job"], each["action"]) == (untold, "queued"))
     system.lab("POST", f"/deliveries/{late['guid']}/redeliver")
-    eventually(lambda: bool(rows("SELECT 1 FROM deliveries WHERE guid = :guid", guid=late["guid"])))
+    eventually(lambda: bool(rows("SELECT 1 FROM deliveries WHERE guid = :guid", guid=late["guid"])), within=240)
     assert ours(untold) == ("completed", "success")
     assert len(rows("SELECT 1 FROM job_events WHERE job_id = :id AND transition = 'job_seen'", id=untold)) == 1
 
     system.lab("POST", "/webhooks", {"vanish_action": ""})
     stuck = send(system, labels=("self-hosted", "nobody"))
-    eventually(lambda: ours(stuck) == ("queued", None))
+    eventually(lambda: ours(stuck) == ("queued", None), within=240)
     system.lab("POST", f"/runs/{github_says(system, stuck)['run_id']}/end")
-    eventually(lambda: ours(stuck) == ("completed", "startup_failure"))
+    eventually(lambda: ours(stuck) == ("completed", "startup_failure"), within=240)
     assert github_says(system, stuck)["status"] == "queued"
 
-    eventually(lambda: not system.lab("GET", "/runners")["runners"])
+    eventually(lambda: not system.lab("GET", "/runners")["runners"], within=240)
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
     assert verdict.problems == ()
     assert verdict.executions == 2

@@ -1,4 +1,4 @@
-"""How each transition is reached: the work that has to happen, and what has to go wrong, for it to be committed.
+"""Scenarios that reach each transition: the necessary work, and the fault that makes the transition happen.
 
 `SCENARIOS` names one for every entry of the transition table; a transition without one fails the kill-point test.
 A scenario is a context: entered, it has done what leads there; left, it has taken back what it broke. Work that it
@@ -83,7 +83,7 @@ def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
-    """Pods deleted while they run a job of which no `in_progress` came: GitHub calls their runners busy for a while."""
+    """Pods deleted while they run a job without an `in_progress`: GitHub calls their runners busy for a while."""
     with stage.mints_held():
         jobs = stage.send(stage.copies, seconds=120)
         stage.until(lambda: len(stage.job_states(jobs)) == len(jobs), what="rows of the jobs")

@@ -159,7 +159,7 @@ def test_a_job_that_is_claimed_again_after_its_release_breaks_no_law() -> None:
     assert broken(history) == []
 
 
-def test_every_law_is_seen_to_be_broken_by_some_history() -> None:
+def test_each_law_is_broken_by_some_history() -> None:
     assert {law for law, _ in BAD.values()} == set(INVARIANTS)
 
 

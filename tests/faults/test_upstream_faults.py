@@ -1,4 +1,4 @@
-"""What Ostler leans on breaks: Redis, Postgres, replies of GitHub and of web, stamps, Pods. Nothing is lost.
+"""Faults around Ostler: Redis, Postgres, replies of GitHub and of web, stamps, Pods. Nothing is lost.
 
 One system runs for the whole module. After each fault it has to come to rest by itself, and then everything that has
 happened so far is judged: by the lab's logs, and by the laws.
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A system with two beats, of which one is active."""
+    """A system with two beats, one of them active."""
     folder = tmp_path_factory.mktemp("upstream-faults")
     with running(folder, control_plane, f"upstream-{secrets.token_hex(4)}", workers=2, beats=2) as stage:
         yield stage
@@ -108,7 +108,7 @@ def test_a_restarted_postgres_costs_seconds_and_no_job(stage: Stage) -> None:
     stage.assert_whole()
 
 
-def test_a_webhook_that_met_a_web_process_killed_before_its_commit_is_asked_for_again(stage: Stage) -> None:
+def test_webhook_is_redelivered_when_its_web_process_was_killed_before_the_commit(stage: Stage) -> None:
     stage.arm({"job_seen.before_commit"})
     (job,) = stage.send(1)
     stage.until(lambda: stage.all_reached() and stage.are_over([job]), what="a kill and the end of the job")
@@ -137,7 +137,7 @@ def test_a_pod_deleted_before_its_jit_gives_its_job_to_another(stage: Stage) -> 
     stage.assert_whole()
 
 
-def test_a_pod_deleted_between_the_assignment_and_the_start_of_its_job_costs_no_job_and_leaves_no_runner(
+def test_pod_deleted_before_its_assigned_job_starts_costs_no_job_and_no_runner(
     stage: Stage,
 ) -> None:
     lost = {"method": "GET", "path_regex": "_runner/sessions/.*/message", "after_apply": True, "reset": True}

@@ -1,4 +1,4 @@
-"""What a Pod talks to, as a test plays it: a dispatch endpoint, and a GitHub that gives each runner one job."""
+"""Peers of a Pod, as a test plays them: a dispatch endpoint, and a GitHub that gives each runner one job."""
 
 import json
 import threading

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from ostler.redis_users import RedisUser, rules_of
 from ostler.settings import BeatSettings, FlowerSettings, Settings
 from tests import distributions
 from tests.distributions import pins
+from tests.waiting import eventually
 from watch.settings import WatchSettings
 
 pytestmark = pytest.mark.timeout(900)
@@ -410,7 +411,7 @@ class Host:
                     self._completed.add(needed)
             else:
                 assert how["condition"] == "service_healthy"
-                eventually(lambda needed=needed: self.is_healthy(needed) or _ended(self.child(needed)))  # type: ignore[misc]
+                eventually(lambda needed=needed: self.is_healthy(needed) or _ended(self.child(needed)), within=180)  # type: ignore[misc]
         return self.start(service)
 
     def child(self, service: str) -> Child:
@@ -448,13 +449,6 @@ def lab(images: Images, tmp_path: Path) -> Iterator[Host]:
         host.stop()
 
 
-def eventually(condition: Callable[[], bool], *, within: float = 180) -> None:
-    end = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.2)
-
-
 def _ended(child: Child) -> bool:
     assert child.running(), child.tail()
     return False
@@ -469,7 +463,7 @@ def _grown_old(path: Path) -> None:
 def _turns_green(host: Host, names: Sequence[str]) -> None:
     for name in names:
         child = host.start(name)
-        eventually(lambda name=name, child=child: host.is_healthy(name) or _ended(child))  # type: ignore[misc]
+        eventually(lambda name=name, child=child: host.is_healthy(name) or _ended(child), within=180)  # type: ignore[misc]
 
 
 def test_every_command_runs_and_its_health_check_turns_green_and_red(host: Host) -> None:
@@ -520,7 +514,7 @@ def test_the_clusters_certificate_and_kubeconfig_bear_its_services_name(lab: Hos
     named = next(word for word in lab.services["lab-apiserver"]["command"] if word.startswith("--name="))
     server.command = [named if word == "--name=localhost" else word for word in server.command]
     server.start()
-    eventually(lambda: lab.is_healthy("lab-apiserver") or _ended(server))
+    eventually(lambda: lab.is_healthy("lab-apiserver") or _ended(server), within=180)
     access = read_kubeconfig(lab.folder / "shared" / "kubeconfig")
     address = urlsplit(access.server)
     assert address.hostname == "lab-apiserver"

@@ -122,7 +122,7 @@ class Lab:
         return [line for line in lines if pod is None or line.get("pod") == pod]
 
     def events(self, pod: str) -> list[str]:
-        """Return the names of what happened to a Pod."""
+        """Return the names of the events of a Pod."""
         return [line["event"] for line in self.journal(pod=pod)]
 
     def has_started(self, pod: str) -> bool:

@@ -16,11 +16,12 @@ from lab.faults import Fault, FaultProxy
 from lab.redis import Redis
 from tasks.sweeps.redelivery import redelivery
 from tasks.worker import runtime as current
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually, make_app_key, running
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, make_app_key, running
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
 from tests.integration.web.polls.stage import Stage as WebStage
 from tests.integration.web.polls.stage import make_settings
+from tests.waiting import eventually
 
 WEBHOOKS = "/webhooks/github"
 

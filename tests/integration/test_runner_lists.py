@@ -32,6 +32,7 @@ from tasks.worker import runtime as current
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, make_app_key, running
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
+from tests.rows import insert_pool
 
 RUNNERS = 103
 SCOPE = "orgs/acme"
@@ -63,14 +64,7 @@ def rows(rt: StubRuntime, statement: str, **values: Any) -> None:
 def claims(rt: StubRuntime, *runners: str) -> None:
     """Let each runner be of a claim of its own, the first of a live one; nothing happened for an hour."""
     rows(rt, "INSERT INTO accounts VALUES (1, 'acme', 1, 10, 100000, 100000, '[]', now())")
-    rows(
-        rt,
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('p', 'none', 'p', 'i', '{linux}', 1, 1, 1, 1, '{}', '{}', 0, 'h', now())
-        """,
-    )
+    insert_pool(rt.engine, "p", namespace="none", vcpu=1, memory=1)
     for number, runner in enumerate(runners):
         rows(
             rt,
@@ -206,7 +200,7 @@ def test_a_list_that_took_long_is_used_for_longer(
 def test_a_list_of_minutes_is_whole_within_one_tick(
     rt: StubRuntime, monkeypatch: pytest.MonkeyPatch, sweep: Any
 ) -> None:
-    """10,000 runners are 100 pages, of which each may take a second and more."""
+    """10,000 runners are 100 pages, and each page might take a second and more."""
     claims(rt, "runner-7")
     if sweep is finished_jobs:
         rows(rt, "UPDATE claims SET state = 'executing', spare_since = NULL")

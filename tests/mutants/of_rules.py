@@ -158,7 +158,7 @@ def others(root: Path = ROOT) -> list[str]:
 def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS, root: Path = ROOT) -> list[str]:
     """Return the mutants of these modules that have no result; with `again` the survivors too.
 
-    Of a module that changed since its mutants were made it is a pattern: mutmut makes them anew first.
+    Of a module that changed since its mutants were made it is a pattern: mutmut makes them again first.
     """
     patterns: list[str] = []
     found = sources(root)

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from tests.waiting import eventually
 from web.edge.limits import BoundedProtocol
 
 PATIENCE = 60.0
@@ -93,14 +93,6 @@ def served(app: App | None = None, **protocol: Any) -> Iterator[Served]:
         server.should_exit = True
         thread.join(PATIENCE)
         listener.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Return once the condition holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def until_cut(connection: socket.socket, *, within: float = PATIENCE) -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from tests.security.serving import App, Served, eventually, served, status
+from tests.security.serving import App, Served, served, status
+from tests.waiting import eventually
 from web.edge.connections import Connections
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

@@ -1,10 +1,11 @@
-"""What follows a request on its connection: neither a second request beside it, nor a body taken for one."""
+"""One request at a time on a connection: no second request beside it, and no body taken for one."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.security.serving import eventually, served, status, until_cut
+from tests.security.serving import served, status, until_cut
+from tests.waiting import eventually
 from web.edge.limits import BoundedProtocol
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

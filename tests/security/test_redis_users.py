@@ -30,7 +30,7 @@ from ostler.wakes import (
     producer,
 )
 from tasks.worker.flower import Silent
-from tests.integration.concurrency.points import until
+from tests.waiting import eventually
 
 LIMITED = ("beat", "watch", "flower")
 
@@ -189,10 +189,10 @@ def test_flower_hears_events_and_writes_nothing(server: Redis) -> None:
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
     with server.client() as reader:
-        until(lambda: reader.pubsub_numpat() == 1, "Flower listens")
+        eventually(lambda: reader.pubsub_numpat() == 1, "Flower listens")
     sender = producer(Secret(server.url_of("worker")))
     sender.send_task(POD_GONE, queue="dispatch", ignore_result=True)
-    until(lambda: heard == ["task-sent"], "Flower heard of the task")
+    eventually(lambda: heard == ["task-sent"], "Flower heard of the task")
     thread.join(30)
     with server.client() as reader:
         assert reader.keys("*celeryev*") == []

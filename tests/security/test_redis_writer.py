@@ -20,7 +20,7 @@ from ostler.wakes import QUEUES
 from tasks.worker import processes
 from tasks.worker.app import SETTINGS, app
 from tasks.worker.processes import leave_signs_of_life
-from tests.integration.concurrency.points import until
+from tests.waiting import eventually
 
 HITS: list[int] = []
 
@@ -129,7 +129,7 @@ def worker(redis_server: Redis) -> Iterator[WorkController]:
 def executes(number: int) -> None:
     """Wait until a message that is sent now was executed."""
     hit.apply_async((number,))
-    until(lambda: number in HITS, f"message {number} was executed")
+    eventually(lambda: number in HITS, f"message {number} was executed")
 
 
 @pytest.mark.usefixtures("worker")
@@ -152,8 +152,8 @@ def test_broken_unacknowledged_entries_keep_no_other_from_its_return(redis_serve
         for number, entry in enumerate(("no json", "5", "[1, 2]", '[{}, "", ""]', json.dumps([lost, "", "dispatch"]))):
             writer.hset("unacked", f"forged-{number}", entry)
             writer.zadd("unacked_index", {f"forged-{number}": number})
-        until(lambda: 77 in HITS, "the last of them was executed")
-        until(lambda: not writer.zrangebyscore("unacked_index", 0, 10), "the broken ones are gone")
+        eventually(lambda: 77 in HITS, "the last of them was executed")
+        eventually(lambda: not writer.zrangebyscore("unacked_index", 0, 10), "the broken ones are gone")
 
 
 @pytest.mark.usefixtures("worker")
@@ -181,7 +181,7 @@ def test_worker_that_consumes_nothing_gives_no_sign_of_life(
 
     worker.consumer.call_soon(cancel)
     monkeypatch.setattr(processes, "READS_WITHIN", 3.0)
-    until(lambda: not transport.reading.is_fresh(within=3), "the worker reads no queue")
+    eventually(lambda: not transport.reading.is_fresh(within=3), "the worker reads no queue")
     alive.unlink()
     heartbeat_sent.send(sender=None)
     assert not alive.exists()

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.security.serving import App, Served, eventually, served, status, until_cut
+from tests.security.serving import App, Served, served, status, until_cut
+from tests.waiting import eventually
 from web.edge import limits
 
 SOON = 0.3

@@ -1,1 +1,1 @@
-"""What a real runner Pod's processes find where actions/runner is installed."""
+"""Files that a real runner Pod's processes find where actions/runner is installed."""

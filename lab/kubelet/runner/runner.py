@@ -1,8 +1,8 @@
 """The runner of the lab's GitHub as a process: one session, at most one job, then the end.
 
 Speaks `/_runner/…` at LAB_GITHUB_URL, runs the job-started hook (ACTIONS_RUNNER_HOOK_JOB_STARTED) before it says
-`started`, and tells whoever reads its output, one JSON object a line, what happens. Standard library only: it starts
-once per Pod, so what it imports is what a Pod costs.
+`started`, and reports its events on its output, one JSON object a line. Standard library only: it starts
+once per Pod, so its imports are the cost of a Pod.
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""What the tests of the chart share: a real Helm, and a cluster that knows every kind."""
+"""Fixtures of the chart's tests: a real Helm, and a cluster that knows every kind."""
 
 from __future__ import annotations
 

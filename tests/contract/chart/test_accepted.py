@@ -26,7 +26,7 @@ def rendered(values: dict[str, Any], namespace: str, runners: str) -> list[helm.
 
 
 def pods(objects: list[helm.Manifest]) -> dict[str, dict[str, Any]]:
-    """Return the Pod templates by the name of what holds them."""
+    """Return the Pod templates by the name of the object that contains them."""
     return {
         each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] in {"Deployment", "Job"}
     }

@@ -1,4 +1,4 @@
-"""What the chart's admission policy refuses, and that it refuses nothing else; asked of a real API server."""
+"""The chart's admission policy refuses what it must, and nothing else; asked of a real API server."""
 
 from __future__ import annotations
 

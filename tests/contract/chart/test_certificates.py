@@ -125,7 +125,7 @@ def test_rotation_lets_every_pod_verify_at_each_step_and_on_the_way_back(cluster
     assert cluster.deploy().secrets == steps[0].secrets
 
 
-def test_certificate_is_made_anew_in_the_second_half_of_its_life_by_the_same_ca(cluster: Cluster) -> None:
+def test_certificate_is_renewed_by_the_same_ca_in_the_second_half_of_its_life(cluster: Cluster) -> None:
     first = cluster.deploy()
     in_300_days = int((datetime.now(UTC) + timedelta(days=300)).timestamp())
     cluster.annotate(ends=str(in_300_days))
@@ -135,7 +135,7 @@ def test_certificate_is_made_anew_in_the_second_half_of_its_life_by_the_same_ca(
     assert second.verified()
 
 
-def test_certificate_for_other_names_is_made_anew(cluster: Cluster) -> None:
+def test_certificate_is_renewed_when_the_names_change(cluster: Cluster) -> None:
     first = cluster.deploy()
     cluster.annotate(names="other.svc")
     second = cluster.deploy()
@@ -216,7 +216,7 @@ def test_plain_http_is_there_when_asked_for_and_has_nothing_of_tls() -> None:
     assert "8443" not in str(objects)
 
 
-def test_address_of_ones_own_is_verified_by_the_cas_of_the_image_unless_a_bundle_is_given() -> None:
+def test_own_dispatch_url_is_verified_by_the_cas_of_the_image_unless_a_bundle_is_set() -> None:
     url = "https://ci.example.com/runners/v1/dispatch"
     plain = {"dispatchUrl": url, "web": {"tls": {"enabled": False}}}
     assert "OSTLER_DISPATCH_CA" not in environment(helm.render(values=plain), "ostler-worker-default")

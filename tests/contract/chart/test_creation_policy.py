@@ -1,4 +1,4 @@
-"""Which Pods a worker may create under the chart's policy; asked of a real API server, as the worker."""
+"""Pods that a worker may create under the chart's policy; asked of a real API server, as the worker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lab.manifests import Kinds
 from ostler.errors import UpstreamError
 from rules.upstream.retry import ONCE
 from tests.contract.chart.cast import Cast
-from tests.e2e.waiting import eventually
 from tests.guard import POLICY
+from tests.waiting import eventually
 
 NAME = "small-0000000a"
 SECRET: dict[str, Json] = {
@@ -92,7 +92,7 @@ def worker(cast: Cast) -> KubeClient:
         body: Json = {"metadata": {"name": name}}
         cast.admin.request("POST", object_path("serviceaccounts", namespace=cast.runners), body=body)
     found = cast.clients["worker"]
-    eventually(lambda: bool(refusal(found, runner(cast.runners, serviceAccountName="deployer"))), timeout=60)
+    eventually(lambda: bool(refusal(found, runner(cast.runners, serviceAccountName="deployer"))), within=60)
     return found
 
 
@@ -163,10 +163,10 @@ def test_an_administrator_is_refused_nothing(cast: Cast, worker: KubeClient) -> 
 
 def test_secrets_are_allowed_where_the_chart_says_so_and_nothing_else_is(cast: Cast, worker: KubeClient) -> None:
     with allowing_secrets(cast):
-        eventually(lambda: refusal(worker, runner(cast.runners, SECRET["a volume"])) is None, timeout=60)
+        eventually(lambda: refusal(worker, runner(cast.runners, SECRET["a volume"])) is None, within=60)
         assert [refusal(worker, runner(cast.runners, each)) for each in SECRET.values()] == [None] * len(SECRET)
         assert refusal(worker, runner(cast.runners, serviceAccountName="deployer")) is not None
-    eventually(lambda: refusal(worker, runner(cast.runners, SECRET["a volume"])) is not None, timeout=60)
+    eventually(lambda: refusal(worker, runner(cast.runners, SECRET["a volume"])) is not None, within=60)
 
 
 def test_doctor_sees_the_policy_as_a_worker_and_as_an_administrator(cast: Cast, worker: KubeClient) -> None:
@@ -181,7 +181,7 @@ def test_doctor_sees_that_a_worker_may_create_any_pod(cast: Cast, namespace: str
     for each in cast.identities.manifests:
         if each["kind"] in {"Role", "RoleBinding"} and each["metadata"]["name"].endswith("-worker"):
             Kinds(cast.admin).apply(each | {"metadata": {"name": each["metadata"]["name"], "namespace": namespace}})
-    eventually(lambda: refuses_other_pods(cast.admin, namespace).refused is not None, timeout=60)
+    eventually(lambda: refuses_other_pods(cast.admin, namespace).refused is not None, within=60)
     found = refuses_other_pods(cast.admin, namespace)
     assert found.refused is False
     assert f"may create any Pod in {namespace}" in found.why
@@ -201,5 +201,5 @@ def test_the_expressions_pass_the_type_check(cast: Cast, worker: KubeClient) -> 
         if each["kind"] == POLICY[0] and each["metadata"]["name"].endswith("-creations")
     ]
     path = f"{Kinds(cast.admin).collection(policy)}/{policy['metadata']['name']}"
-    eventually(lambda: "typeChecking" in (cast.admin.request("GET", path).get("status") or {}), timeout=60)
+    eventually(lambda: "typeChecking" in (cast.admin.request("GET", path).get("status") or {}), within=60)
     assert cast.admin.request("GET", path)["status"]["typeChecking"].get("expressionWarnings") is None

@@ -1,4 +1,4 @@
-"""What the processes live by, really done by their adapters as their identities; and what must never happen, tried."""
+"""Acts of the processes, really done by their adapters as their identities; and forbidden acts, tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ostler.errors import Forbidden
 from rules.restore.epochs import Epoch
 from rules.upstream.retry import ONCE
 from tests.contract.chart.cast import ALL, POOLS, Cast, allowed
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 from watch.leader import LEASE
 
 
@@ -103,7 +103,7 @@ def test_the_keys_need_no_binding_of_the_clusters_own(cast: Cast) -> None:
     before = cast.admin.request("GET", binding)
     cast.admin.request("PATCH", binding, body={"subjects": []}, content_type=MERGE_PATCH)
     try:
-        eventually(lambda: not allowed(cast.clients["beat"], "get", "//openid/v1/jwks", namespace=None), timeout=60)
+        eventually(lambda: not allowed(cast.clients["beat"], "get", "//openid/v1/jwks", namespace=None), within=60)
         TokenVerifier(client=cast.clients["web"], audience="ostler-dispatch").fetch_keys()
         with pytest.raises(Unjudged):
             TokenVerifier(client=cast.clients["worker"], audience="ostler-dispatch").fetch_keys()

@@ -1,4 +1,4 @@
-"""What `ostler doctor` asks about is what the chart grants: nothing more, nothing less."""
+"""The rights that `ostler doctor` checks are those that the chart grants: nothing more, nothing less."""
 
 from __future__ import annotations
 

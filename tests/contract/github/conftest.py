@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,17 +30,6 @@ T = TypeVar("T")
 APP_ID = "77"
 ORG_INSTALLATION = 501
 USER_INSTALLATION = 502
-
-
-def eventually(read: Callable[[], T | None], *, seconds: float = 90) -> T:
-    """Return the first thing that `read` finds."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while time.monotonic() < deadline:
-        if found := read():
-            return found
-        pause.wait(0.02)
-    raise AssertionError(f"not within {seconds} s")
 
 
 @dataclass(frozen=True, kw_only=True)

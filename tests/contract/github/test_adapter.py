@@ -29,7 +29,8 @@ from ostler.errors import (
 from ostler.secrets import Secret
 from rules.routing.forks import Origin
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import ORG_INSTALLATION, USER_INSTALLATION, Lab
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 ADA = Scope.repository("ada/app")

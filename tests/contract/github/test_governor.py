@@ -29,7 +29,8 @@ from lab.redis import Redis
 from ostler.errors import Forbidden, RateLimited
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 MINTS = "POST /orgs/{org}/actions/runners/generate-jitconfig"
@@ -202,7 +203,7 @@ class Place:
 
 
 def denied(governor: Governor, count: int) -> list[Place]:
-    """Ask for so many mints, all of which our own pace denies; return the place of each."""
+    """Ask for a number of mints that our own pace denies; return the place of each."""
     places = []
     for _ in range(count):
         asked = time.monotonic()

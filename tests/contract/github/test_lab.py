@@ -15,7 +15,8 @@ from github_adapters.webhooks import parse_workflow_job, verify_signature
 from lab.verdict import judge
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually, running
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, USER_INSTALLATION, Lab, running
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 
@@ -128,7 +129,7 @@ def test_jobs_and_runners_that_gather_are_paired_at_random(lab: Lab, github: Git
     assert given != jobs
 
 
-def test_a_busy_runner_that_falls_silent_fails_its_job(lab: Lab, github: GitHub) -> None:
+def test_busy_runner_that_stops_answering_fails_its_job(lab: Lab, github: GitHub) -> None:
     lab.settings(lock_expiry=600)
     session = start_runner(lab, github, "r")
     (job,) = lab.jobs()
@@ -162,7 +163,7 @@ def test_a_job_that_no_runner_begins_is_given_to_another(lab: Lab, github: GitHu
     ]
 
 
-def test_an_idle_runner_that_falls_silent_is_offline_and_gets_nothing(lab: Lab, github: GitHub) -> None:
+def test_idle_runner_that_stops_answering_is_offline_and_gets_nothing(lab: Lab, github: GitHub) -> None:
     lab.settings(lock_expiry=0.3)
     session = start_runner(lab, github, "r")
     eventually(lambda: not github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME)[0].online)

@@ -16,7 +16,8 @@ from github_adapters.webhooks import parse_installation, parse_owner, parse_repo
 from ostler.clock import utcnow
 from rules.intake.events import RepositoryRenamed
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 RUNNERS = "/orgs/acme/actions/runners"

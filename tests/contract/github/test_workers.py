@@ -23,9 +23,11 @@ from lab.processes import Child
 from lab.redis import Redis
 from ostler.secrets import Secret
 from ostler.wakes import Waker, producer
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
 from tests.contract.github.test_governor import mints
 from tests.database import Database
+from tests.rows import insert_pool
+from tests.waiting import eventually
 
 THREADS = 2
 MOST_ROUNDS = 30
@@ -100,7 +102,7 @@ class Fleet:
                 )
                 return [(row.who, row.state) for row in rows]
 
-        eventually(lambda: len(found()) == len(claims), seconds=120)
+        eventually(lambda: len(found()) == len(claims))
         return Counter(found())
 
     def one_after_the_other(self, until: Callable[[Counter[tuple[str, str]]], bool]) -> Counter[tuple[str, str]]:
@@ -141,13 +143,7 @@ def fleet(lab: Lab, database: Database, redis: Redis, folder: Path, *, burst: in
     }
     with database.engine.begin() as db:
         db.execute(text("INSERT INTO accounts VALUES (1, 'acme', 1, 1000, 10000000, 10000000, '[]', now())"))
-        db.execute(
-            text("""
-                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-                VALUES ('u', 'runners', 'small', 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-            """)
-        )
+    insert_pool(database.engine)
     app = producer(Secret(redis.url))
     command = [sys.executable, "-m", "tests.contract.github.worker", "worker", "--queues=github"]
     workers = [Child(name, command, log=folder / f"{name}.log", env=environment) for name in ("worker-0", "worker-1")]
@@ -193,7 +189,7 @@ def test_two_workers_share_one_bucket_of_ten_and_a_flush_gives_it_once_more(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_403_with_retry_after_that_one_worker_saw_stops_the_other_and_outlives_a_flush(
+def test_retry_after_seen_by_one_worker_stops_the_other_and_survives_a_flush(
     lab: Lab, database: Database, redis_server: Redis, tmp_path: Path, seed: str
 ) -> None:
     with fleet(lab, database, redis_server, tmp_path, burst=1000, seed=seed) as workers:

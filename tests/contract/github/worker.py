@@ -1,4 +1,4 @@
-"""`ostler worker`, but for one number that no setting gives: how many mints its bucket holds, none of which comes back.
+"""`ostler worker` with one number that no setting gives: the mints in its bucket, and none of them comes back.
 
 Nothing else of the command is changed, unless `GOVERNOR_SEED` names a known bug to put in.
 """

@@ -1,4 +1,4 @@
-"""What the tests of the Kubernetes adapters share: a pool, a runner, a client with faults.
+"""Fixtures of the Kubernetes adapters' tests: a pool, a runner, a client with faults.
 
 Each of them runs twice: on the real control plane, and on the lab's embedded API server.
 """

@@ -1,4 +1,4 @@
-"""Whether the garbage collector is refused, asked of the real API server."""
+"""The admission check refuses the garbage collector, asked of the real API server."""
 
 from __future__ import annotations
 

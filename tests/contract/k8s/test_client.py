@@ -1,4 +1,4 @@
-"""Who a client is, how long it waits, and what it raises."""
+"""The Kubernetes client: its identity, its timeouts and the errors it raises."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Recorder(BaseHTTPRequestHandler):
 
 @contextmanager
 def recorder(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Run an HTTP server that records headers and answers with what is planned, then with `{}`."""
+    """Run an HTTP server that records headers and gives the planned answers, then `{}`."""
     handler = type("Handler", (_Recorder,), {"headers_seen": [], "answers": list(answers)})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""The control plane itself: it ends with whoever started it, is shared by a run, and says what it lacks."""
+"""The control plane itself: it ends with the process that started it, is shared by a run, and says what it lacks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +13,9 @@ import pytest
 from lab import control_plane_build, go_build
 from lab.control_plane import ClusterAccess, ControlPlaneUnavailable, binaries, build
 from lab.control_plane_shared import shared
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
-
-
-def until(condition: Callable[[], bool], *, within: float = 60.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def processes_in(folder: Path) -> list[str]:
@@ -51,7 +43,7 @@ def test_nothing_is_left_when_the_process_that_started_it_is_killed(tmp_path: Pa
         assert starter.stdout.readline() == b"ready\n"
         assert len(processes_in(folder)) == 4
         starter.send_signal(signal.SIGKILL)
-    until(lambda: processes_in(folder) == [])
+    eventually(lambda: processes_in(folder) == [])
 
 
 def test_users_share_one_control_plane_and_the_last_one_ends_it(tmp_path: Path) -> None:
@@ -73,7 +65,7 @@ def test_users_share_one_control_plane_and_the_last_one_ends_it(tmp_path: Path) 
         with shared(folder) as access:
             assert access.url == url
             second.kill()
-    until(lambda: processes_in(folder) == [])
+    eventually(lambda: processes_in(folder) == [])
     assert not (folder / "etcd").exists()
 
 

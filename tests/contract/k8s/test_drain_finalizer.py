@@ -35,7 +35,7 @@ def let_go(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> boo
     return remove_finalizer(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
 
 
-def test_a_held_pool_outlives_its_deletion_until_it_is_let_go(admin: KubeClient, pool: PoolSeen) -> None:
+def test_pool_with_the_finalizer_survives_its_deletion_until_that_is_removed(admin: KubeClient, pool: PoolSeen) -> None:
     assert hold(admin, pool)
     delete_pool(admin, namespace=pool.namespace, name=pool.name)
 
@@ -64,7 +64,7 @@ def test_the_finalizers_of_others_stay(admin: KubeClient, pool: PoolSeen) -> Non
 
 
 @pytest.mark.parametrize("holds", [True, False], ids=["hold", "let go"])
-def test_what_somebody_wrote_between_our_look_and_our_patch_stays(
+def test_write_between_our_read_and_our_patch_is_preserved(
     admin: KubeClient, pool: PoolSeen, faulty: Faulty, *, holds: bool
 ) -> None:
     client, faults = faulty
@@ -86,7 +86,7 @@ def test_a_pool_that_others_change_all_the_time_is_left_to_the_next_try(
     assert finalizers(admin, pool) == ["example.com/3"]
 
 
-def test_a_deletion_between_our_look_and_our_patch_is_found(admin: KubeClient, pool: PoolSeen, faulty: Faulty) -> None:
+def test_deletion_between_our_read_and_our_patch_is_found(admin: KubeClient, pool: PoolSeen, faulty: Faulty) -> None:
     write(admin, pool, [OTHER])
     client, faults = faulty
     faults.before("PATCH", lambda: delete_pool(admin, namespace=pool.namespace, name=pool.name))
@@ -94,7 +94,7 @@ def test_a_deletion_between_our_look_and_our_patch_is_found(admin: KubeClient, p
     assert finalizers(admin, pool) == [OTHER]
 
 
-def test_a_pool_whose_deletion_was_asked_for_cannot_be_held_any_more(admin: KubeClient, pool: PoolSeen) -> None:
+def test_finalizer_cannot_be_added_after_the_deletion_was_requested(admin: KubeClient, pool: PoolSeen) -> None:
     write(admin, pool, [OTHER])
     delete_pool(admin, namespace=pool.namespace, name=pool.name)
     assert not hold(admin, pool)

@@ -1,4 +1,4 @@
-"""What the real API server alone judges: CEL rules, the scale subresource, Pod Security. The embedded one has none."""
+"""Rules that only the real API server judges: CEL rules, the scale subresource, Pod Security."""
 
 from __future__ import annotations
 

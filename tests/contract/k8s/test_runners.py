@@ -299,7 +299,7 @@ def test_a_list_holds_every_page_or_raises(
         list_pods(client, namespace=namespace)
 
 
-def test_a_list_of_metadata_comes_in_pages_with_the_stamps_and_a_lost_page_is_an_error(
+def test_metadata_list_returns_pages_with_stamps_and_raises_when_a_page_is_lost(
     namespace: str, faulty: Faulty, make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k8s_adapters.metadata.PAGE", 2)

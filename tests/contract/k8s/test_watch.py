@@ -65,7 +65,7 @@ def story(events: list[Event[PodSeen]]) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_watch_tells_what_followed_a_list_and_ends_when_the_server_says_so(
+def test_watch_reports_what_followed_a_list_and_ends_when_the_server_says_so(
     admin: KubeClient, namespace: str, make_runner: MakeRunner
 ) -> None:
     make_runner("pool-0000000a")

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from lab.processes import Child
 from lab.redis import Redis
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 LOCK = "redbeat::lock"
@@ -84,7 +85,7 @@ class Beats:
         ]
 
     def events(self, child: Child) -> list[str]:
-        """Return the names of what a beat logged."""
+        """Return the names of the events that a beat logged."""
         lines = child.log.read_text().splitlines()
         return [json.loads(line)["event"] for line in lines if line.startswith("{")]
 
@@ -106,13 +107,13 @@ class Beats:
 
     @contextmanager
     def another_stands_by(self) -> Iterator[None]:
-        """Return from what is done inside once a beat has tried to get a lock that another holds.
+        """Leave the block once a beat has tried to acquire a lock that another holds.
 
         Nothing else sends a SET: the one that begins writes its probe, and then asks for the lock.
         """
         before = self._sets()
         yield
-        until(lambda: self._sets() >= before + 2)
+        eventually(lambda: self._sets() >= before + 2)
 
     def _sets(self) -> int:
         with self.redis.client() as client:
@@ -136,7 +137,7 @@ def beats(folder: Path, *, count: int = 2, settings: Mapping[str, str], locked: 
         else:
             first = children.pop(0)
             first.start()
-            until(lambda: "beat.active" in stage.events(first))
+            eventually(lambda: "beat.active" in stage.events(first))
         for child in children:
             with stage.another_stands_by():
                 child.start()
@@ -146,11 +147,3 @@ def beats(folder: Path, *, count: int = 2, settings: Mapping[str, str], locked: 
             child.kill()
         stage.listener.stop()
         stage.redis.stop()
-
-
-def until(happened: Callable[[], bool], *, within: float = 60) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + within
-    while not happened():
-        assert time.monotonic() < end, f"it did not happen within {within:.0f} s"
-        time.sleep(0.02)

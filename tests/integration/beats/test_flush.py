@@ -1,4 +1,4 @@
-"""A Redis that loses everything: whoever becomes active brings the schedule back, and nobody has to be started again.
+"""A Redis that loses everything: the next active beat restores the schedule, and no process has to be restarted.
 
 One process each, with the test as the other beat. `test_two_beats.py` has two, with the lock's real timeout.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lab.timings import timings
-from tests.integration.beats.stage import LOCK, Beats, beats, until
+from tests.integration.beats.stage import LOCK, Beats, beats
+from tests.waiting import eventually
 
 SETTINGS = timings(resume_every=1, pools_every=2)
 
@@ -34,7 +35,9 @@ def standby(tmp_path: Path) -> Iterator[Beats]:
 def ticks_again(stage: Beats) -> bool:
     """Wait for two sweeps to tick from now on."""
     now = time.monotonic()
-    until(lambda: {"ostler.resume", "ostler.pools"} <= {tick.sweep for tick in stage.listener.ticks if tick.at > now})
+    eventually(
+        lambda: {"ostler.resume", "ostler.pools"} <= {tick.sweep for tick in stage.listener.ticks if tick.at > now}
+    )
     return stage.children[0].running()
 
 
@@ -47,7 +50,7 @@ def test_an_active_beat_whose_redis_is_full_waits_and_goes_on_when_it_is_back_em
     (beat,) = stage.children
     with stage.redis.client() as client:
         client.config_set("maxmemory", "1")
-        until(lambda: "beat.waiting_for_redis" in stage.events(beat))
+        eventually(lambda: "beat.waiting_for_redis" in stage.events(beat))
         assert "beat.lost_redis" in stage.events(beat)
         client.config_set("maxmemory", "0")
     stage.redis.flush()
@@ -59,7 +62,7 @@ def test_a_standby_whose_redis_fails_it_waits_and_does_not_go_on_without_the_loc
     (beat,) = standby.children
     with standby.redis.client() as client:
         client.config_set("maxmemory", "1")
-        until(lambda: "beat.waiting_for_redis" in standby.events(beat))
+        eventually(lambda: "beat.waiting_for_redis" in standby.events(beat))
         with standby.another_stands_by():
             client.config_set("maxmemory", "0")
         assert "beat.active" not in standby.events(beat)
@@ -72,4 +75,4 @@ def test_an_active_beat_that_lost_its_schedule_but_not_its_lock_installs_it_agai
         client.delete("redbeat::schedule")
         assert ticks_again(stage)
         assert client.get(LOCK) == kept
-    until(lambda: "beat.schedule_was_lost" in stage.events(stage.children[0]))
+    eventually(lambda: "beat.schedule_was_lost" in stage.events(stage.children[0]))

@@ -17,7 +17,8 @@ import pytest
 
 from lab.timings import timings
 from tasks.worker.app import SETTINGS
-from tests.integration.beats.stage import Beats, beats, until
+from tests.integration.beats.stage import Beats, beats
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,7 +33,7 @@ SLACK = 10.0
 def two(tmp_path: Path) -> Iterator[Beats]:
     """One active, one standing by, and a tick that was seen."""
     with beats(tmp_path, settings=timings(resume_every=PERIOD)) as stage:
-        until(lambda: bool(stage.listener.of("ostler.resume")))
+        eventually(lambda: bool(stage.listener.of("ostler.resume")))
         yield stage
 
 
@@ -63,7 +64,9 @@ def count(stage: Beats, *, what: str) -> Count:
 def some_ticks(stage: Beats, number: int = 3) -> None:
     """Wait until `resume` has ticked so many times from now on."""
     since = time.monotonic()
-    until(lambda: len(stage.listener.of("ostler.resume", since=since)) >= number, within=BOUND + number * PERIOD + 30)
+    eventually(
+        lambda: len(stage.listener.of("ostler.resume", since=since)) >= number, within=BOUND + number * PERIOD + 30
+    )
 
 
 def test_undisturbed(two: Beats) -> None:
@@ -140,7 +143,7 @@ def test_redis_is_flushed_again_and_again(two: Beats) -> None:
 def test_redis_is_killed_and_comes_back_empty(two: Beats) -> None:
     two.redis.child.kill()
     for child in two.children:
-        until(lambda child=child: "beat.waiting_for_redis" in two.events(child))  # type: ignore[misc]
+        eventually(lambda child=child: "beat.waiting_for_redis" in two.events(child))  # type: ignore[misc]
     back = time.monotonic()
     two.redis.start()
     some_ticks(two)

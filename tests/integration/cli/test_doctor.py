@@ -1,4 +1,4 @@
-"""`ostler doctor` on the real things: cause and cure of what is wrong, and an exit status that a script can ask."""
+"""`ostler doctor` on the real things: cause and cure of each problem, and an exit status for scripts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from lab.control_plane import ClusterAccess
 from lab.control_plane_access import write_kubeconfig
 from lab.redis import Redis
 from ostler.clock import utcnow
-from tests.contract.github.conftest import APP_ID, Lab, eventually, make_app_key, running
+from tests.contract.github.conftest import APP_ID, Lab, make_app_key, running
 from tests.database import Database
 from tests.integration.cli.test_operator import Operator
+from tests.rows import insert_pool
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @dataclass
 class Patient:
-    """An installation to check, of which each part may be broken."""
+    """An installation to check; each part of it might be broken."""
 
     operator: Operator
     environment: dict[str, str] = field(default_factory=dict)
@@ -105,14 +107,8 @@ def whole(
     patient.execute("INSERT INTO sweeps (name, began_at, succeeded_at) VALUES ('resume', now(), now())")
     patient.execute("INSERT INTO web_instances VALUES ('web', now(), now())")
     patient.execute("INSERT INTO deliveries VALUES ('g', 'workflow_job', 'queued', 1, 'accepted', now())")
-    patient.execute(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('u', 'r', 'small', 'ghcr.io/actions/actions-runner:2.330.0', '{linux}', 1, 1, 1, 1, '{}', '{}', 0, 'h',
-                now())
-        """
-    )
+    image = "ghcr.io/actions/actions-runner:2.330.0"
+    insert_pool(database.engine, namespace="r", image=image, vcpu=1, memory=1)
     assert lab.call("PUT", "/_lab/runner-versions", {"2.330.0": f"{utcnow() + timedelta(days=60):%FT%TZ}"})[0] == 204
     granted(lab, {**permissions.ORGANIZATION, "administration": "write"})
     return patient
@@ -126,7 +122,7 @@ def granted(lab: Lab, wanted: dict[str, str], events: tuple[str, ...] = permissi
 # All of it
 
 
-def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab) -> None:
+def test_doctor_checks_everything_and_reports_ok_for_what_works(whole: Patient, lab: Lab) -> None:
     lab.jobs()
     eventually(lambda: bool(lab.deliveries()))
     status, found = whole.look()
@@ -147,7 +143,7 @@ def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab
         assert value not in text_of.stdout + json.dumps(found)
 
 
-def test_without_settings_it_says_which_and_looks_at_the_rest(bare: Patient) -> None:
+def test_doctor_names_missing_settings_and_checks_the_rest(bare: Patient) -> None:
     status, found = bare.look(OSTLER_KUBECONFIG="/nowhere")
     assert status == 1
     assert found["settings"]["outcome"] == "failed"

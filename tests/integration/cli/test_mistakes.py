@@ -45,7 +45,7 @@ WRONG_USE, AWAY = 2, 3
 
 @dataclass(frozen=True)
 class Mistake:
-    """What was typed with which variables, the exit status, and words that are said."""
+    """A typed command with its variables, the exit status, and words of its message."""
 
     typed: str
     status: int
@@ -315,7 +315,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_silent_server_is_said_with_host_port_and_cure_and_is_status_3(
+def test_unresponsive_server_is_reported_with_host_port_and_cure_and_is_status_3(
     bare: dict[str, str], silent: int, tmp_path: Path
 ) -> None:
     at = f"127.0.0.1:{silent}"
@@ -365,7 +365,7 @@ class Waits(threading.local):
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "doctor --only cluster"])
-def test_command_waits_less_than_ten_seconds_for_an_api_server_that_is_silent(
+def test_command_waits_less_than_ten_seconds_for_an_unresponsive_api_server(
     bare: dict[str, str], files: Files, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     waits = Waits([])

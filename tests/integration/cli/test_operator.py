@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import text
 
 from cli import main
 from lab.redis import Redis
@@ -25,6 +24,7 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, deliver, queued
+from tests.rows import run_sql
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,7 @@ class Operator:
         return json.loads(done.stdout)
 
     def execute(self, statement: str, **values: Any) -> Any:
-        with self.database.engine.begin() as db:
-            result = db.execute(text(statement), values)
-            return result.all() if result.returns_rows else None
+        return run_sql(self.database.engine, statement, **values)
 
 
 @pytest.fixture
@@ -248,7 +246,7 @@ def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
     assert len(json.loads(done.stdout)) == 3
 
 
-def test_what_is_not_there_is_said_with_where_to_look_and_status_1(operator: Operator) -> None:
+def test_missing_object_is_reported_with_the_place_to_look_and_status_1(operator: Operator) -> None:
     for arguments, where in (
         (("job", "999"), "ostler jobs"),
         (("jobs", "--account", "nobody"), "ostler account list"),

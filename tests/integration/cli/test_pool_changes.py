@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from k8s_adapters.pools import PoolSeen, create_pool, get_pool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
 from tests.integration.cli.test_operator import Done, run_command
+from tests.waiting import eventually
 
 SPEC: dict[str, Any] = {"image": "runner:1", "runnerLabels": ["linux"], "replicas": 3}
 
@@ -210,7 +210,7 @@ def test_a_drain_is_followed_until_the_pool_is_gone(shell: Shell, monkeypatch: p
     shell.kube.request("PATCH", f"{path}/status", body={"status": {"warm": 0, "busy": 2}}, content_type=MERGE_PATCH)
 
     def be_the_controller() -> None:
-        until(lambda: shell.seen().terminating)
+        eventually(lambda: shell.seen().terminating)
         shell.let_go()
 
     thread = threading.Thread(target=be_the_controller)
@@ -221,7 +221,7 @@ def test_a_drain_is_followed_until_the_pool_is_gone(shell: Shell, monkeypatch: p
     assert done.stderr == "small drains: 2 busy\n"
 
 
-def test_who_does_not_wait_is_told_where_to_look(shell: Shell) -> None:
+def test_command_that_does_not_wait_names_where_to_look(shell: Shell) -> None:
     shell.pool(held=True)
     done = shell.run("drain", "small", "--yes", "--no-wait")
     assert (done.returncode, done.stdout) == (0, "small is draining; `ostler pool list` shows the progress\n")
@@ -251,10 +251,3 @@ def test_ctrl_c_ends_the_command_and_not_the_drain(shell: Shell) -> None:
     assert "continues to drain without this command" in err
     assert "Traceback" not in err
     assert shell.seen().terminating
-
-
-def until(condition: Callable[[], bool], *, timeout: float = 60) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

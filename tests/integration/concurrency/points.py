@@ -8,7 +8,6 @@ pass.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -89,14 +88,6 @@ def start(name: str, body: Callable[[], T]) -> Future[T]:
     future = executor.submit(named)
     executor.shutdown(wait=False)
     return future
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Return once a condition holds; AssertionError after `DEADLINE`."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"never came: {what}"
-        threading.Event().wait(0.005)
 
 
 def waiting_for_locks(engine: Engine) -> int:

@@ -19,13 +19,14 @@ from sqlalchemy.exc import IntegrityError
 from models.claims import matching, releases
 from models.db.engine import transaction
 from models.pools import pool_mirror
-from models.pools.pool_mirror import PoolFacts
 from models.routing.usage import usage_of
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
-from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, until, waiting_for_locks
+from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, waiting_for_locks
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
+from tests.rows import pool_facts
+from tests.waiting import eventually
 
 MATCHERS = 8
 INSERT = "INSERT INTO claims"
@@ -81,7 +82,10 @@ def test_eight_matchers_fill_a_budget_of_two_exactly(
         if LOCK_ACCOUNTS in flat and "FOR NO KEY UPDATE" in flat:
             together.wait(DEADLINE)
         elif INSERT in flat:
-            until(lambda: len(over) + waiting_for_locks(stage.engine) >= MATCHERS - 1, "the others end or wait")
+            eventually(
+                lambda: len(over) + waiting_for_locks(stage.engine) >= MATCHERS - 1,
+                "the others end or wait",
+            )
 
     def run(pool: int) -> None:
         try:
@@ -128,7 +132,7 @@ def test_two_claims_of_one_pod_never_both_commit(stage: Stage, seed: str | None)
         first = start("first", lambda: claim(jobs[0]))
         inserted.wait()
         second = start("second", lambda: claim(jobs[1]))
-        until(lambda: second.done() or waiting_for_locks(stage.engine) == 1, "the second waits for the index")
+        eventually(lambda: second.done() or waiting_for_locks(stage.engine) == 1, "the second waits for the index")
     first.result(DEADLINE)
     error = second.exception(DEADLINE)
     assert isinstance(error, IntegrityError) is (seed is None)
@@ -155,7 +159,7 @@ def test_one_matcher_runs_and_one_waits(stage: Stage, monkeypatch: pytest.Monkey
         inserting.wait()
         assert keys.wake(pool), "the running matcher has read: what comes now needs another"
         waiting = start("waiting", lambda: stage.match(pool))
-        until(lambda: waiting_for_locks(stage.engine) == 1, "the second matcher waits for the pool's lock")
+        eventually(lambda: waiting_for_locks(stage.engine) == 1, "the second matcher waits for the pool's lock")
         late = stage.job(account, pool)
         assert keys.wake(pool) is (seed is not None)
         stage.pod(pool)
@@ -181,7 +185,7 @@ def test_a_wait_for_a_unique_index_never_holds_an_accounts_lock(
         retiring = start("retiring", lambda: _retire(stage, pod_id))
         inserted.wait()
         matcher = start("matcher", lambda: stage.match(contended))
-        until(lambda: matcher.done() or waiting_for_locks(stage.engine) == 1, "the matcher ends or waits")
+        eventually(lambda: matcher.done() or waiting_for_locks(stage.engine) == 1, "the matcher ends or waits")
         assert matcher.done() is (seed is None)
         other = stage.match(free)
         assert len(other.claims) == (1 if seed is None else 0)
@@ -237,7 +241,10 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
         first = start(winner, bodies[winner])
         inserting.wait()
         second = start(loser, bodies[loser])
-        until(lambda: second.done() or waiting_for_locks(stage.engine) == 1, "the loser ends or waits for the Pod")
+        eventually(
+            lambda: second.done() or waiting_for_locks(stage.engine) == 1,
+            "the loser ends or waits for the Pod",
+        )
     first.result(DEADLINE)
     lost = second.result(DEADLINE)
     assert lost is None or not lost.claims
@@ -245,28 +252,13 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
     assert purposes == ["job" if winner == "the job claim" else "retire"]
 
 
-NEW_POOL = PoolFacts(
-    uid="pool-1",
-    namespace="runners",
-    name="small",
-    image="image",
-    labels=("linux",),
-    runner_group_id=1,
-    vcpu=2000,
-    memory=4096,
-    replicas=2,
-    allowed_accounts=(),
-    allowed_repositories=(),
-    routing_priority=0,
-    template_hash="hash",
-    draining=False,
-)
+NEW_POOL = pool_facts()
 
 
 @pytest.mark.parametrize(
     "look", [pool_mirror.mirror_pool, partial(pool_mirror.mark_problem, problem="bad")], ids=["good", "unusable"]
 )
-def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
+def test_pool_that_another_list_just_created_is_not_taken_for_a_deleted_one(
     database: Database, look: Callable[..., object]
 ) -> None:
     see = partial(look, pool=NEW_POOL, now=NOW)
@@ -279,7 +271,7 @@ def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
     assert rows == [("pool-1", None)]
 
 
-def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: Database) -> None:
+def test_pool_replaced_under_its_name_between_two_lists_is_ended(database: Database) -> None:
     for uid in ("pool-1", "pool-2"):
         transaction(database.engine, partial(pool_mirror.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
     rows = transaction(
@@ -288,11 +280,11 @@ def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: 
     assert rows == [("pool-1", NOW), ("pool-2", None)]
 
 
-def test_two_looks_at_a_new_pool_make_one_row_of_it(database: Database) -> None:
+def test_two_lists_with_a_new_pool_make_one_row(database: Database) -> None:
     see = partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW)
     with database.engine.begin() as first:
         assert see(first)
         second = start("second", lambda: transaction(database.engine, see))
-        until(lambda: waiting_for_locks(database.engine) == 1, "the second waits for the index")
+        eventually(lambda: waiting_for_locks(database.engine) == 1, "the second waits for the index")
     assert second.result(DEADLINE) is False
     assert transaction(database.engine, lambda db: db.execute(text("SELECT count(*) FROM pools")).scalar_one()) == 1

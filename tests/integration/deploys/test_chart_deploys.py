@@ -97,7 +97,7 @@ def test_a_change_of_what_jobs_may_reach_is_told(values: dict[str, Any]) -> None
     assert Danger.PEERS_CHANGE in {each.danger for each in judge_network(Question(old, new, RUNNERS)).refusals}
 
 
-def test_web_behind_a_public_address_is_out_of_reach_for_busy_pods_once_its_block_is_said() -> None:
+def test_web_at_a_public_address_is_unreachable_for_busy_pods_when_its_block_is_set() -> None:
     balancer = {"service": {"type": "LoadBalancer"}}
     bodies = [each.body for each in deployed({"web": balancer}).objects.values()]
     answered = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}}
@@ -112,7 +112,7 @@ def test_web_behind_a_public_address_is_out_of_reach_for_busy_pods_once_its_bloc
     assert judge_network(Question(None, live([e.body for e in said.objects.values()]), RUNNERS)).refusals == ()
 
 
-def test_proxy_that_jobs_may_reach_is_refused_only_without_its_argument_or_while_busy_pods_run() -> None:
+def test_proxy_for_jobs_is_refused_only_without_its_argument_or_while_busy_pods_run() -> None:
     proxy = {"cidr": "10.1.2.3/32", "ports": [{"protocol": "TCP", "port": 3128}]}
     old = deployed({"image": {"tag": "1"}, "networkPolicies": {"runners": {"allow": [proxy]}}})
     new = deployed({"image": {"tag": "2"}, "networkPolicies": {"runners": {"allow": [proxy]}}})

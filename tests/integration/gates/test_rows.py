@@ -55,7 +55,7 @@ def test_errors_that_are_few_in_each_process_close_the_gate_together(database: D
     assert shut(engine, KUBERNETES) == []
 
 
-def test_it_opens_when_the_bad_minute_is_over_and_enough_looks_were_good(database: Database) -> None:
+def test_gate_opens_after_the_bad_minute_and_enough_healthy_evaluations(database: Database) -> None:
     engine = database.engine
     saw(engine, KUBERNETES, calls=30, errors=30, at=0)
     evaluate(engine, KUBERNETES, at=1)
@@ -72,7 +72,7 @@ def test_it_opens_when_the_bad_minute_is_over_and_enough_looks_were_good(databas
     assert shut(engine) == []
 
 
-def test_a_doubled_tick_is_no_second_look(database: Database) -> None:
+def test_doubled_tick_is_no_second_evaluation(database: Database) -> None:
     engine = database.engine
     saw(engine, GITHUB, calls=9, errors=9, at=-60)
     evaluate(engine, GITHUB, at=-55)
@@ -83,7 +83,7 @@ def test_a_doubled_tick_is_no_second_look(database: Database) -> None:
     assert (row.healthy_checks, row.needs) == (1, 4)
 
 
-def test_two_copies_at_once_look_once(database: Database) -> None:
+def test_two_concurrent_copies_evaluate_once(database: Database) -> None:
     engine = database.engine
     saw(engine, GITHUB, calls=9, errors=9, at=0)
     together = threading.Barrier(4)
@@ -113,7 +113,7 @@ def test_many_processes_that_report_at_once_lose_no_count(database: Database) ->
     assert [tuple(row) for row in found] == [("github", 80, 24), ("kubernetes", 80, 24)]
 
 
-def test_a_process_without_postgres_goes_on_and_counts_anew(database: Database) -> None:
+def test_process_without_postgres_continues_and_counts_from_zero(database: Database) -> None:
     tally = Tally()
     tally.note(GITHUB, failed=True)
     with database.engine.begin() as db:

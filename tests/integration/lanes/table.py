@@ -18,7 +18,7 @@ TASKS: Mapping[str, str] = {
     "reconcile": "test_tasks.test_reconcile_replaces_another_spent_pod_while_a_row_is_locked",
     "pools": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
     "autoscale": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
-    "pods_changed": "test_tasks.test_watch_has_other_claims_looked_up_while_a_claim_is_locked",
+    "pods_changed": "test_tasks.test_watch_has_other_claims_checked_while_a_claim_is_locked",
     "epoch": "no row but its own is in its way, and one holder of that is what it must wait for",
     "stamp": ONE_ROW,
     "unstamp": ONE_ROW,

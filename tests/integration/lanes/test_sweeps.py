@@ -28,7 +28,7 @@ from tests.database import Database
 from tests.integration.lanes.locks import locked
 from tests.integration.tasks.conftest import RUNNER, Stage, StubRuntime
 from tests.integration.tasks.listing import job
-from tests.integration.tasks.sweeps.kin import FAMILY, GitHub, Kin
+from tests.integration.tasks.sweeps.family import FAMILY, GitHub, Member
 from tests.integration.tasks.sweeps.test_family import forget_looks, see_own_nodes, tidy
 
 pytestmark = pytest.mark.timeout(300)
@@ -58,14 +58,16 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }
-"""The rows of the first subject, of which one at a time is locked."""
+"""The rows of the first subject. One at a time is locked."""
 
-BOTH = [pytest.param(kin, row, id=f"{kin.name}-{row.split()[3]}") for kin in FAMILY for row in ROWS[kin.name]]
+BOTH = [
+    pytest.param(member, row, id=f"{member.name}-{row.split()[3]}") for member in FAMILY for row in ROWS[member.name]
+]
 
 
 @dataclass(slots=True)
 class Subject(Stage):
-    """A stage on which the stories of `kin` happen to one Pod and to a job, a runner and a claim of its own."""
+    """A stage that plays the stories of a `Member` on one Pod and a job, a runner and a claim of its own."""
 
     number: int = 0
     pod: str = ""
@@ -178,7 +180,7 @@ def lost_webhooks(subject: Subject, github: GitHub) -> None:
 
 
 def untold_jobs(subject: Subject, github: GitHub) -> None:
-    """A job of which GitHub told nothing; of the first one it told, but not that it has ended."""
+    """A job without any webhook; the first one only lacks the webhook of its end."""
     if subject.number == 1:
         github.listing.run(job(107))
         return
@@ -205,7 +207,7 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
     "catch_up": untold_jobs,
     "gates": failing_upstreams,
 }
-"""Sweeps of which `kin` can stall one subject only."""
+"""Sweeps whose `Member` can stall one subject only."""
 
 
 def pruned(stage: Stage, _github: GitHub) -> int:
@@ -216,12 +218,12 @@ DONE: Mapping[str, Callable[[Stage, GitHub], int]] = {"catch_up": caught_up, "pr
 
 
 def test_every_sweep_has_rows_that_are_locked() -> None:
-    assert set(ROWS) == {kin.name for kin in FAMILY}
+    assert set(ROWS) == {member.name for member in FAMILY}
 
 
-@pytest.mark.parametrize(("kin", "row"), BOTH)
+@pytest.mark.parametrize(("member", "row"), BOTH)
 def test_sweep_repairs_another_subject_while_a_row_is_locked(
-    stage: Stage, database: Database, kin: Kin, row: str
+    stage: Stage, database: Database, member: Member, row: str
 ) -> None:
     github = TwoRunners()
     stage.rt.github = github
@@ -230,7 +232,7 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
     first, second = (
         Subject(stage.rt, stage.namespace, stage.kube, number=number, pod=names[number]) for number in range(2)
     )
-    stall, repaired = OWN.get(kin.name, kin.stall), DONE.get(kin.name, kin.repaired)
+    stall, repaired = OWN.get(member.name, member.stall), DONE.get(member.name, member.repaired)
     stall(first, github)
     stall(second, github)
     forget_looks(stage)
@@ -238,12 +240,12 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
     values = {"uid": uids[first.pod]} if ":uid" in row else {}
     with locked(database.url, row, **values) as waits:
         with suppress(OperationalError):  # a part that met the locked row fails the tick when all others are done
-            kin.task.run()
+            member.task.run()
         done = repaired(stage, github)
 
     assert done >= 1
     waits.assert_short()
     if done == 1:  # what the row belongs to is repaired once the row is free
         forget_looks(stage)
-        kin.task.run()
+        member.task.run()
         assert repaired(stage, github) == 2

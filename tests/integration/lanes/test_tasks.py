@@ -54,7 +54,7 @@ def worker(database: Database, stage: Stage) -> Iterator[Stage]:
 def test_dispatch_claims_another_job_while_a_row_is_locked(
     matching: Matching, database: Database, row: str, pods: int
 ) -> None:
-    """One Pod for two jobs, of which the older cannot be had; or one job for three Pods, of which one cannot."""
+    """One Pod for two jobs, the older one unavailable; or one job for three Pods, one of them unavailable."""
     pool = matching.pool()
     matching.job(matching.account(1), pool, age=500)
     if pods == 1:
@@ -149,7 +149,7 @@ def test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked(
     waits.assert_short()
 
 
-def test_watch_has_other_claims_looked_up_while_a_claim_is_locked(clusterless: Stage, database: Database) -> None:
+def test_watch_has_other_claims_checked_while_a_claim_is_locked(clusterless: Stage, database: Database) -> None:
     clusterless.rt.engine = make_engine(database.url, pool_size=10, application="a worker")
     claims = []
     for number in (1, 2):

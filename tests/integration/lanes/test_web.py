@@ -16,8 +16,9 @@ from lab.redis import Redis
 from tests.database import Database
 from tests.integration.lanes.locks import locked
 from tests.integration.lanes.table import LOOPS, RUNNING
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess, open_stage
 from tests.integration.web.test_webhooks import payload, sign
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,10 +29,8 @@ TWELVE = 12
 @pytest.fixture
 def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
     """Rows, and web processes whose engines wait for locks as long as in production."""
-    stage = Stage(engine=database.engine, settings=make_settings(database_url=database.url, redis_url=redis_server.url))
-    yield stage
-    for process in stage.processes:
-        process.stop()
+    with open_stage(database, redis_server) as stage:
+        yield stage
 
 
 def deliver(web: WebProcess, body: bytes) -> int:

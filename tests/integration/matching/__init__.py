@@ -1,1 +1,1 @@
-"""The matcher against real tables: whose job comes next, and on which Pod."""
+"""The matcher against real tables: the order of jobs, and the choice of Pods."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import DateTime, Engine, insert, text
+from sqlalchemy import DateTime, Engine, text
 
 from models.schema import metadata
 from ostler.secrets import Secret
@@ -17,6 +17,7 @@ from tasks.claims.dispatch import Matched, run_matcher
 from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.models.webhook_rows import NOW
+from tests.rows import insert_pool
 from tests.timed import arranged
 
 WEB = "web-1"
@@ -76,28 +77,19 @@ class Stage(Transactions):
 
     def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash", autoscaled: bool = False) -> int:
         """Insert a pool; vCPU and GiB of its Pods are whole."""
-        number = next(_numbers)
+        name = f"pool-{next(_numbers)}"
         table = metadata.tables["pools"]
         times = {column.name: NOW for column in table.c if isinstance(column.type, DateTime) and not column.nullable}
-        row = {
-            "uid": f"pool-{number}",
-            "namespace": "runners",
-            "name": f"pool-{number}",
-            "image": "image",
-            "labels": [f"pool-{number}"],
-            "runner_group_id": 1,
-            "vcpu": vcpu * 1000,
-            "memory": memory * 1024,
-            "replicas": 1,
-            "allowed_accounts": [],
-            "allowed_repositories": [],
-            "routing_priority": 0,
-            "template_hash": template,
-            "autoscaled": autoscaled,
+        return insert_pool(
+            self.engine,
+            name,
+            labels=[name],
+            vcpu=vcpu * 1000,
+            memory=memory * 1024,
+            template_hash=template,
+            autoscaled=autoscaled,
             **times,
-        }
-        with self.engine.begin() as db:
-            return int(db.execute(insert(table).returning(table.c.id), row).scalar_one())
+        )
 
     def job(
         self,
@@ -168,7 +160,7 @@ class Stage(Transactions):
         )
 
     def beats(self, web: str, *, ago: float = 0) -> None:
-        """Let a web process have beaten so many seconds ago."""
+        """Record the last beat of a web process, `ago` seconds old."""
         self._execute(
             "INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :at, :at)",
             id=web,

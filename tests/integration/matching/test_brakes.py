@@ -25,7 +25,7 @@ def stage(database: Database) -> Stage:
 
 
 def at(seconds: float) -> datetime:
-    """Return a time so many seconds after the beginning."""
+    """Return the time `seconds` after the beginning."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -268,7 +268,7 @@ def test_a_job_is_set_aside_after_three_runners_and_tried_hourly(stage: Stage) -
     assert match(stage, pool, now=at(400)) == ()
 
 
-def test_a_job_that_was_set_aside_is_looked_at_at_once_when_the_pool_is_mended(stage: Stage) -> None:
+def test_job_set_aside_is_checked_at_once_when_the_pool_is_fixed(stage: Stage) -> None:
     pool = fleet(stage, 1, jobs=1)
     for number in range(3):
         fail(stage, match(stage, pool, now=at(100 * number)), now=at(100 * number + 40))

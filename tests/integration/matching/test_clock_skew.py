@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.db.engine import make_engine, transaction
-from models.pools import offers
+from models.tables import offers
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from tests.database import Database
@@ -20,7 +20,7 @@ def stage(database: Database) -> Stage:
 
 
 def be_another_process(monkeypatch: pytest.MonkeyPatch, database: Database, *, ahead: float) -> datetime:
-    """Become a process whose machine is ahead by so many seconds and that has connected; return its time."""
+    """Become a connected process whose machine is `ahead` seconds ahead; return its time."""
     monkeypatch.setattr(clock, "process", Clock(machine=lambda: datetime.now(UTC) + timedelta(seconds=ahead)))
     engine = make_engine(database.url, pool_size=1, application="test")
     with engine.connect():

@@ -1,4 +1,4 @@
-"""What a run of the matcher costs Postgres: statements, plans, rows read. Counted, never timed."""
+"""Cost of a matcher run for Postgres: statements, plans, rows read. Counted, never timed."""
 
 from __future__ import annotations
 

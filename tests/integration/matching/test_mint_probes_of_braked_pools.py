@@ -84,7 +84,7 @@ def test_mint_probe_waits_while_another_job_is_the_probe_of_the_runners(stage: S
     assert probe(stage) is None
 
 
-def test_mint_probe_of_a_braked_account_waits_while_another_job_of_it_is_the_probe_of_the_runners(stage: Stage) -> None:
+def test_mint_probe_of_a_braked_account_waits_while_another_job_probes_the_runners(stage: Stage) -> None:
     pool = fleet(stage, 1)
     brake_until(stage, pool, runner_probe=at(60))
     refuse_mints(stage)

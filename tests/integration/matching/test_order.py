@@ -1,4 +1,4 @@
-"""Whose job comes next, in real tables: accounts, weights, priorities, reservations and what is not read at all."""
+"""Order of jobs in real tables: accounts, weights, priorities, reservations, and jobs that are not read at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Pod a job gets: spares before warm Pods, the current template first, and only Pods that somebody hears."""
+"""Choice of a Pod for a job: spares before warm Pods, the current template first, and only Pods that a web hears."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from models.intake.intake import Outcome
 from rules.intake.events import InstallationEvent, OwnerRenamed, RepositoryRenamed
 from tests.database import Database
 from tests.integration.models.webhook_rows import ACME, BUDGET, NOW, add_claim, add_pool, deliver, in_progress, queued
+from tests.rows import run_sql
 from web.intake import announcements
 
 OWNER = OwnerRenamed(action="renamed", owner_id=ACME, former="acme", login="apex")
@@ -38,9 +39,7 @@ def tell(database: Database, announced: announcements.Announcement, *, guid: str
 
 
 def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
-    with database.engine.begin() as db:
-        result = db.execute(text(statement))
-        return [tuple(row) for row in result] if result.returns_rows else []
+    return [tuple(row) for row in run_sql(database.engine, statement)]
 
 
 def jobs(database: Database) -> dict[int, tuple[str, str]]:
@@ -118,7 +117,7 @@ def test_a_new_name_of_a_repository_moves_its_jobs_and_their_claims(database: Da
         "of another owner",
     ],
 )
-def test_a_job_under_the_former_name_is_told_from_another_repositorys_by_its_id_else_by_its_time(
+def test_job_under_a_former_name_is_matched_to_its_repository_by_id_else_by_time(
     database: Database, age: float, owner: int, repository: int | None, *, moved: bool
 ) -> None:
     add_pool(database.engine, "linux")

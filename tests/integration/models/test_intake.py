@@ -1,4 +1,4 @@
-"""What webhooks do to the rows of jobs, however late, doubled or mixed up they come."""
+"""Effects of webhooks on the rows of jobs, however late, doubled or mixed up they come."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_models_say_what_the_migrations_make(empty: Engine) -> None:
 
 
 def test_what_the_comparison_does_not_see_is_the_same_too(empty: Engine) -> None:
-    """It ignores storage and the predicates of indexes, on which laws lean."""
+    """It ignores storage and the predicates of indexes; laws depend on both."""
     migrate.upgrade(empty)
     made = _shape(empty)
     with empty.begin() as db:

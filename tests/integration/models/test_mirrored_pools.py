@@ -13,24 +13,9 @@ from models.pools import pool_mirror
 from models.pools.pool_mirror import PoolFacts
 from ostler.clock import utcnow
 from tests.database import Database
+from tests.rows import pool_facts
 
-POOL = PoolFacts(
-    uid="u",
-    namespace="n",
-    name="small",
-    image="i",
-    labels=("x",),
-    runner_group_id=1,
-    vcpu=1000,
-    memory=1024,
-    replicas=3,
-    allowed_accounts=(),
-    allowed_repositories=(),
-    routing_priority=0,
-    template_hash="h",
-    draining=False,
-    generation=7,
-)
+POOL = pool_facts(replicas=3, generation=7)
 
 
 def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:
@@ -49,7 +34,7 @@ def test_the_problem_of_an_older_generation_degrades_no_repaired_pool(database: 
     assert look(database, replace(POOL, generation=6), problem="image is missing") == (7, 3, None)
 
 
-def test_the_problem_of_a_newer_generation_is_recorded_until_a_look_without_it(database: Database) -> None:
+def test_problem_of_a_newer_generation_is_recorded_until_a_list_without_it(database: Database) -> None:
     look(database, POOL)
     assert look(database, replace(POOL, generation=8), problem="no image") == (8, 3, "no image")
     assert look(database, replace(POOL, generation=8), problem="no label") == (8, 3, "no label")

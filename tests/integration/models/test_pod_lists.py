@@ -10,6 +10,7 @@ from sqlalchemy import text
 from models.pools import pod_lists, pool_mirror
 from ostler.clock import utcnow
 from tests.database import Database
+from tests.rows import insert_pool
 
 NOW = utcnow()
 NEWER, OLDER, FUTURE = NOW, NOW - timedelta(seconds=5), NOW + timedelta(hours=1)
@@ -34,16 +35,7 @@ def test_a_share_is_replaced_by_a_newer_one_or_if_it_is_of_the_future(
 def test_listed_at_never_goes_back_unless_it_is_of_the_future(
     database: Database, before: datetime, after: datetime, stays: datetime
 ) -> None:
+    pool_id = insert_pool(database.engine, listed_at=before)
     with database.engine.begin() as db:
-        pool_id = db.execute(
-            text("""
-                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at,
-                                   listed_at)
-                VALUES ('p', 'n', 'small', 'i', '{}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now(), :before)
-                RETURNING id
-            """),
-            {"before": before},
-        ).scalar_one()
         pool_mirror.record_listed(db, pool_id=pool_id, at=after, now=NOW)
         assert db.execute(text("SELECT listed_at FROM pools")).scalar_one() == stays

@@ -60,7 +60,7 @@ def test_a_connection_that_forgot_is_given_up_and_the_next_one_works(database: D
     assert transaction(database.engine, again) != before
 
 
-def test_a_statement_whose_result_changed_with_a_migration_works_on_the_next_connection(database: Database) -> None:
+def test_prepared_statement_works_on_the_next_connection_after_its_result_changed(database: Database) -> None:
     statement = Prepared(f"test_{next(_numbers)}", "SELECT * FROM made WHERE a = :a", a="bigint")
     with database.engine.begin() as db:
         db.exec_driver_sql("CREATE TABLE made AS SELECT 1 AS a")

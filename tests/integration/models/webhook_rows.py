@@ -13,6 +13,7 @@ from models.db.engine import transaction
 from models.intake import intake
 from rules.claims.fairness import Budget
 from rules.intake.events import WorkflowJobEvent
+from tests.rows import insert_pool
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 BUDGET = Budget(count=20, vcpu_millicores=80_000, memory_mib=327_680)
@@ -84,18 +85,17 @@ def deliver(
 
 def add_pool(engine: Engine, *labels: str, vcpu: int = 2000, memory: int = 4096) -> int:
     """Insert a pool and return its id."""
-    number = next(_numbers)
-    with engine.begin() as db:
-        pool_id: int = db.execute(
-            text("""
-                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-                VALUES (:uid, 'runners', :uid, 'image', :labels, 1, :vcpu, :memory, 1, '{}', '{}', 0, 'hash', :now)
-                RETURNING id
-            """),
-            {"uid": f"pool-{number}", "labels": list(labels), "vcpu": vcpu, "memory": memory, "now": NOW},
-        ).scalar_one()
-    return pool_id
+    name = f"pool-{next(_numbers)}"
+    return insert_pool(
+        engine,
+        name,
+        image="image",
+        labels=list(labels),
+        vcpu=vcpu,
+        memory=memory,
+        template_hash="hash",
+        created_at=NOW,
+    )
 
 
 def add_claim(

@@ -1,4 +1,4 @@
-"""The epoch: it notices a Postgres that was put back, whoever runs meanwhile, and doubts what it cannot read."""
+"""The epoch: it detects a restored Postgres, whatever runs meanwhile, and doubts what it cannot read."""
 
 from __future__ import annotations
 
@@ -160,9 +160,7 @@ def test_comparison_overtaken_before_it_reads_raises_no_alarm(
     assert row(untrusted).number == 3
 
 
-def test_a_deleted_config_map_comes_back_unless_pods_bear_stamps_that_postgres_does_not_know(
-    untrusted: Stage, pod: str
-) -> None:
+def test_deleted_config_map_is_recreated_unless_pods_have_stamps_postgres_lacks(untrusted: Stage, pod: str) -> None:
     standing(untrusted)
     path = f"{PATH.format(untrusted.namespace)}/ostler-epoch"
     untrusted.kube.request("DELETE", path)

@@ -1,4 +1,4 @@
-"""While Postgres is an earlier state, or may be, nothing of it can harm a Pod of whose work it does not know."""
+"""While Postgres is or might be an earlier state, it cannot harm a Pod with work unknown to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from k8s_adapters.stamps import stamp as put_on
 from models.claims import deliver, matching, releases, steps
 from models.claims import resume as due
 from models.db.engine import transaction
-from models.pools.offers import Polling, beat, offer
+from models.tables.offers import Polling, beat, offer
 from ostler.clock import utcnow
 from tasks.claims.release import release
 from tasks.claims.retire import retire
@@ -171,9 +171,7 @@ def test_a_sweep_that_kills_says_why_it_does_not(stage: Stage, pod: str, github:
     assert run.why == earlier_state(stage.rt)  # type: ignore[arg-type]
 
 
-def test_nothing_is_matched_repeated_or_delivered_in_an_earlier_state_and_all_of_it_without_a_confirmation(
-    stage: Stage, pod: str
-) -> None:
+def test_older_postgres_stops_matching_mints_and_delivery_and_unconfirmed_does_not(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="minted")
     stage.rows("UPDATE claims SET jit = 'x', due_at = now() - interval '1 h'")
@@ -217,7 +215,7 @@ def test_nothing_is_matched_repeated_or_delivered_in_an_earlier_state_and_all_of
     assert delivered() is not None
 
 
-def test_what_looks_never_delivered_is_not_released_in_an_earlier_state(stage: Stage, pod: str) -> None:
+def test_claim_that_seems_undelivered_is_not_released_when_postgres_is_older(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="minted", age=3600)
 

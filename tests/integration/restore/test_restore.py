@@ -23,6 +23,7 @@ from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report
 from tasks.sweeps.finished_jobs import finished_jobs
 from tests.integration.restore.conftest import Stage, StubGitHub
+from tests.integration.tasks.listing import job_seen
 from tests.timed import changed
 
 MERGE = "application/merge-patch+json"
@@ -47,19 +48,7 @@ class Crowd(StubGitHub):
 
     def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
         status, conclusion = self.jobs.get(job_id, ("queued", None))
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=status,
-            conclusion=conclusion,
-            labels=(),
-            runner_id=None,
-            runner_name=None,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, status, conclusion)
 
 
 @dataclass
@@ -191,7 +180,7 @@ def test_a_dry_run_changes_nothing(world: World) -> None:
     assert (world.stage.rows("SELECT * FROM epochs"), world.claims()) == (before, [])
 
 
-def test_a_claim_of_before_is_seen_to_have_been_delivered_since(world: World) -> None:
+def test_claim_from_before_the_copy_is_found_delivered(world: World) -> None:
     pod = min(world.stage.pods())
     world.stage.job(7)
     claim_id = world.stage.claim(pod, job_id=7, state="claimed")
@@ -205,7 +194,7 @@ def test_a_claim_of_before_is_seen_to_have_been_delivered_since(world: World) ->
     assert claim.delivered_at is not None
 
 
-def test_a_claim_of_before_whose_pod_serves_a_later_one_ends_and_its_job_is_asked_for(world: World) -> None:
+def test_old_claim_ends_and_its_job_is_checked_when_its_pod_serves_a_later_claim(world: World) -> None:
     pod = min(world.stage.pods())
     world.stage.job(7)
     claim_id = world.stage.claim(pod, job_id=7, state="minted")
@@ -247,7 +236,7 @@ def test_an_idle_runner_whose_job_is_not_known_is_a_spare(world: World) -> None:
     assert (claim.state, claim.spare_since is not None) == ("delivered", True)
 
 
-def test_a_rebuilt_claim_of_a_repository_knows_its_id_and_ends_when_its_runner_has_gone(world: World) -> None:
+def test_rebuilt_repository_claim_has_its_id_and_ends_when_its_runner_is_gone(world: World) -> None:
     busy, stage = min(world.stage.pods()), world.stage
     stage.rows("UPDATE jobs SET scope = 'repos/acme/shop', repository_id = 5")
     world.stamp(busy, claim=4711)
@@ -288,7 +277,7 @@ def test_a_claim_of_before_is_its_pods_whatever_its_repository_was_called(world:
     assert sorted(world.github.asked) == ["/repos/acme/shop", "/repositories/5"]
 
 
-def test_a_pod_of_which_nobody_can_say_what_it_does_is_kept_and_named(world: World) -> None:
+def test_pod_with_an_unknown_state_is_left_alone_and_named(world: World) -> None:
     pod = min(world.stage.pods())
     world.stamp(pod, claim=4711, owner=99)
     world.poller_exited(pod)
@@ -347,7 +336,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def test_a_restore_that_is_killed_anywhere_lets_nothing_go_and_is_finished_by_the_next(
+def test_restore_killed_at_any_step_releases_nothing_and_the_next_finishes_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for claim, pod in enumerate(world.stage.pods(), 4711):
@@ -387,7 +376,7 @@ def test_a_restore_that_is_killed_anywhere_lets_nothing_go_and_is_finished_by_th
 
 
 @pytest.mark.parametrize("place", ["_pods", "_apply", "_hold_jobs", "_let_go", "_ask_for_jobs"])
-def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore_goes_on(
+def test_lost_postgres_is_reported_with_what_to_do_and_the_next_restore_continues(
     world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     for claim, pod in enumerate(world.stage.pods(), 4711):
@@ -424,7 +413,7 @@ def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore
     assert len(world.claims()) == 2
 
 
-def test_a_restore_that_is_killed_while_it_asks_for_jobs_has_let_go_and_leaves_them_held(
+def test_restore_killed_while_it_checks_jobs_is_confirmed_and_leaves_them_held(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.stage.job(7, state="queued")
@@ -550,7 +539,7 @@ def test_a_busy_pod_of_a_pool_without_a_row_lets_nothing_go(world: World, monkey
     assert world.restore().let_go
 
 
-def test_what_was_lost_reaches_as_far_back_as_github_keeps_it_when_nobody_noticed_and_stays_so(world: World) -> None:
+def test_undetected_restore_requests_redelivery_for_full_retention(world: World) -> None:
     lost = "SELECT now() - lost_from > interval '71 h' AS long FROM epochs"
     world.restore(anyway=True)
     assert world.stage.rows(lost) == [(True,)]

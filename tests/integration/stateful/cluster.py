@@ -111,7 +111,7 @@ class Cluster:
         return self.call(f"{method} {name}", lambda: answers[method](name, body))  # type: ignore[no-any-return]
 
     def get(self, path: str, *, decode: Callable[[bytes], T], query: Any = None, **_options: Any) -> T:
-        """Answer a call of which the adapter decodes the body by itself."""
+        """Answer a call whose body the adapter decodes by itself."""
         return decode(json.dumps(self.request("GET", path, query=query)).encode())
 
     def _list(self, selector: str) -> Json:

@@ -16,6 +16,7 @@ from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope
 from tests.integration.models.webhook_rows import QUEUED
 from tests.integration.stateful.steps import outside
+from tests.integration.tasks.listing import job_seen
 
 ACCOUNTS = {77: "acme", 88: "zoo"}
 """Ids and logins of the two organisations; the installation of each is its id plus 100."""
@@ -182,19 +183,7 @@ class GitHub:
 
     def _job(self, job_id: int) -> JobSeen:
         job = self.jobs[job_id]
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=job.status,
-            conclusion=job.conclusion,
-            labels=job.event.labels,
-            runner_id=None,
-            runner_name=job.runner,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, job.status, job.conclusion, runner=job.runner, labels=job.event.labels)
 
 
 def _seen(runner: Runner) -> RunnerSeen:

@@ -1,4 +1,4 @@
-"""What must hold after every rule, whatever came before: the laws, read from the real tables and the cluster."""
+"""Invariants after every rule: the laws, read from the real tables and the cluster."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from sqlalchemy import Connection, Engine, text
 from models.claims import releases
 from models.db.engine import transaction
 from models.intake import intake
-from models.pools import offers, pool_mirror
+from models.pools import pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
+from models.tables import offers
 from ostler.settings import Settings
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
@@ -31,6 +32,7 @@ from tests.integration.stateful.github import ACCOUNTS, MOODS
 from tests.integration.stateful.invariants import Laws
 from tests.integration.stateful.steps import CallOutcome
 from tests.integration.stateful.world import Message, World, empty_tables, later
+from tests.rows import pool_facts
 
 T = TypeVar("T")
 
@@ -49,22 +51,7 @@ MOST_PODS = 6
 MOST_JOBS = 30
 
 POOLS = {
-    name: pool_mirror.PoolFacts(
-        uid=f"{name}-1",
-        namespace=NAMESPACE,
-        name=name,
-        image="image",
-        labels=labels,
-        runner_group_id=1,
-        vcpu=2000,
-        memory=4096,
-        replicas=2,
-        allowed_accounts=(),
-        allowed_repositories=(),
-        routing_priority=0,
-        template_hash="hash",
-        draining=False,
-    )
+    name: pool_facts(name, uid=f"{name}-1", namespace=NAMESPACE, labels=labels)
     for name, labels in (("small", ("linux",)), ("large", ("linux", "big")))
 }
 

@@ -1,4 +1,4 @@
-"""What the steps of one example share: real tables and real task bodies, a broker that is a list, a clock.
+"""Shared state of the steps of one example: real tables and real task bodies, a broker that is a list, a clock.
 
 A message may be run late, twice or never. A step runs in a thread of its own and stops at its outside calls.
 """
@@ -250,7 +250,7 @@ class World(Transactions):
             self.messages.append(Message("ostler.stamp", {"claim_id": claim_id, "chain_no": chain_no}, chained=True))
 
     def hands_over(self, claim_id: int, pod_uid: str, poll_id: str, *, again: bool) -> Callable[[], None]:
-        """Return the body by which web hands a claim's JIT to the Pod that polls."""
+        """Return the body of the answer that hands a claim's JIT to the polling Pod."""
 
         def body() -> None:
             to = Recipient(

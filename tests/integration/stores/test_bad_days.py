@@ -77,7 +77,7 @@ def test_redis_is_gone_when_processes_start(day: BadDay) -> None:
     assert seen.next_job_after < 60
 
 
-def test_redis_goes_silent(day: BadDay) -> None:
+def test_redis_stops_answering(day: BadDay) -> None:
     seen = day.suffer(lambda: day.proxy.silence("redis"), lambda: day.proxy.restore("redis"), seconds=OUTAGE)
     tell("Redis silent for 20 s, no connection ended", seen)
     assert_taken(seen)
@@ -158,7 +158,7 @@ def test_postgres_refuses_when_processes_start(day: BadDay) -> None:
     assert seen.next_job_after < 90
 
 
-def test_postgres_goes_silent(day: BadDay) -> None:
+def test_postgres_stops_answering(day: BadDay) -> None:
     seen = day.suffer(lambda: day.proxy.silence("postgres"), lambda: day.proxy.restore("postgres"), seconds=OUTAGE)
     tell("Postgres silent for 20 s, no connection ended", seen)
     assert seen.readiness[503], seen

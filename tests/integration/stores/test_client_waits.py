@@ -16,7 +16,8 @@ from models.db import client_waits
 from models.db.engine import make_engine, transaction
 from ostler.secrets import Secret
 from tests.database import Database
-from tests.integration.web.polls.stage import Stage, eventually, make_settings
+from tests.integration.web.polls.stage import Stage, make_settings
+from tests.waiting import eventually
 
 
 def test_a_frozen_backend_is_given_up_and_another_one_answers(

@@ -1,4 +1,4 @@
-"""What Toxiproxy is used for here: silence without an end, in which what is said is lost, and refusal."""
+"""Toxiproxy as it is used here: endless silence that loses what is sent, and refusal."""
 
 from __future__ import annotations
 

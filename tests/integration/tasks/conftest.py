@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 
 from github_adapters.endpoints.app import InstallationSeen
 from github_adapters.endpoints.jobs import JobSeen
@@ -37,7 +37,8 @@ from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tasks.worker.transactions import Transactions
 from tests.database import Database
-from tests.integration.tasks.listing import Listing, home_of
+from tests.integration.tasks.listing import Listing, home_of, job_seen
+from tests.rows import insert_pool, run_sql
 from tests.timed import changed
 
 RUNNER = "small-0-abcdef01"
@@ -188,9 +189,7 @@ class Stage:
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
         """Run a statement and return its rows."""
-        with self.rt.engine.begin() as db:
-            result = db.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+        return run_sql(self.rt.engine, statement, **parameters)
 
     def twice_at_once(self, run: Callable[[], None]) -> None:
         """Run a sweep in two threads: the first takes too long, and both have asked GitHub before either goes on."""
@@ -299,7 +298,7 @@ class Stage:
         return claim
 
     def later(self, seconds: float = 61) -> None:
-        """Let checks GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
+        """Make the checks of GitHub's runners `seconds` older: they are listed again, and earlier results count."""
         self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
         self.rows(
             """
@@ -362,13 +361,7 @@ def clusterless(database: Database) -> Iterator[Stage]:
     rt = StubRuntime(database, None, "none")
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, "none", None)  # type: ignore[arg-type]
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('p', 'none', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """
-    )
+    insert_pool(database.engine, uid="p", namespace="none", labels=["self-hosted"])
     yield stage
     current.install(None)
 
@@ -459,19 +452,7 @@ class StubGitHub:
         if self.job is None:
             return None
         status, conclusion, runner = self.job
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=status,
-            conclusion=conclusion,
-            labels=(),
-            runner_id=None,
-            runner_name=runner,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, status, conclusion, runner=runner)
 
     def get_run(self, *, run_id: int, **_: Any) -> RunSeen:
         """Return the run."""

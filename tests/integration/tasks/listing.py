@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.pages import ListPage
 from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import Home
@@ -26,7 +27,7 @@ def home_of(repository: str) -> Home:
 
 @dataclass
 class Listing:
-    """Runs by repository, and the jobs of each; `breaks` are raised for what is asked of a repository."""
+    """Runs by repository, and the jobs of each; `breaks` are raised for any call about a repository."""
 
     runs: dict[int, RunSeen] = field(default_factory=dict)
     jobs: dict[int, list[WorkflowJobEvent]] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Listing:
     broken: dict[int, Exception] = field(default_factory=dict)
     """Raised whenever the run is asked for, or its jobs."""
     withheld: int = 0
-    """Entries by which each list is shorter than it counts."""
+    """Number of entries that each list lacks of its count."""
     meanwhile: Callable[[], object] | None = None
     """Called when the jobs of a run are asked for."""
     quota: int | None = 5000
@@ -182,4 +183,28 @@ def job(
         owner_login="acme",
         owner_type="Organization",
         installation_id=501,
+    )
+
+
+def job_seen(
+    job_id: int,
+    status: str,
+    conclusion: str | None = None,
+    *,
+    runner: str | None = None,
+    labels: tuple[str, ...] = (),
+) -> JobSeen:
+    """Return a job of run 1 as GitHub shows it by its id."""
+    return JobSeen(
+        id=job_id,
+        run_id=1,
+        run_attempt=1,
+        status=status,
+        conclusion=conclusion,
+        labels=labels,
+        runner_id=None,
+        runner_name=runner,
+        created_at=None,
+        started_at=None,
+        completed_at=None,
     )

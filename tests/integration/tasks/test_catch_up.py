@@ -26,6 +26,7 @@ from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage
 from tests.integration.tasks.listing import Listing, home_of, job
+from tests.rows import insert_pool
 from tests.timed import changed
 
 
@@ -106,7 +107,7 @@ class World:
         )
 
     def later(self, minutes: float) -> None:
-        """Let time pass for what the sweep remembers."""
+        """Let time pass for the memory of the sweep."""
         by = timedelta(minutes=minutes)
         self.stage.rows("UPDATE catch_up_quotas SET at = at - :by", by=by)
         self.stage.rows(
@@ -139,7 +140,7 @@ def world(clusterless: Stage) -> World:
 # What never came
 
 
-def test_a_queued_job_that_we_never_heard_of_is_taken_in_as_its_webhook_would_have_been(world: World) -> None:
+def test_unknown_queued_job_is_recorded_as_by_its_webhook(world: World) -> None:
     world.github.run(job(7))
     world.tick()
     (found,) = world.stage.rows("SELECT * FROM jobs WHERE id = 7")
@@ -165,7 +166,7 @@ def test_a_webhook_that_comes_late_doubles_nothing(world: World) -> None:
     assert len(world.stage.rows("SELECT 1 FROM job_events WHERE job_id = 7")) == 1
 
 
-def test_a_webhook_that_comes_while_the_sweep_looks_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_that_arrives_during_the_sweep_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.github.run(job(7))
     original = Tick.repair
 
@@ -188,7 +189,7 @@ def test_a_young_job_may_still_be_told_of(world: World) -> None:
     assert sum(each.startswith("jobs") for each in asked) == 1, "a run that young holds no older job"
 
 
-def test_a_job_that_we_think_waits_for_its_environment_is_let_go(world: World) -> None:
+def test_job_recorded_as_waiting_for_its_environment_is_queued(world: World) -> None:
     world.known(7, "waiting")
     world.github.run(job(7), job(8, "waiting"), status="in_progress")
     world.tick()
@@ -361,7 +362,7 @@ def test_a_redirect_is_paid_for_and_not_given_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_redirect_of_the_look_up_of_a_run_is_paid_for(world: World, *, known: bool) -> None:
+def test_redirect_of_a_run_lookup_is_charged_to_the_budget(world: World, *, known: bool) -> None:
     run = world.github.run(job(7), status="requested") if known else 5
     world.known(7, minutes=61, run=run)
     world.github.redirects = 1
@@ -459,9 +460,7 @@ def test_the_least_recently_tried_repository_comes_first(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [Gone("404"), Forbidden("403")], ids=str)
-def test_a_repository_that_is_not_there_for_us_is_left_alone_ever_longer_and_concludes_nothing(
-    world: World, error: Exception
-) -> None:
+def test_unreachable_repository_is_listed_ever_less_often_and_changes_no_job(world: World, error: Exception) -> None:
     world.known(2, "queued", repository="acme/gone", minutes=90)
     world.github.breaks["acme/gone"] = error
     ticks = []
@@ -528,7 +527,7 @@ def test_a_run_that_cannot_be_read_stops_no_other(world: World, error: Exception
     assert world.shown(7) == ("queued", None)
 
 
-def test_runs_that_are_silent_one_after_the_other_are_passed_by_the_next_tick(world: World) -> None:
+def test_runs_that_time_out_in_a_row_are_skipped_by_the_next_tick(world: World) -> None:
     for number in range(3):
         world.github.broken[world.github.run(job(10 + number))] = Retryable("502")
     world.github.run(job(8))
@@ -578,7 +577,7 @@ def test_a_process_that_is_killed_at_a_repository_begins_with_another(world: Wor
     assert world.tick()[0] == "queued acme/zoo"
 
 
-def test_a_list_that_another_version_kept_is_asked_for_anew(world: World) -> None:
+def test_list_cached_by_another_version_is_fetched_again(world: World) -> None:
     run = world.github.run(job(8))
     world.tick()
     world.stage.rows("""UPDATE catch_up_repositories SET lists = jsonb_set(lists, '{queued,runs}', '[{"id": 1}]')""")
@@ -611,13 +610,7 @@ def test_a_wake_that_cannot_be_sent_is_left_to_resume(world: World, monkeypatch:
 def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = world.stage
     (small,) = stage.rows("SELECT id FROM pools")
-    (large,) = stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('l', 'none', 'large', 'i', '{large}', 1, 1, 1, 1, '{}', '{}', 0, 'h', now()) RETURNING id
-        """
-    )
+    large = insert_pool(stage.rt.engine, "large", namespace="none", labels=["large"])
     stage.rows(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -629,7 +622,7 @@ def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatc
     stage.claim("small-0", job_id=7, state="executing", runner="small-0-abcdef01")
     world.known(8)
     world.known(9)
-    stage.rows("UPDATE jobs SET pool_id = :pool WHERE id = 9", pool=large.id)
+    stage.rows("UPDATE jobs SET pool_id = :pool WHERE id = 9", pool=large)
     world.github.run(
         job(7, "completed", conclusion="success", minutes=90, over=61, runner="small-0-abcdef01"), status="in_progress"
     )
@@ -643,7 +636,7 @@ def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatc
     monkeypatch.setattr(stage.rt.waker, "wake", fail)
     world.tick()
     assert world.shown(7) == ("completed", "success")
-    assert {"pool_id": large.id} in stage.outbox.take("wake")
+    assert {"pool_id": large} in stage.outbox.take("wake")
 
 
 def test_jobs_of_a_repository_that_was_given_away_are_asked_about_at_a_distance(world: World) -> None:
@@ -759,7 +752,7 @@ def test_two_copies_at_once_bring_a_job_once(world: World) -> None:
     assert len(world.stage.rows("SELECT 1 FROM repairs")) == 1
 
 
-def test_coverage_is_what_was_looked_at_of_what_was_due(world: World) -> None:
+def test_coverage_is_the_checked_share_of_what_was_due(world: World) -> None:
     world.known(2, "completed", repository="acme/zoo")
     world.github.breaks["acme/zoo"] = Gone("404")
     world.tick()

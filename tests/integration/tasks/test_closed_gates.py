@@ -1,4 +1,4 @@
-"""What a closed gate stops, task by task: what deletes Pods that live. Dispatch goes on, and so does what it needs."""
+"""A closed gate stops, task by task, the deletion of live Pods. Dispatch and all that it needs go on."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def chains(claim_ids: Any, *, chain_no: int) -> None:
         mint.run(claim_id=claim_id, chain_no=chain_no)
 
 
-def test_a_pool_is_filled_and_what_is_spent_replaced_but_no_pod_that_lives_is_retired(
-    stage: Stage, closed: str
-) -> None:
+def test_pool_is_filled_and_spent_pods_are_replaced_but_no_live_pod_is_retired(stage: Stage, closed: str) -> None:
     kept(stage, replicas=3)
     assert len(stage.pods()) == 3
 

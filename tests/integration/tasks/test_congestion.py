@@ -63,7 +63,7 @@ def due(stage: Stage, claim_id: int) -> None:
 
 
 def retiring(stage: Stage, pod: str) -> None:
-    """Insert a retire claim on a Pod, of which nothing was heard for a while."""
+    """Insert an old retire claim on a Pod, without any progress for a while."""
     (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :pod", pod=pod)
 
     def body(db: Connection) -> int | None:
@@ -112,7 +112,7 @@ def test_a_step_that_may_wait_in_its_queue_is_not_sent_again(
     assert (chains, chain_no(stage, claim)) == ([([claim], 2)], 2), "it was lost"
 
 
-def test_each_step_looks_at_the_queue_of_its_own_messages(stage: Stage, pod: str) -> None:
+def test_each_step_checks_the_queue_of_its_own_messages(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="releasing")
     due(stage, claim)
@@ -179,7 +179,7 @@ def test_a_wake_is_sent_beside_a_reconcile_by_the_list_of_a_tick(waker: Waker, r
     assert waiting() == 3
 
 
-def test_a_reconcile_that_comes_too_soon_is_sent_again_and_looks_at_nothing(
+def test_early_reconcile_is_postponed_and_reads_nothing(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del pod

@@ -15,8 +15,8 @@ from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
-from models.db import stalls
 from models.db.engine import transaction
+from models.tables import claim_leases, stalls
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
@@ -50,7 +50,7 @@ def failing(error: UpstreamError) -> Callable[..., Any]:
 
 
 def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float) -> None:
-    """See a claim without a lease, due in so many seconds, that tells why and is not taken for lost."""
+    """Assert that a claim has no lease, is due in the given seconds, says why and is not taken for lost."""
     row = stage.see(claim)
     assert (row.ended_at, row.leased_until, row.last_error) == (None, None, meaning_of(error))
     assert wait - 2 < (row.due_at - utcnow()).total_seconds() <= wait
@@ -161,7 +161,7 @@ def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
     assert row.due_at <= utcnow()
 
 
-def test_a_delivered_claim_that_loses_its_job_while_github_is_asked_for_it_is_released_at_once(
+def test_delivered_claim_is_released_at_once_when_it_loses_its_job_during_the_check(
     stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.job(7)
@@ -210,7 +210,7 @@ def test_a_release_that_is_lost_after_one_that_failed_counts_as_lost(
     assert lost_for(stage) >= 11
 
 
-def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_next_try(stage: Stage, pod: str) -> None:
+def test_release_requested_while_a_mint_fails_does_not_wait_for_its_retry(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="claimed")
 
@@ -218,7 +218,7 @@ def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_ne
         work = steps.begin_mint(db, claim, chain_no=None, suffix="abcdef01", now=utcnow())
         assert work is not None
         assert releases.request_release(db, claim, reason="cancelled", now=utcnow(), who="test")
-        steps.give_back(db, work, due_at=utcnow() + timedelta(minutes=5), error="RateLimited")
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(minutes=5), error="RateLimited")
 
     transaction(stage.rt.engine, mint_that_waits)
 
@@ -227,7 +227,7 @@ def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_ne
     assert (row.due_at - utcnow()).total_seconds() <= 10
 
 
-def test_an_un_stamp_whose_answer_never_came_and_that_lands_when_the_pod_works_for_another_claim_changes_nothing(
+def test_late_unstamp_changes_nothing_when_the_pod_serves_another_claim(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.job(7)
@@ -322,7 +322,7 @@ def let_go(stage: Stage, pod: str) -> None:
 
 
 def waits_of(stage: Stage, claim: int, *, tried_for: tuple[float, ...]) -> list[int]:
-    """Run a retirement that has been tried for so many seconds each, and return how long it waits after each run."""
+    """Run a retirement after each of these ages in seconds, and return its wait after each run."""
     waits = []
     for seconds in tried_for:
         stage.rows(
@@ -333,7 +333,7 @@ def waits_of(stage: Stage, claim: int, *, tried_for: tuple[float, ...]) -> list[
     return waits
 
 
-def test_a_pod_that_stays_terminating_is_looked_at_ever_less_often_and_deleted_once(
+def test_pod_that_stays_terminating_is_checked_ever_less_often_and_deleted_once(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted: list[str] = []

@@ -11,7 +11,7 @@ import pytest
 from models.claims.deliver import Delivery, deliver
 from models.claims.watch_reports import execute_unidentified
 from models.db.engine import transaction
-from models.pools import offers
+from models.tables import offers
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable
@@ -112,7 +112,7 @@ class TestPoll:
         stamp.run(**message)
         assert written == [removing]
 
-    def test_the_stamp_returns_at_once_when_the_job_is_seen_to_run(self, clusterless: Stage, removing: int) -> None:
+    def test_stamp_returns_at_once_when_github_shows_the_job_running(self, clusterless: Stage, removing: int) -> None:
         poll(clusterless, removing, "poll-9")
         transaction(
             clusterless.rt.engine, lambda db: execute_unidentified(db, removing, now=utcnow(), who="test", why="test")
@@ -184,7 +184,7 @@ class TestRequeue:
         assert self.retire_claims(clusterless) == ["claimed"]
 
     @pytest.mark.parametrize("error", [Retryable("reset"), RateLimited("slow down", after=60.0)])
-    def test_a_release_is_tried_again_when_its_time_is_over_if_github_fails_the_deregistration(
+    def test_overdue_release_is_retried_when_github_fails_the_deregistration(
         self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch, error: Exception
     ) -> None:
         def fail(*_: Any, **__: Any) -> NoReturn:

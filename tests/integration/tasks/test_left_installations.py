@@ -61,7 +61,7 @@ def stage(clusterless: Stage) -> Stage:
 
 
 def now_is(stage: Stage) -> int:
-    """Return the installation by which GitHub is asked about a claim."""
+    """Return the installation that GitHub is asked through about a claim."""
     with stage.rt.engine.connect() as db:
         found: int = db.execute(text(f"SELECT {INSTALLATION_NOW} FROM claims c")).scalar_one()  # noqa: S608
     return found
@@ -91,7 +91,7 @@ def test_unknown_installation_is_skipped_by_sweeps_once_it_is_marked(stage: Stag
     assert now_is(stage) == 501
 
 
-def test_installation_that_was_told_of_is_newer_than_one_that_only_jobs_named(stage: Stage) -> None:
+def test_installation_from_an_event_is_newer_than_one_that_only_jobs_named(stage: Stage) -> None:
     stage.claim("pod", job_id=1, state="claimed")
     stage.rows("UPDATE installations SET event_at = now() WHERE id = 501")
 
@@ -111,7 +111,7 @@ def test_last_event_decides_which_installation_is_the_newest(stage: Stage) -> No
     assert [row.installation_id for row in stage.rows("SELECT installation_id FROM jobs")] == [501]
 
 
-def test_late_event_of_an_older_installation_changes_nothing_when_jobs_named_a_newer_one(stage: Stage) -> None:
+def test_late_event_of_an_older_installation_changes_nothing_when_jobs_name_a_newer(stage: Stage) -> None:
     stage.claim("pod", job_id=1, state="claimed")
 
     told(stage, 501, at=utcnow() - timedelta(days=2))

@@ -1,4 +1,4 @@
-"""What the governor keeps in Postgres never costs a call its answer."""
+"""Rows of the governor in Postgres never cost a call its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever wants a Pod gone, un-stamped or scaled away: one that may hold a JIT stays (law L3)."""
+"""A Pod that might hold a JIT is not deleted, un-stamped or scaled away, whichever task asks (law L3)."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ def attempts(stage: Stage, claim: int, outcomes: tuple[str, ...]) -> None:
 
 
 class TestRetire:
-    def test_a_pod_whose_poller_wrote_a_jit_stays_until_it_has_ended_whatever_the_rows_say(
-        self, stage: Stage, pod: str
-    ) -> None:
+    def test_pod_whose_poller_wrote_a_jit_stays_until_it_ends_despite_the_rows(self, stage: Stage, pod: str) -> None:
         claim = stage.retire_claim(pod)
         stage.finish(pod, phase="Running", poller=0, runner=None)
         retire.run(claim_id=claim)
@@ -105,7 +103,7 @@ class TestRetire:
         retire.run(claim_id=claim)
         assert pod not in stage.pods()
 
-    def test_a_delivered_pod_of_which_no_runner_is_known_stays(self, stage: Stage, pod: str) -> None:
+    def test_delivered_pod_without_a_known_runner_stays(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         ended(stage, stage.claim(pod, job_id=7, state="delivered"))
         claim = stage.retire_claim(pod)
@@ -134,9 +132,7 @@ class TestRetire:
 
 
 class TestUnstamp:
-    def test_a_pod_that_was_given_the_jit_of_another_claim_keeps_its_stamp_and_is_retired(
-        self, stage: Stage, pod: str
-    ) -> None:
+    def test_pod_with_the_jit_of_another_claim_keeps_its_stamp_and_is_retired(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         ended(stage, stage.claim(pod, job_id=7, state="delivered"))
         claim = stage.claim(pod, job_id=7, state="minted", age=400)
@@ -156,7 +152,7 @@ class TestUnstamp:
         assert stage.see(claim).end_reason == "released"
         assert claims(stage, "retire") == []
 
-    def test_a_cut_off_pod_that_was_given_another_jit_keeps_its_stamp_and_its_claim_is_released(
+    def test_cut_off_pod_with_another_jit_keeps_its_stamp_and_its_claim_is_released(
         self, stage: Stage, pod: str
     ) -> None:
         stage.job(7)
@@ -180,7 +176,7 @@ class TestUnstamp:
 
 
 class TestReleaseOfADeliveredClaim:
-    def test_a_pod_of_which_no_runner_is_known_keeps_its_claim_until_it_has_ended(self, stage: Stage, pod: str) -> None:
+    def test_pod_without_a_known_runner_keeps_its_claim_until_it_ends(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="delivered", age=400)
         release.run(claim_id=claim)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from tasks.claims import dispatch as of_dispatch
 from tasks.claims.dispatch import dispatch
 from tasks.pools import pools as of_pools
 from tasks.pools.pools import reconcile
 from tests.integration.tasks.conftest import Stage
+from tests.rows import insert_pool
 
 
 @pytest.fixture
@@ -24,17 +24,8 @@ def matched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def pool(stage: Stage, name: str, *, namespace: str | None = None) -> int:
     """Insert a pool's row; return its id."""
-    with stage.rt.engine.begin() as db:
-        found: int = db.execute(
-            text("""
-                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-                VALUES (:uid, :namespace, :name, 'i', '{}', 1, 2000, 4096, 3, '{}', '{}', 0, 'h', now())
-                RETURNING id
-            """),
-            {"uid": f"{namespace}/{name}", "namespace": namespace or stage.namespace, "name": name},
-        ).scalar_one()
-    return found
+    uid = f"{namespace}/{name}"
+    return insert_pool(stage.rt.engine, name, uid=uid, namespace=namespace or stage.namespace, labels=[])
 
 
 def test_dispatch_matches_the_pool_of_a_name(clusterless: Stage, matched: list[int]) -> None:

@@ -17,6 +17,7 @@ from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.listing import job_seen
 
 GOOD = 501
 HANGS, FAILS = 10.0, 0.2
@@ -63,19 +64,7 @@ class PartlyAway:
     def get_job(self, *, installation_id: int, job_id: int, policy: RetryPolicy, **_: Any) -> JobSeen | None:
         """Return a job that is over."""
         self._answer(installation_id, policy)
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status="completed",
-            conclusion="success",
-            labels=(),
-            runner_id=None,
-            runner_name=None,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, "completed", "success")
 
 
 @pytest.fixture
@@ -94,7 +83,7 @@ def reconcile_all(stage: Stage) -> None:
 
 
 def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
-    """Give each of so many Pods a claim, the oldest first."""
+    """Make a Pod with a claim for each installation, the oldest first."""
     stage.pool(replicas=len(installations) + 1)
     reconcile_all(stage)
     made = []
@@ -124,7 +113,7 @@ def lose_pods(stage: Stage, claimed: list[int]) -> None:
 @pytest.mark.parametrize(
     ("bad", "takes"), [([601], HANGS), ([601, 602, 603], FAILS)], ids=["one hangs", "three fail at once"]
 )
-def test_runners_are_looked_at_although_those_of_other_installations_cannot_be_listed(
+def test_runners_are_checked_although_those_of_other_installations_cannot_be_listed(
     stage: Stage, github: PartlyAway, bad: list[int], takes: float
 ) -> None:
     *_, good = claims(stage, [*bad, GOOD], state="delivered")
@@ -160,7 +149,7 @@ def test_a_claim_whose_pod_is_gone_ends_although_github_does_not_answer_for_othe
 
 
 @pytest.mark.parametrize("repair", ["missing_pods", "reconcile"])
-def test_however_many_installations_hang_the_claims_of_each_other_one_have_their_turn(
+def test_claims_of_a_healthy_installation_are_served_while_many_others_hang(
     stage: Stage, github: PartlyAway, repair: str
 ) -> None:
     bad = [601, 602, 603, 604]
@@ -192,7 +181,7 @@ def test_a_pool_is_filled_although_the_claims_of_its_lost_pods_cannot_be_ended(
     assert stage.see(claimed[-1]).end_reason == "pod_gone"
 
 
-def test_spent_pods_of_an_installation_that_hangs_keep_their_claims_and_cost_one_call(
+def test_spent_pods_of_a_hanging_installation_keep_their_claims_and_cost_one_call(
     stage: Stage, github: PartlyAway
 ) -> None:
     *bad, good = claims(stage, [601, 601, 601, 601, GOOD], state="executing")

@@ -156,7 +156,7 @@ class TestOrphanedStamps:
 
         assert retirements(stage) == []
 
-    def test_a_pod_that_was_claimed_and_let_go_since_the_verdict_stays(
+    def test_pod_claimed_and_released_since_the_verdict_stays(
         self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stamp(stage, pod)
@@ -181,7 +181,7 @@ class TestOrphanedStamps:
         (run,) = stage.rows("SELECT outcome FROM sweep_runs")
         assert run.outcome == "aborted"
 
-    def test_a_dry_run_tells_and_changes_nothing(self, stage: Stage, pod: str) -> None:
+    def test_dry_run_reports_and_changes_nothing(self, stage: Stage, pod: str) -> None:
         stamp(stage, pod)
 
         orphaned_stamps.run(dry=True)
@@ -540,7 +540,7 @@ class TestFinishedJobs:
         return claim
 
     @pytest.mark.usefixtures("over")
-    def test_a_pod_that_does_not_end_is_retired_after_two_looks(self, stage: Stage, pod: str) -> None:
+    def test_pod_that_does_not_end_is_retired_after_two_checks(self, stage: Stage, pod: str) -> None:
         finished_jobs.run()
         assert retirements(stage) == []
         finished_jobs.run()
@@ -553,7 +553,7 @@ class TestFinishedJobs:
         assert len(stage.outbox.take("ostler.retire")) == 1
 
     @pytest.mark.usefixtures("over")
-    def test_a_look_that_finds_its_runner_busy_begins_anew(self, stage: Stage, github: StubGitHub) -> None:
+    def test_check_that_finds_the_runner_busy_starts_over(self, stage: Stage, github: StubGitHub) -> None:
         finished_jobs.run()
         stage.later()
         github.runner = "busy"
@@ -564,7 +564,7 @@ class TestFinishedJobs:
 
         assert retirements(stage) == []
 
-    def test_a_job_that_ended_a_moment_ago_is_not_looked_at(self, stage: Stage, over: int) -> None:
+    def test_job_that_ended_a_moment_ago_is_not_checked(self, stage: Stage, over: int) -> None:
         stage.rows("UPDATE jobs SET completed_at = now() - interval '14 min'")
         finished_jobs.run()
 
@@ -626,14 +626,14 @@ class TestFinishedJobs:
         assert stage.see(lingers).runner_absent_at is None
         assert retirements(stage) == []
 
-    def test_a_pod_whose_job_ended_less_than_90_seconds_ago_is_not_looked_at(self, stage: Stage, lingers: int) -> None:
+    def test_pod_whose_job_ended_less_than_90_seconds_ago_is_not_checked(self, stage: Stage, lingers: int) -> None:
         stage.rows("UPDATE jobs SET completed_at = now() - interval '80 s'")
         finished_jobs.run()
 
         assert stage.see(lingers).runner_absent_at is None
 
     @pytest.mark.usefixtures("lingers")
-    def test_a_look_from_before_the_end_of_its_job_is_not_the_first_at_a_pod_that_lingers(self, stage: Stage) -> None:
+    def test_check_from_before_the_job_ended_does_not_count_for_a_lingering_pod(self, stage: Stage) -> None:
         stage.rows("UPDATE claims SET runner_absent_at = now() - interval '121 s', runner_idle_at = NULL")
         finished_jobs.run()
 
@@ -657,7 +657,7 @@ class TestFinishedJobs:
 
         assert stage.see(over).runner_idle_at is None
 
-    def test_a_look_from_before_the_job_ended_is_not_the_first_of_two(
+    def test_check_from_before_the_job_ended_is_not_the_first_of_two(
         self, stage: Stage, pod: str, github: StubGitHub
     ) -> None:
         stage.job(7)
@@ -760,9 +760,7 @@ class TestFinishedJobs:
         assert retirements(stage) == [pod]
         assert github.optional == [True]
 
-    def test_a_claim_that_executes_what_nobody_told_us_is_found_too(
-        self, stage: Stage, pod: str, github: StubGitHub
-    ) -> None:
+    def test_claim_with_an_unreported_execution_is_found_too(self, stage: Stage, pod: str, github: StubGitHub) -> None:
         claim = stage.claim_without_job(pod, state="executing", age=4000, runner=RUNNER)
         github.runner = "busy"
         finished_jobs.run()
@@ -796,7 +794,7 @@ class TestFinishedJobs:
         github.runner, github.job = None, None
         return claim
 
-    def test_a_claim_that_executes_for_longer_than_github_lets_a_job_run_ends_and_its_job_with_it(
+    def test_claim_executing_beyond_githubs_job_limit_ends_with_its_job(
         self, stage: Stage, pod: str, github: StubGitHub, endless: int
     ) -> None:
         finished_jobs.run()
@@ -839,7 +837,7 @@ class TestFinishedJobs:
         assert stage.rows("SELECT 1 FROM repairs") == []  # nobody even tried
 
     @pytest.mark.parametrize("began", ["UPDATE claims SET changed_at = {}", "UPDATE jobs SET started_at = {}"])
-    def test_a_claim_that_executes_for_no_longer_than_github_lets_a_job_run_is_not_looked_at(
+    def test_claim_executing_within_githubs_job_limit_is_not_checked(
         self, stage: Stage, endless: int, began: str
     ) -> None:
         stage.rows(began.format("now() - interval '5 d 23 h'"))
@@ -849,7 +847,7 @@ class TestFinishedJobs:
         assert stage.see(endless).runner_idle_at is None
 
     @pytest.mark.usefixtures("over")
-    def test_a_list_that_is_older_than_the_end_of_the_job_is_no_look(self, stage: Stage, over: int) -> None:
+    def test_list_older_than_the_end_of_the_job_is_no_check(self, stage: Stage, over: int) -> None:
         stage.with_settings(finished_job_after=5)
         finished_jobs.run()
         assert stage.see(over).runner_idle_at is not None
@@ -877,7 +875,7 @@ class TestFinishedJobs:
         assert github.deleted == [77]
         assert pod not in stage.pods()
 
-    def test_an_app_that_was_installed_anew_is_asked_there(
+    def test_reinstalled_app_is_asked_through_its_new_installation(
         self, stage: Stage, pod: str, github: StubGitHub, over: int
     ) -> None:
         github.without_app = 501

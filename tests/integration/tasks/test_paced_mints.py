@@ -21,8 +21,8 @@ from tasks.sweeps import resume as of_resume
 from tasks.sweeps.resume import resume
 from tasks.worker.app import SETTINGS, app
 from tasks.worker.base import MINT
-from tests.integration.concurrency.points import until
 from tests.integration.tasks.conftest import Stage
+from tests.waiting import eventually
 
 MOST_WAITING = 3
 """Messages that the worker of this test holds at most."""
@@ -77,11 +77,11 @@ def test_worker_consumes_other_messages_when_many_mints_are_paced(clusterless: S
     github.answer = RateLimited("our own pace", after=145, paced=True)
     for claim_id in waiting:
         mint.apply_async(kwargs={"claim_id": claim_id, "chain_no": 1})
-    until(lambda: all(stage.see(claim_id).last_error for claim_id in waiting), "every mint was paced")
+    eventually(lambda: all(stage.see(claim_id).last_error for claim_id in waiting), "every mint was paced")
 
     other = claimed(stage, PACED)
     mint.apply_async(kwargs={"claim_id": other, "chain_no": 1})
-    until(lambda: stage.see(other).state == "minted", "the worker goes on")
+    eventually(lambda: stage.see(other).state == "minted", "the worker goes on")
 
 
 def test_paced_mint_is_sent_again_by_resume_when_its_wait_is_over(

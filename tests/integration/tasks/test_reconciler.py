@@ -196,7 +196,7 @@ def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(
     [("1 s", False, True), ("1 min", False, False), ("1 s", True, False)],
     ids=["about to end", "taking long", "already over"],
 )
-def test_a_pod_about_to_end_is_looked_for_again_so_that_its_successor_need_not_wait(
+def test_pod_about_to_end_is_checked_again_so_that_its_successor_need_not_wait(
     stage: Stage, *, ended: str, finished: bool, looks: bool
 ) -> None:
     stage.pool(replicas=1)
@@ -237,7 +237,7 @@ def test_what_another_reconciler_does_is_left_to_it(stage: Stage) -> None:
     assert spent not in stage.pods()
 
 
-def test_a_creation_that_failed_is_left_to_whoever_comes_next(
+def test_failed_creation_is_left_to_the_next_reconcile(
     stage: Stage, redis_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waker = Waker(Secret(redis_server.url))

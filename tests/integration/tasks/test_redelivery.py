@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 from structlog.testing import capture_logs
 
 from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
-from models.db import epochs
 from models.db.engine import in_transaction, transaction
 from models.sweeps import redelivery as asks
 from models.sweeps import sweep_runs
@@ -29,6 +28,7 @@ from tasks.sweeps.redelivery import redelivery
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
+from tests.rows import run_sql
 from tests.timed import changed
 
 PAGE = 100
@@ -103,9 +103,7 @@ class Stage:
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
         """Run a statement and return its rows."""
-        with self.rt.engine.begin() as db:
-            result = db.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+        return run_sql(self.rt.engine, statement, **parameters)
 
     def tick(self) -> list[int]:
         """Run the sweep once; return what it asked for."""
@@ -172,7 +170,7 @@ def test_what_we_committed_is_not_asked_for_although_its_answer_was_lost(stage: 
     assert stage.tick() == []
 
 
-def test_what_a_postgres_accepted_that_was_put_back_since_is_asked_for_the_newest_first(stage: Stage) -> None:
+def test_deliveries_accepted_before_a_restore_are_requested_newest_first(stage: Stage) -> None:
     for guid, ago in (("before", 700), ("queued", 500), ("over", 400), ("after", 5)):
         stage.github.add(guid, ago=ago, status="OK")
     stage.accept("before")
@@ -185,7 +183,7 @@ def test_what_a_postgres_accepted_that_was_put_back_since_is_asked_for_the_newes
     assert stage.tick() == []
     now = utcnow() - timedelta(seconds=60)
     kept = timedelta(days=3)
-    assert transaction(stage.rt.engine, lambda db: epochs.mark_older(db, seen, why="a test", kept=kept, now=now))
+    assert transaction(stage.rt.engine, lambda db: asks.mark_older(db, seen, why="a test", kept=kept, now=now))
     assert stage.tick() == [3, 2]
     stage.accept("queued")
     stage.accept("over")
@@ -326,7 +324,7 @@ def test_what_fails_during_a_long_scan_does_not_wait_for_it(stage: Stage) -> Non
     assert stage.tick() == [young]
 
 
-def test_a_look_that_breaks_moves_nothing_and_is_made_good_by_the_next(stage: Stage) -> None:
+def test_failed_read_moves_nothing_and_is_made_up_by_the_next(stage: Stage) -> None:
     stage.github.add("fine", status="OK")
     stage.tick()
     stage.later(60)
@@ -367,7 +365,7 @@ def test_a_delivery_that_is_listed_late_is_found_by_the_next_scan(stage: Stage) 
     assert stage.tick() == [late]
 
 
-def test_a_cursor_that_github_refuses_begins_the_scan_anew(stage: Stage) -> None:
+def test_cursor_refused_by_github_restarts_the_scan(stage: Stage) -> None:
     many(stage, 10)
     stage.tick()
     lost = stage.github.add("lost", ago=5)

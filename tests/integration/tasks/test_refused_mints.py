@@ -1,4 +1,4 @@
-"""What GitHub refuses backs off, and nothing beside it: by runner group, repository or account, in GitHub's words."""
+"""Mints that GitHub refuses back off by runner group, repository or account, in GitHub's words, and no others do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import Row
+from sqlalchemy import Row, func
 
 from github_adapters.endpoints.app import InstallationSeen
 from github_adapters.endpoints.runners import Jit
@@ -24,6 +24,7 @@ from rules.claims.fairness import Budget
 from rules.routing.runner_groups import GroupSeen
 from tasks.claims.mint import mint
 from tests.integration.tasks.conftest import Stage
+from tests.rows import insert_pool
 
 IP_LIST = "the `acme` organization has an IP allow list enabled, and your IP address is not permitted"
 FULL = "Runner group 1 has reached max limit of 10000 runners"
@@ -61,17 +62,14 @@ def github(clusterless: Stage) -> RefusingGitHub:
     clusterless.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
     clusterless.rows("INSERT INTO accounts VALUES (1, 'acme', 1, 10, 100000, 100000, '[]', now())")
     for name, group, group_name in (("plain", 1, None), ("large", 2, None), ("gpu", 0, "g3")):
-        clusterless.rows(
-            """
-            INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, runner_group_name, vcpu, memory,
-                               replicas, allowed_accounts, allowed_repositories, routing_priority, template_hash,
-                               created_at, routed_at)
-            VALUES (:name, 'n', :name, 'i', ARRAY[:name], :group, :group_name, 1000, 1024, 1, '{}', '{}', 0, 'h', now(),
-                    now() - interval '1 day')
-            """,
-            name=name,
-            group=group,
-            group_name=group_name,
+        insert_pool(
+            clusterless.rt.engine,
+            name,
+            namespace="n",
+            labels=[name],
+            runner_group_id=group,
+            runner_group_name=group_name,
+            routed_at=func.now() - timedelta(days=1),
         )
     return github
 
@@ -461,7 +459,7 @@ def test_probe_stays_one_while_its_pool_was_routed_lately(clusterless: Stage, gi
     assert holds(clusterless) == {1: None, 2: "backoff"}
 
 
-def test_refused_probe_waits_with_the_others_when_its_hold_is_looked_at_early(
+def test_refused_probe_waits_with_the_others_when_its_hold_is_checked_early(
     clusterless: Stage, github: RefusingGitHub
 ) -> None:
     github.refuses = {2: said(Forbidden("no"), status=403)}

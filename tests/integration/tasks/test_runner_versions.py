@@ -89,9 +89,7 @@ def test_the_versions_of_a_list_are_those_of_the_pools(clusterless: Stage, githu
     assert f"will refuse runner {VERSION}" in (outdated(clusterless.rt, pool.id) or "")  # type: ignore[arg-type]
 
 
-def test_a_version_that_lasts_is_not_told_of_and_is_asked_for_once_a_day(
-    clusterless: Stage, github: StubGitHub
-) -> None:
+def test_lasting_version_is_not_reported_and_is_checked_once_a_day(clusterless: Stage, github: StubGitHub) -> None:
     delivered(clusterless)
     github.runner = "updating"
     github.version_ends = utcnow() + timedelta(days=20)

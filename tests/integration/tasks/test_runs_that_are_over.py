@@ -11,7 +11,7 @@ from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 @pytest.fixture
 def claim(stage: Stage, github: StubGitHub, pod: str) -> int:
-    """A delivered claim of which no execution was seen; its job is queued at GitHub, and its run is over."""
+    """A delivered claim without a recorded execution; its job is queued at GitHub, and its run is over."""
     github.run = ("completed", "startup_failure")
     stage.job(7)
     found = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)

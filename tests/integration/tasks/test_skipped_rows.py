@@ -217,7 +217,7 @@ def test_prune_keeps_only_what_is_locked(stage: Stage) -> None:
     assert second != first
 
 
-def test_gates_look_at_the_other_upstream_when_the_row_of_one_is_locked(stage: Stage) -> None:
+def test_gates_evaluate_the_other_upstream_when_the_row_of_one_is_locked(stage: Stage) -> None:
     stage.rt.github = StubGitHub()
     for upstream in Upstream:
         stage.rows("INSERT INTO gates (upstream) VALUES (:upstream)", upstream=upstream)
@@ -290,7 +290,7 @@ def test_repository_is_renamed_when_one_of_its_claims_is_locked(stage: Stage) ->
 
 
 @pytest.mark.parametrize(("minutes", "found"), [(30, True), (2 * 24 * 60, False)])
-def test_registration_that_github_applied_after_its_look_up_is_deregistered(
+def test_registration_that_github_applied_after_its_lookup_is_deregistered(
     stage: Stage, minutes: int, found: bool
 ) -> None:
     """Its attempt is closed as removed, without an id of its runner. Nothing else was registered in this scope."""

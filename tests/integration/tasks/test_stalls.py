@@ -1,4 +1,4 @@
-"""How long what is stalled has been, and had been when it was served: in rows, and in the metric."""
+"""Age of stalled work, now and when it was served: in rows, and in the metric."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from models.claims.releases import refuse_release
 from models.claims.steps import begin_mint, commit_mint
-from models.db import stalls
 from models.db.engine import transaction
 from models.sweeps import redelivery
+from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stalls import PATHS, Cause, FoundBy
@@ -98,7 +98,7 @@ def test_a_claim_that_was_given_back_to_wait_is_not_stalled(stage: Stage, pod: s
     assert (row.chain_no, row.stalled_at) == (2, None)
 
 
-def test_a_claim_whose_process_was_killed_is_stalled_since_the_step_that_it_had_begun(stage: Stage, pod: str) -> None:
+def test_claim_of_a_killed_process_is_stalled_since_its_last_started_step(stage: Stage, pod: str) -> None:
     stage.job(7)
     stage.claim(pod, job_id=7, state="claimed", age=4000)
     stage.rows("""

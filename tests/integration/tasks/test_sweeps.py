@@ -9,6 +9,7 @@ import pytest
 from models.db.engine import transaction
 from models.routing.usage import usage_of
 from models.sweeps import sweeps
+from models.tables import claim_checks
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled
@@ -43,7 +44,7 @@ def test_only_a_claim_that_was_never_delivered_gets_stale(
     assert after.job_state == ("queued" if ends else "claimed")
 
 
-def test_a_release_before_delivery_takes_the_stamp_off_and_deregisters_what_was_minted(
+def test_release_before_delivery_removes_the_stamp_and_deregisters_the_runner(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     stage.job(7)
@@ -103,7 +104,7 @@ def test_a_claim_whose_pod_is_gone_waits_while_github_cannot_be_asked(
     assert github.optional == [True]
 
 
-def test_a_claim_whose_pod_is_gone_stays_while_github_keeps_a_job_for_its_runner_and_then_leaves_no_runner(
+def test_claim_of_a_gone_pod_stays_while_its_runner_is_busy_and_then_deregisters_it(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     stage.job(7)
@@ -235,7 +236,7 @@ def looks() -> dict[str, float]:
     ],
     ids=["a spare", "one whose job runs elsewhere", "one whose runner is busy with another job"],
 )
-def test_a_claim_that_gets_another_job_while_it_is_looked_at_keeps_that(
+def test_claim_that_gets_another_job_during_its_check_keeps_that_job(
     stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, has: int | None, runner: str, said: Any
 ) -> None:
     for job in (7, 8):
@@ -256,7 +257,7 @@ def test_a_claim_that_gets_another_job_while_it_is_looked_at_keeps_that(
     assert tuple(run) == (1, 0, 1)
 
 
-def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(
+def test_absent_runner_is_released_only_after_two_checks_a_minute_apart(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     stage.job(7)
@@ -356,7 +357,7 @@ def test_a_spare_that_got_no_job_is_deregistered_and_its_pod_retired_under_a_cla
 
 
 @pytest.mark.parametrize("took_it", ["before the list", "after the list"])
-def test_a_spare_that_took_a_job_unheard_counts_until_its_runner_is_free_and_is_then_retired(
+def test_spare_with_an_unreported_job_counts_until_its_runner_is_idle_and_retires(
     stage: Stage, pod: str, github: StubGitHub, took_it: str
 ) -> None:
     claim = stage.claim_without_job(pod, state="delivered", age=4000, runner=RUNNER)
@@ -423,7 +424,7 @@ def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: b
     return claim_id
 
 
-def test_a_retirement_does_not_wait_for_a_runner_that_nobody_can_start_where_the_app_was_removed(
+def test_retirement_does_not_wait_for_an_unstartable_runner_when_the_app_was_removed(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     claim = retiring(stage, pod, github, earlier_delivered=False)
@@ -456,9 +457,7 @@ def test_a_pod_that_may_hold_a_jit_of_a_removed_app_is_retired_once_it_is_over(
     assert pod not in stage.pods()
 
 
-def test_a_release_follows_its_owner_to_another_name_and_obeys_what_github_says_there(
-    stage: Stage, pod: str, github: StubGitHub
-) -> None:
+def test_release_follows_a_renamed_owner_and_obeys_its_busy_runner(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.runner, github.login = "busy", "acme-two"
@@ -515,13 +514,13 @@ def test_what_an_account_runs_on_other_runners_uses_nothing_of_its_budget(stage:
         assert usage_of(db, [1])[1].count == 1
 
 
-def test_late_look_at_a_runner_changes_no_claim_that_has_ended(clusterless: Stage) -> None:
+def test_late_check_of_a_runner_changes_no_ended_claim(clusterless: Stage) -> None:
     stage = clusterless
     stage.add_pod("pod-1")
     stage.job(7)
     claim = stage.claim("pod-1", job_id=7, state="delivered")
     stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
-    transaction(stage.rt.engine, lambda db: sweeps.set_absent(db, claim, absent=True, now=utcnow()))
+    transaction(stage.rt.engine, lambda db: claim_checks.set_absent(db, claim, absent=True, now=utcnow()))
     assert stage.see(claim).runner_absent_at is None
 
 

@@ -1,4 +1,4 @@
-"""Who may use a pool: allow lists, jobs of forks, and runner groups, from the webhook to the mint."""
+"""Access to a pool: allow lists, jobs of forks, and runner groups, from the webhook to the mint."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ def test_a_public_repository_is_not_sent_to_a_group_that_admits_none(clusterless
     assert "does not admit public repositories" in job(clusterless).hold_detail
 
 
-def test_a_group_that_github_refuses_is_looked_at_anew(clusterless: Stage, github: AskedGitHub) -> None:
+def test_group_refused_by_github_is_looked_up_again(clusterless: Stage, github: AskedGitHub) -> None:
     wants_group(clusterless, "ci")
     github.groups = [GroupSeen(id=4, name="ci", visibility="all", public=False)]
     github.mint_breaks = Forbidden("403")
@@ -324,7 +324,7 @@ def test_a_group_that_github_refuses_is_looked_at_anew(clusterless: Stage, githu
     assert clusterless.rows("SELECT * FROM runner_group_lists") == []
 
 
-def test_a_list_of_groups_that_fails_leaves_no_attempt_to_look_up(clusterless: Stage, github: AskedGitHub) -> None:
+def test_failed_list_of_groups_leaves_no_attempt_to_look_up(clusterless: Stage, github: AskedGitHub) -> None:
     wants_group(clusterless, "ci")
     github.breaks = Retryable("down")
     with pytest.raises(Retryable):

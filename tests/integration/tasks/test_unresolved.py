@@ -16,11 +16,13 @@ from github_adapters.endpoints.runs import RunSeen
 from models.db.engine import in_transaction, transaction
 from models.routing import installations
 from models.sweeps import unresolved
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from rules.claims.fairness import Budget
 from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tests.integration.tasks.conftest import Stage, run_seen
+from tests.integration.tasks.listing import job_seen
 
 
 @dataclass
@@ -62,19 +64,7 @@ class StubGitHub:
         if said is None:
             return None
         status, _, conclusion = said.partition("/")
-        return JobSeen(
-            id=job_id,
-            run_id=1,
-            run_attempt=1,
-            status=status,
-            conclusion=conclusion or None,
-            labels=(),
-            runner_id=None,
-            runner_name=None,
-            created_at=None,
-            started_at=None,
-            completed_at=None,
-        )
+        return job_seen(job_id, status, conclusion or None)
 
     def get_run(self, *, run_id: int, repository: str | int, policy: Any, **_: Any) -> RunSeen:
         """Return the run of all jobs."""
@@ -232,7 +222,7 @@ def test_while_the_run_cannot_be_asked_for_nothing_is_queued_again(world: World)
     assert world.shown(7) == ("queued", None, None)
 
 
-def test_a_job_of_which_github_cannot_be_asked_for_long_is_asked_about_until_it_answers(world: World) -> None:
+def test_job_is_checked_ever_less_often_until_github_answers(world: World) -> None:
     world.job(7, "running", minutes=2.1, hold="ask_github")
     world.github.jobs[7] = Retryable("down")
     asked_at = []
@@ -281,7 +271,7 @@ def test_a_404_ends_a_job_that_waits_longer_than_github_lets_one_wait(world: Wor
     assert world.shown(8) == ("queued", "backoff", None)
 
 
-def test_the_jobs_of_an_installation_that_is_silent_make_room_for_others(
+def test_jobs_of_an_unavailable_installation_make_room_for_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unresolved, "LIMIT", 3)
@@ -361,7 +351,7 @@ def test_where_the_app_was_removed_nothing_is_concluded(world: World) -> None:
         ("completed/cancelled", ("completed", None, "cancelled")),
     ],
 )
-def test_a_job_that_waits_for_long_may_have_been_let_go(world: World, said: str, shown: Any) -> None:
+def test_job_that_waits_for_long_might_have_been_approved(world: World, said: str, shown: Any) -> None:
     world.job(6, "waiting", minutes=59)
     world.job(7, "waiting", minutes=61)
     world.github.jobs[7] = said
@@ -433,9 +423,7 @@ def test_what_runs_on_runners_of_others_is_asked_about_seldom_and_on_ours_soon(w
         ("UPDATE claims SET state = 'executing', ended_at = NULL, end_reason = NULL", "bug"),
     ],
 )
-def test_only_what_was_told_of_a_runner_after_the_end_of_its_claim_is_no_bug(
-    world: World, claim: str, kind: str
-) -> None:
+def test_only_an_execution_reported_after_the_end_of_its_claim_is_no_bug(world: World, claim: str, kind: str) -> None:
     world.job(7, "running", minutes=5)
     world.runs_on(7, "small-0-abcdef01", minted=True)
     world.stage.rows(claim)
@@ -477,7 +465,7 @@ def test_a_job_that_starts_elsewhere_while_github_is_asked_is_not_queued_again(w
     assert len(world.stage.rows("SELECT 1 FROM executions WHERE ended_at IS NULL")) == 1
 
 
-def test_two_executions_settle_a_job_once(world: World) -> None:
+def test_two_executions_complete_a_job_once(world: World) -> None:
     world.job(7, "running", hold="ask_github")
     world.github.jobs[7] = "queued"
     world.stage.twice_at_once(unresolved_jobs.run)
@@ -587,5 +575,5 @@ def test_later_question_is_written_to_no_job_that_has_ended(clusterless: Stage) 
     clusterless.job(1, state="running")
     clusterless.job(2, state="completed")
     later = utcnow() + timedelta(minutes=1)
-    transaction(clusterless.rt.engine, lambda db: unresolved.ask_later(db, [1, 2], ask_after=later))
+    transaction(clusterless.rt.engine, lambda db: job_holds.ask_later(db, [1, 2], ask_after=later))
     assert [row.ask_after for row in clusterless.rows("SELECT ask_after FROM jobs ORDER BY id")] == [later, None]

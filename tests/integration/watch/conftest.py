@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -35,14 +34,6 @@ from tests.integration.watch.relay import Relay
 PATIENCE = 60.0
 QUEUES = ("dispatch", "pools", "sweeps")
 Message = tuple[str, dict[str, Any]]
-
-
-def until(happened: Callable[[], bool], *, what: str) -> None:
-    """Return when it happened."""
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end, f"{what}: not within {PATIENCE:.0f} s"
-        time.sleep(0.05)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from k8s_adapters.pools import delete_pool, get_pool, patch_pool_replicas, patch_pool_status
 from lab.faults import Fault
-from tests.integration.watch.conftest import Scene, Watch, until
+from tests.integration.watch.conftest import Scene, Watch
+from tests.waiting import eventually
 
 WATCHES = r"/api/v1/namespaces/[^/]+/pods\?watch=1.*"
 EXPIRED = '{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","code":410}}\n'
@@ -14,24 +15,24 @@ EXPIRED = '{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason"
 def led(scene: Scene, **settings: float) -> Watch:
     """Return a process that leads, has listed and asked the sweeps."""
     watch = scene.start(**settings)
-    until(watch.leads, what="a leader")
-    until(lambda: scene.asked_sweeps() > 0, what="sweeps asked")
+    eventually(watch.leads, what="a leader")
+    eventually(lambda: scene.asked_sweeps() > 0, what="sweeps asked")
     return watch
 
 
-def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
+def test_changes_of_a_pod_are_reported_and_shown(scene: Scene) -> None:
     before = scene.runner("small-0000000a")
     watch = led(scene, lease=10)
     ends, runs = scene.runner("small-0000000b"), scene.runner("small-0000000c")
 
     scene.report("small-0000000c", phase="Running", ready=True)
-    until(lambda: scene.told("executing") == [runs.uid], what="an execution told")
+    eventually(lambda: scene.told("executing") == [runs.uid], what="an execution told")
     scene.report("small-0000000b", phase="Succeeded")
-    until(lambda: scene.told("pools") == ["small"], what="a spent Pod told")
+    eventually(lambda: scene.told("pools") == ["small"], what="a spent Pod told")
     assert scene.told("gone") == []
     for name in ("small-0000000a", "small-0000000b"):
         scene.delete(name)
-    until(lambda: len(scene.told("gone")) == 2, what="two deletions told")
+    eventually(lambda: len(scene.told("gone")) == 2, what="two deletions told")
 
     assert set(scene.told("gone")) == {before.uid, ends.uid}
     endings = scene.endings()
@@ -45,26 +46,26 @@ def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
     for why in ("ended", "expired", "silent", "failed"):
         assert shown[f'ostler_watch_restarts_total{{why="{why}"}}'] == 0
     with scene.redis.client() as redis:
-        until(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the reconcilers")
+        eventually(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the reconcilers")
 
 
-def test_a_pool_whose_spec_changes_is_told_and_one_whose_status_does_is_not(scene: Scene) -> None:
+def test_spec_change_of_a_pool_is_reported_and_a_status_change_is_not(scene: Scene) -> None:
     led(scene, lease=10)
-    until(lambda: scene.changed() == ["small"], what="the pool as it is at first")
+    eventually(lambda: scene.changed() == ["small"], what="the pool as it is at first")
 
     pool = get_pool(scene.kube, namespace=scene.namespace, name="small")
     assert pool is not None
     patch_pool_status(scene.kube, namespace=scene.namespace, name="small", uid=pool.uid, status={"warm": 3})
     patch_pool_replicas(scene.kube, namespace=scene.namespace, name="small", replicas=2)
-    until(lambda: scene.changed() == ["small"] * 2, what="a change told")
+    eventually(lambda: scene.changed() == ["small"] * 2, what="a change told")
     delete_pool(scene.kube, namespace=scene.namespace, name="small")
-    until(lambda: scene.changed() == ["small"] * 3, what="its end told")
+    eventually(lambda: scene.changed() == ["small"] * 3, what="its end told")
 
 
 def test_a_standby_takes_over_from_a_leader_that_was_killed(scene: Scene) -> None:
     both = [scene.start(lease=3), scene.start(lease=3)]
-    until(lambda: all(watch.metrics_up() for watch in both), what="two processes")
-    until(lambda: scene.asked_sweeps() > 0, what="a leader")
+    eventually(lambda: all(watch.metrics_up() for watch in both), what="two processes")
+    eventually(lambda: scene.asked_sweeps() > 0, what="a leader")
     holder = scene.holder()
     # By the Lease: on a machine that is slow it may have changed hands already.
     (leader,) = [watch for watch in both if f"-{watch.child.pid}-" in holder]
@@ -73,14 +74,14 @@ def test_a_standby_takes_over_from_a_leader_that_was_killed(scene: Scene) -> Non
 
     leader.child.kill()
 
-    until(lambda: scene.holder() not in {"", holder}, what="another holder")
+    eventually(lambda: scene.holder() not in {"", holder}, what="another holder")
     assert f"-{standby.child.pid}-" in scene.holder()
     # What went while nobody led is known to the rows alone, so the new leader has the sweeps look.
-    until(lambda: len(standby.events("watch.listed")) > before, what="a list of the new leader")
+    eventually(lambda: len(standby.events("watch.listed")) > before, what="a list of the new leader")
     seen = scene.runner("small-0000000b")
     scene.report("small-0000000b", phase="Running", ready=True)
-    until(lambda: seen.uid in scene.told("executing"), what="an execution told by the new leader")
-    until(lambda: scene.asked_sweeps() > 1, what="the sweeps asked again")
+    eventually(lambda: seen.uid in scene.told("executing"), what="an execution told by the new leader")
+    eventually(lambda: scene.asked_sweeps() > 1, what="the sweeps asked again")
 
 
 def test_a_leader_that_ends_gives_its_lease_back(scene: Scene) -> None:
@@ -89,37 +90,37 @@ def test_a_leader_that_ends_gives_its_lease_back(scene: Scene) -> None:
     assert watch.child.stop() == 0
     assert scene.holder() == ""
     led_again = scene.start(lease=300)
-    until(led_again.leads, what="a leader that did not wait for the Lease to run out")
+    eventually(led_again.leads, what="a leader that did not wait for the Lease to run out")
 
 
-def test_a_forgotten_version_has_the_pods_listed_again_and_what_is_missing_told(scene: Scene) -> None:
+def test_expired_version_has_the_pods_listed_again_and_missing_pods_reported(scene: Scene) -> None:
     gone = scene.runner("small-0000000a")
     watch = led(scene)
     # Every new watch is answered as expired until the fault is taken away; the one that stands is cut.
     watch.proxy.add(Fault(kind="status", status=200, body=EXPIRED, path_regex=WATCHES))
     watch.relay.cut()
-    until(lambda: watch.metrics()['ostler_watch_restarts_total{why="expired"}'] > 0, what="an expired watch")
+    eventually(lambda: watch.metrics()['ostler_watch_restarts_total{why="expired"}'] > 0, what="an expired watch")
 
     scene.delete("small-0000000a")
-    until(lambda: scene.told("gone") == [gone.uid], what="a deletion told from a list")
+    eventually(lambda: scene.told("gone") == [gone.uid], what="a deletion told from a list")
 
     watch.proxy.clear()
     later = scene.runner("small-0000000b")
     scene.report("small-0000000b", phase="Running", ready=True)
-    until(lambda: later.uid in scene.told("executing"), what="an execution told")  # so the Pod is known
+    eventually(lambda: later.uid in scene.told("executing"), what="an execution told")  # so the Pod is known
     scene.delete("small-0000000b")
-    until(lambda: later.uid in scene.told("gone"), what="another deletion told")
+    eventually(lambda: later.uid in scene.told("gone"), what="another deletion told")
     assert scene.told("gone").count(gone.uid) == 1
 
 
-def test_a_watch_that_went_silent_is_found_out_and_what_it_kept_to_itself_is_told(scene: Scene) -> None:
+def test_stalled_watch_is_detected_and_its_missed_changes_are_reported(scene: Scene) -> None:
     gone = scene.runner("small-0000000a")
     watch = led(scene, timeout=2)
-    until(lambda: watch.relay.silence_watches() == 2, what="the watches of Pods and pools to silence")
+    eventually(lambda: watch.relay.silence_watches() == 2, what="the watches of Pods and pools to silence")
 
     scene.delete("small-0000000a")
 
-    until(lambda: scene.told("gone") == [gone.uid], what="a deletion told")
+    eventually(lambda: scene.told("gone") == [gone.uid], what="a deletion told")
     assert watch.metrics()['ostler_watch_restarts_total{why="silent"}'] >= 1
     assert watch.metrics()["ostler_watch_leader"] == 1  # its other connections were well all the time
     assert watch.metrics()["ostler_watch_lists_total"] == 1

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from lab.redis import Redis
-from tests.database import Database
-from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Stage, WebProcess
+from tests.waiting import eventually
 from web.intake import webhooks
 from web.runners import polls
 
 WEBHOOK, POLL = "/webhooks/github", "/runners/v1/dispatch"
 BODY = 1000
-
-
-@pytest.fixture
-def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
-    stage = Stage(engine=database.engine, settings=make_settings(database_url=database.url, redis_url=redis_server.url))
-    yield stage
-    for process in stage.processes:
-        process.stop()
 
 
 def begin(web: WebProcess, path: str, *, sent: bytes, promised: int, token: str = "") -> socket.socket:

@@ -1,4 +1,4 @@
-"""What a connection leaves behind in a web process once it is closed: nothing that waits for the garbage collector.
+"""A closed connection leaves nothing in a web process that waits for the garbage collector.
 
 A connection with TLS has a buffer of 256 KiB and OpenSSL's state. Full collections are rare in a web process, so a
 reference cycle keeps all of that for minutes, and each poll is a new connection.
@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 
 from lab.processes import free_port
-from lab.redis import Redis
 from tests.certificates import Authority
-from tests.database import Database
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess
+from tests.waiting import eventually
 from web.edge.ports import Audience
 from web.runners.polls import LARGEST_BODY
 
@@ -30,15 +29,6 @@ MOST_WAIT = 30.0
 
 KINDS = ("SSLProtocol", "_SSLProtocolTransport", "TCPTransport", "BoundedProtocol", "RequestResponseCycle")
 """Types that a connection is made of, of uvloop, uvicorn and web."""
-
-
-@pytest.fixture
-def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
-    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
-    stage = Stage(engine=database.engine, settings=settings)
-    yield stage
-    for process in stage.processes:
-        process.stop()
 
 
 @pytest.fixture

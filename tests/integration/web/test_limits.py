@@ -1,4 +1,4 @@
-"""What a client can make the web process hold before it has proven anything."""
+"""Bounds of the memory that a client can make the web process hold before it has proven anything."""
 
 from __future__ import annotations
 

@@ -1,33 +1,23 @@
-"""Which path is served on which port, in one process with all of them."""
+"""The paths of each port, in one process with all of them."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from lab.processes import free_port
-from lab.redis import Redis
-from tests.database import Database
-from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Stage, WebProcess
 from tests.integration.web.test_webhooks import blocked, payload, sign, stopped_commits
+from tests.waiting import eventually
 from web.edge import ports
 from web.edge.ports import Audience
 from web.intake import webhooks
 
 POLL, HOOK, API = "/runners/v1/dispatch", "/webhooks/github", "/api/v1/jobs"
 PRIVATE = ("/metrics", "/healthz", "/readyz")
-
-
-@pytest.fixture
-def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
-    stage = Stage(engine=database.engine, settings=make_settings(database_url=database.url, redis_url=redis_server.url))
-    yield stage
-    for process in stage.processes:
-        process.stop()
 
 
 def start(stage: Stage, **changes: object) -> WebProcess:

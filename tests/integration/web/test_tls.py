@@ -15,8 +15,9 @@ from lab.processes import free_port
 from lab.redis import Redis
 from tests.certificates import Authority
 from tests.database import Database
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess, open_stage
 from tests.unit.poller.pod import SCRIPTS, make_pod
+from tests.waiting import eventually
 from web.edge import tls
 from web.edge.ports import Audience
 from web.server import make_server
@@ -69,14 +70,12 @@ def cluster(
     database: Database, redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cluster]:
     monkeypatch.setattr(tls, "LOOK_EVERY", 0.05)
-    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
-    cluster = Cluster(Stage(engine=database.engine, settings=settings), tmp_path)
-    yield cluster
-    for each in cluster.pollers:
-        each.kill()
-        each.wait()
-    for process in cluster.stage.processes:
-        process.stop()
+    with open_stage(database, redis_server) as stage:
+        cluster = Cluster(stage, tmp_path)
+        yield cluster
+        for each in cluster.pollers:
+            each.kill()
+            each.wait()
 
 
 def by_tls(web: WebProcess) -> str:

@@ -312,7 +312,7 @@ def test_json_with_a_charset_is_json(database: Database) -> None:
     on(database, act)
 
 
-def test_a_body_that_is_too_large_is_refused_while_it_is_read_whatever_its_length_says(database: Database) -> None:
+def test_too_large_body_is_refused_while_it_is_read_despite_its_content_length(database: Database) -> None:
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:

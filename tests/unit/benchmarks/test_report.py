@@ -1,4 +1,4 @@
-"""What is published is what was measured."""
+"""The published figures are those that were measured."""
 
 from __future__ import annotations
 

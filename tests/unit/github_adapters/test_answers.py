@@ -1,4 +1,4 @@
-"""What an answer of GitHub means: limits told apart from refusals, and quotas that make sense."""
+"""Meaning of GitHub's answers: limits as opposed to refusals, and plausible quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a call to GitHub is made: by its policy, never beyond its deadline, and a mint once."""
+"""Retries of calls to GitHub: by their policy, never beyond their deadline, and a mint once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GitHub that answers what a test tells it to, for what only odd answers show."""
+"""A GitHub that gives the answers that a test sets, for behaviour that only odd answers show."""
 
 from __future__ import annotations
 

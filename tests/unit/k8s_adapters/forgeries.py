@@ -278,7 +278,7 @@ class Forger:
         return ".".join(self.dice.choice(pieces) for _ in range(self.dice.choice((2, 3, 3, 3, 4, 5))))
 
     def special_headers(self) -> str:
-        """Ask for what the format allows and nobody needs."""
+        """Use features that the format allows and nobody needs."""
         header, body, signature = self._parts()
         header |= self.dice.choice(
             (

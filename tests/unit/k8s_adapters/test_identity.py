@@ -1,4 +1,4 @@
-"""Whose a token is, with keys made here: rotation, outages, the cache, and a hundred thousand forgeries."""
+"""Owner of a token, with keys made here: rotation, outages, the cache, and a hundred thousand forgeries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Pod asks of nodes, and what of a node counts."""
+"""Resources that a Pod requests from nodes, and the nodes that count."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_an_overlay_adds_counts() -> None:
     )
 
 
-def test_an_overlay_that_may_not_be_is_not_looked_at() -> None:
+def test_forbidden_overlay_is_not_evaluated() -> None:
     needs = needs_of(pool({"spec": {"hostNetwork": True, "containers": "x"}}))
     assert needs.size == Size(2000, 4096) + POLLER
 

@@ -1,4 +1,4 @@
-"""When a Pod is over, terminal, and kept from becoming terminal by another container."""
+"""States of a Pod: over, terminal, and prevented by another container from becoming terminal."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ def test_the_table_has_every_field_and_its_default() -> None:
 @pytest.mark.parametrize(
     ("page", "form"), [(PAGE, _EXAMPLE), ((DOCS / "security.md").read_text(), _HARDENED)], ids=["cluster", "security"]
 )
-def test_the_example_is_a_pool_without_a_problem_and_names_no_field_that_is_not_there(
-    page: str, form: re.Pattern[str]
-) -> None:
+def test_documented_example_is_a_valid_pool_and_names_only_existing_fields(page: str, form: re.Pattern[str]) -> None:
     (found,) = form.findall(page)
     example = yaml.safe_load(found)
     assert _unknown(example["spec"], spec_schema()) == []

@@ -1,4 +1,4 @@
-"""What the embedded API server does where the real one cannot be brought to do it on demand."""
+"""The embedded API server where the real one cannot be made to behave so on demand."""
 
 from __future__ import annotations
 

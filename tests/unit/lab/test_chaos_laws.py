@@ -1,4 +1,4 @@
-"""What a chaos run takes for a broken law, and what not."""
+"""Broken laws, as a chaos run recognises them, and harmless events that it does not report."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_refusal_of_a_webhook_whose_row_nobody_held_breaks_a_law(at: float) -> N
     assert [each.law for each in found.unexplained] == ["L14"]
 
 
-def test_refusals_while_web_or_postgres_is_away_and_of_contended_rows_are_counted_apart() -> None:
+def test_refusals_during_an_outage_and_of_contended_rows_are_counted_apart() -> None:
     log = [refused(1, at=10.0), refused(2, at=30.0, guid="c"), refused(3, at=30.0, status=202)]
 
     found = of_refusals(log, freezes=[], silences=[(5.0, 15.0)], contended={"c"})

@@ -31,7 +31,7 @@ def test_a_longer_run_begins_as_a_shorter_one_of_the_same_seed() -> None:
     assert [strike for strike in long.strikes if strike.after < 100] == list(short.strikes)
 
 
-def test_one_job_in_twenty_is_cancelled_one_loses_a_pod_and_one_meets_a_strike_of_another_kind() -> None:
+def test_plan_cancels_strikes_and_takes_the_pod_of_one_job_in_twenty_each() -> None:
     counts = Counter(strike.blow for strike in make_plan(seed=7, jobs=JOBS).strikes)
 
     assert counts[Blow.JOB_CANCELLED] == counts[Blow.POD_VANISHES] == JOBS / 20
@@ -40,7 +40,7 @@ def test_one_job_in_twenty_is_cancelled_one_loses_a_pod_and_one_meets_a_strike_o
 
 
 @pytest.mark.parametrize("upstream", ["github", "kubernetes"])
-def test_the_faults_of_an_upstream_are_of_every_kind_and_are_as_frequent_as_was_asked(upstream: str) -> None:
+def test_upstream_faults_are_of_every_kind_and_of_the_requested_frequency(upstream: str) -> None:
     plan = make_plan(seed=7, jobs=JOBS, rates=Rates(github=0.1, kubernetes=0.1))
     faults = getattr(plan, upstream)().dump()["faults"]
     of_any_call = [fault for fault in faults if "jitconfig" not in fault["path_regex"]]

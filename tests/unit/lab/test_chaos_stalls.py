@@ -1,4 +1,4 @@
-"""Stalls of a chaos run are judged by what made them long."""
+"""Stalls of a chaos run are judged by the cause of their length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `python -m lab.traffic` says of the jobs that it sent."""
+"""Report of `python -m lab.traffic` about the jobs that it sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def job(number: int, **facts: Any) -> dict[str, Any]:
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], stalled: float = 60) -> tuple[bool, str]:
-    """Follow jobs 1 and 2 over checks of GitHub, of which the last lasts."""
+    """Follow jobs 1 and 2 over checks of GitHub; the last one repeats."""
     left = list(looks)
 
     def pull(_url: str, method: str, path: str) -> Any:
@@ -27,7 +27,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], stalle
     return good, said[-1]
 
 
-def test_it_waits_until_its_jobs_are_over_and_looks_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traffic_waits_until_its_jobs_are_over_and_ignores_others(monkeypatch: pytest.MonkeyPatch) -> None:
     began = [job(1), job(2, status="in_progress", conclusion=None), job(3, executions=2)]
     ended = [job(1), job(2), job(3, executions=2)]
     assert follow(monkeypatch, began, ended) == (True, "2 of 2 jobs completed exactly once")

@@ -28,7 +28,7 @@ class World:
         return START + timedelta(seconds=self.passed + ahead)
 
     def ask(self, there: float = 0.0, back: float = 0.0) -> None:
-        """Measure; the question and the answer travel for so many seconds."""
+        """Measure; the question and the answer travel for the given seconds."""
 
         def answer() -> datetime:
             self.passed += there

@@ -1,4 +1,4 @@
-"""Every check of `ostler doctor`, seen well and seen failing, on what it would read."""
+"""Every check of `ostler doctor`, passing and failing, on the data that it would read."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_only_an_image_that_is_tagged_by_its_runner_tells_its_version(image: str
 
 
 @pytest.mark.parametrize(("refused", "outcome"), [(True, OK), (False, BAD), (None, DUNNO)])
-def test_a_policy_that_lets_the_collector_through_has_failed_and_one_that_cannot_be_tried_is_unknown(
+def test_policy_check_fails_when_the_collector_passes_and_is_unknown_when_untried(
     monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome
 ) -> None:
     answer = PolicyAnswer("what it said", refused=refused, cure="what to do")

@@ -56,7 +56,7 @@ def server(script: Script) -> Iterator[Target]:
 def held(
     target: Target, rounds: int, *, patience: float = 10.0, connected: Callable[[], None] = lambda: None
 ) -> Report:
-    """Hold for so many rounds: the clock goes on with each pause, whatever the machine does meanwhile."""
+    """Hold for `rounds` rounds: the clock advances with each pause, whatever the machine does meanwhile."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:

@@ -59,7 +59,7 @@ def logged(level: Literal["DEBUG", "INFO"] = "INFO") -> Iterator[Read]:
 
 
 def log_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """Yield every call that logs, or binds ids, with the name of what is called."""
+    """Yield every call that logs, or binds ids, with the name of the called function."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

@@ -107,7 +107,7 @@ def test_meaning_of_a_refusal_is_words(error: UpstreamError, words: str) -> None
 
 
 class Refusal(Exception):
-    """An error of psycopg2, of which only the server makes one with a code."""
+    """An error of psycopg2. Only the server makes one with a code."""
 
     def __init__(self, pgcode: str) -> None:
         self.pgcode = pgcode

@@ -199,7 +199,7 @@ def test_refused_key_is_told() -> None:
     assert "id and key" in problem
 
 
-def test_silent_github_is_no_missing_webhook_and_is_not_waited_for_beyond_the_time() -> None:
+def test_unresponsive_github_is_no_missing_webhook_and_is_awaited_until_the_timeout() -> None:
     github = Deliveries(Retryable("down"))
     with pytest.raises(Retryable, match=r"within 13 s: GitHub does not answer: down\. Check OSTLER_GITHUB_API_URL"):
         looked(github, within=13)

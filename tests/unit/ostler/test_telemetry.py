@@ -1,4 +1,4 @@
-"""What is counted has a documented name, no label that grows with use, and its zeros from the start."""
+"""Metrics have a documented name, no label that grows with use, and their zeros from the start."""
 
 from __future__ import annotations
 

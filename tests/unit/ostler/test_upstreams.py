@@ -1,4 +1,4 @@
-"""What counts as an upstream that fails: what it could not serve, not what it refused nor what we had no time for."""
+"""Failures of an upstream: calls it could not serve, not those it refused or that we had no time for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the autoscaler decides while nodes are not Ready."""
+"""Decisions of the autoscaler while nodes are not Ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOST = tuple(
 
 
 def node(*, lost: float | None = None, dated: bool = True, taints: tuple[Taint, ...] = LOST) -> Node:
-    """Return a node for nine Pods, of which one is lost for so many seconds."""
+    """Return a node for nine Pods that has been lost for `lost` seconds."""
     since = NOW - timedelta(seconds=lost) if lost is not None and dated else None
     return Node(
         labels={},
@@ -57,7 +57,7 @@ def test_a_lost_node_shrinks_a_pool_after_the_delay_only() -> None:
     assert decided(node(), node(lost=0), delay=0).verdict is Verdict.DOWN
 
 
-def test_a_node_that_was_lost_long_ago_ends_no_patience_with_another() -> None:
+def test_node_lost_long_ago_does_not_shorten_the_wait_for_another() -> None:
     found = decided(node(), node(lost=9999), node(lost=1), replicas=27, warm=27)
     assert (found.verdict, found.replicas) == (Verdict.DOWN, 18)
 

@@ -1,4 +1,4 @@
-"""Which claim a started job belongs to, and what its binding displaces."""
+"""The claim that a started job belongs to, and the binding it displaces."""
 
 from __future__ import annotations
 

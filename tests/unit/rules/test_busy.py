@@ -53,7 +53,7 @@ def test_a_runner_minted_and_never_delivered_is_not_enough(seen: RunnerSeen, exi
 
 
 @pytest.mark.parametrize("seen", ["offline", "absent", "unknown"])
-def test_one_look_that_does_not_find_the_runner_frees_no_delivered_pod(seen: RunnerSeen) -> None:
+def test_one_check_without_the_runner_frees_no_delivered_pod(seen: RunnerSeen) -> None:
     assert may_hold_jit(replace(DELIVERED, github_runner_seen=seen)).busy
 
 
@@ -62,7 +62,7 @@ def test_a_pod_that_is_terminal_or_gone_holds_nothing() -> None:
     assert not may_hold_jit(replace(DELIVERED, gone=True, github_runner_seen="busy")).busy
 
 
-def test_a_removed_runner_frees_the_pod_unless_the_last_look_saw_it_alive() -> None:
+def test_removed_runner_frees_the_pod_unless_the_last_check_found_it_alive() -> None:
     removed = replace(DELIVERED, runner_removed_proof=True)
 
     assert not may_hold_jit(removed).busy
@@ -70,7 +70,7 @@ def test_a_removed_runner_frees_the_pod_unless_the_last_look_saw_it_alive() -> N
     assert may_hold_jit(replace(removed, github_runner_seen="busy")).busy
 
 
-def test_the_end_of_the_executed_job_frees_the_pod_after_15_minutes_with_an_idle_runner() -> None:
+def test_end_of_the_executed_job_frees_a_pod_with_an_idle_runner_after_15_minutes() -> None:
     over = replace(DELIVERED, executed_job_terminal_for_seconds=900, runner_absent_or_idle_in_two_checks=True)
 
     assert not may_hold_jit(over).busy

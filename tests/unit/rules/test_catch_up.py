@@ -1,4 +1,4 @@
-"""What a listed job needs, and how much an installation is asked."""
+"""Needs of a listed job, and the number of calls for an installation."""
 
 from __future__ import annotations
 

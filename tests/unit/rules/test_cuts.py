@@ -13,7 +13,7 @@ CUT_OFF = CutEvidence(
 )
 
 
-def test_a_silent_pod_is_cut_off_fifteen_seconds_after_its_delivery() -> None:
+def test_unresponsive_pod_is_cut_off_fifteen_seconds_after_its_delivery() -> None:
     assert judge_cut(CUT_OFF).cut
     assert judge_cut(replace(CUT_OFF, github_runner_seen="absent")).cut
     assert not judge_cut(replace(CUT_OFF, delivered_seconds=14.9)).cut

@@ -1,4 +1,4 @@
-"""What counts as demand: what budgets admit, whoever waits where."""
+"""Demand of pools: the waiting jobs that budgets admit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes with a deploy, and what must not; what of an admission policy is seen in its text."""
+"""Objects that disappear with a deploy, those that must not, and the text of an admission policy."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_only_the_runners_namespace_must_stay() -> None:
 
 
 def guard(*, spec: dict[str, Any] | None = None, binding: dict[str, Any] | None = None) -> Manifests:
-    """Return an admission policy that guards, but for what is said otherwise."""
+    """Return an admission policy that guards, except for the given changes."""
     group = "admissionregistration.k8s.io/v1"
     rules = {"resourceRules": [{"operations": ["DELETE"], "resources": ["pods"]}]}
     expression = "!(request.userInfo.username.endsWith('generic-garbage-collector') && 'ostler.dev/pool' in labels)"
@@ -291,7 +291,7 @@ def test_an_address_that_a_live_load_balancer_has_stays() -> None:
     assert Danger.BUSY_REACHES_WEB not in {each.danger for each in judge(Deploy(old=new, new=new)).refusals}
 
 
-def test_the_notes_of_a_verdict_say_what_was_not_looked_at() -> None:
+def test_notes_of_a_verdict_name_what_was_not_checked() -> None:
     other = thing("CiliumNetworkPolicy", "c", group="cilium.io/v2")
     notes = judge(Deploy(old=read(pool("a")), new=read(other))).notes
     assert [note.partition(" ")[0] for note in notes] == ["no", "not", "the", "pools"]

@@ -1,4 +1,4 @@
-"""When a pool on its way out may go, and what is said of it."""
+"""Readiness of a draining pool to be deleted, and its condition."""
 
 from __future__ import annotations
 

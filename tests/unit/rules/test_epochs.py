@@ -1,4 +1,4 @@
-"""Where Postgres stands by the two epochs: what is put back or foreign is never taken for current (law L8)."""
+"""Judgement of Postgres by the two epochs: a restored or foreign one is never taken for current (law L8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose job comes next: budgets hold, nobody blocks another account, shares follow weights."""
+"""Order of jobs: budgets hold, no account blocks another, shares follow weights."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -155,7 +155,7 @@ def test_other_pools_leave_the_room_reserved_for_the_job_that_waited_long() -> N
     assert ids(large) == [3]
 
 
-def test_an_older_job_need_not_leave_room_so_that_two_pools_never_wait_for_each_other() -> None:
+def test_older_job_leaves_no_room_so_that_two_pools_never_wait_for_each_other() -> None:
     one = Budget(count=1, vcpu_millicores=8000, memory_mib=90_000)
     first, second = job(1, pool_id=1), job(2, pool_id=2)
     older, younger = sorted([first, second], key=lambda each: (each.queued_at, each.job_id))

@@ -1,4 +1,4 @@
-"""Whether a run comes from a fork: only what is seen to be of the repository itself is."""
+"""Recognition of forks: only a run that is seen to be of the repository itself is not from a fork."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_it_closes_only_on_enough_errors_that_are_a_large_part(
 
 
 @given(rules, seen)
-def test_it_opens_only_after_as_many_good_looks_as_it_drew_and_no_other_between(
+def test_gate_opens_only_after_the_drawn_number_of_healthy_evaluations_in_a_row(
     rule: GateRule, story: list[tuple[CallCounts, float]]
 ) -> None:
     gates = walk(rule, story)
@@ -87,7 +87,7 @@ def test_a_share_of_errors_between_the_two_limits_moves_no_gate(story: list[tupl
 
 
 @pytest.mark.parametrize(("roll", "needs"), [(0.0, 4), (0.19, 4), (0.2, 5), (0.5, 6), (0.99, 8)])
-def test_how_many_good_looks_open_it_is_drawn_when_it_closes(roll: float, needs: int) -> None:
+def test_number_of_healthy_evaluations_is_drawn_when_the_gate_closes(roll: float, needs: int) -> None:
     gate = judge(Gate(), CallCounts(10, 9), rule=RULE, roll=roll)
     assert gate == Gate(closed=True, healthy_checks=0, needs=needs)
     for _ in range(needs):

@@ -1,4 +1,4 @@
-"""What becomes of a job that lost its claim, by what GitHub says of it and of its run."""
+"""Next step of a job that lost its claim, by GitHub's state of the job and of its run."""
 
 from __future__ import annotations
 

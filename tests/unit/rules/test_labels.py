@@ -1,4 +1,4 @@
-"""Which pool serves a job: cover, exact set, fewest labels, priority, and never a guess."""
+"""Choice of the pool for a job: cover, exact set, fewest labels, priority, and never a guess."""
 
 from collections.abc import Iterable
 
@@ -41,7 +41,7 @@ def told(choice: PoolChoice) -> str:
     return str(detail_of(choice, labels=["linux"], account_id=ACME, repository="Acme/App"))
 
 
-def test_the_pool_with_exactly_the_jobs_labels_wins_over_a_larger_one_of_higher_priority() -> None:
+def test_pool_with_exactly_the_labels_wins_over_a_larger_one_of_higher_priority() -> None:
     choice = choose([pool(1, "linux", "gpu", priority=9), pool(2, "linux")], "linux")
 
     assert choice == PoolChoice(pool_id=2, hold_reason=None, candidates=(2, 1))

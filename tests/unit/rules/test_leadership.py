@@ -1,4 +1,4 @@
-"""Who leads: never two by the rule, whatever the clocks of the machines say, and never nobody for long."""
+"""Leadership: never two leaders by the rule, whatever the clocks of the machines say, and never none for long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
     assert next_step(replace(HELD, holder=""), me="me", unchanged_for=0) is LeaseStep.TAKE
 
 
-def test_the_lease_of_another_is_taken_only_when_it_was_seen_unchanged_for_its_duration() -> None:
+def test_lease_of_another_is_acquired_only_when_unchanged_for_its_duration() -> None:
     assert next_step(HELD, me="me", unchanged_for=10) is LeaseStep.WAIT
     assert next_step(HELD, me="me", unchanged_for=10.1) is LeaseStep.TAKE
 
@@ -37,7 +37,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
 
 @settings(deadline=None)
 @given(renewed=st.floats(0, 100), looked_after=st.floats(0, 100), duration=st.floats(1, 50))
-def test_nobody_takes_a_lease_while_its_holder_leads(renewed: float, looked_after: float, duration: float) -> None:
+def test_lease_is_not_acquired_while_its_holder_leads(renewed: float, looked_after: float, duration: float) -> None:
     """The other saw the renewal `looked_after` seconds later at the soonest, so it waits from then."""
     lease = replace(HELD, duration=duration)
     if next_step(lease, me="me", unchanged_for=renewed - looked_after) is LeaseStep.TAKE:

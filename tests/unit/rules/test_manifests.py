@@ -1,4 +1,4 @@
-"""What is read of objects: kinds, namespaces, Pods that roll, addresses of Services, and what is malformed."""
+"""Parsed manifests: kinds, namespaces, Pods that roll, addresses of Services, and malformed objects."""
 
 from __future__ import annotations
 

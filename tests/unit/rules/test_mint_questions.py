@@ -1,4 +1,4 @@
-"""What a refused mint holds: what was asked for, and nothing beside it."""
+"""Scope of a refused mint: it blocks the refused question, and nothing beside it."""
 
 from __future__ import annotations
 

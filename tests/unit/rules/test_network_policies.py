@@ -58,7 +58,7 @@ def test_whatever_a_policy_says_is_in_its_text(other: Json) -> None:
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-def test_what_people_write_beside_a_policy_is_in_its_text_and_what_tools_write_is_not(kind: str) -> None:
+def test_policy_text_includes_annotations_by_people_and_excludes_those_by_tools(kind: str) -> None:
     plain = text({})
     assert text({}, **{kind: {"version": "2"}}) != plain
     for of_tools in (

@@ -1,4 +1,4 @@
-"""What a Pod may reach, held against a second evaluator that tries one connection after the other."""
+"""Network reach of a Pod, compared with a second evaluator that tries one connection after the other."""
 
 from __future__ import annotations
 

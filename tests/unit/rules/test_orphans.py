@@ -1,4 +1,4 @@
-"""What is an orphan, and what only looks like one."""
+"""Orphans, and objects that only look like one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEFT: dict[str, Any] = {"ours": True, "online": False, "busy": False, "has_live_
 LONELY: dict[str, Any] = {"row_is_open": False, "pod_exists": False, "terminating": False, "age_seconds": 601.0}
 
 
-def test_a_stamped_pod_without_a_claim_is_looked_at_after_its_grace() -> None:
+def test_stamped_pod_without_a_claim_is_checked_after_its_grace() -> None:
     assert judge_stamped(ORPHAN, grace_seconds=300) is None
 
 
@@ -91,7 +91,7 @@ def test_a_pod_goes_for_its_silence_or_for_its_failed_poller(pod: QuietPod, code
     runner=st.sampled_from(["absent", "idle", "busy"]),
     free_for=st.none() | st.floats(min_value=0, max_value=1000),
 )
-def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
+def test_finished_pod_is_retired_only_after_two_checks_of_a_runner_that_is_not_busy(
     job_over: bool,
     outlasts: bool,
     over_for: float | None,
@@ -219,7 +219,7 @@ def test_a_finished_pod_goes_for_the_strongest_reason_in_the_words_of_its_source
     assert set(said) == {Source.GITHUB, witness}
 
 
-def test_a_pod_is_looked_at_again_when_its_job_ended_a_moment_ago() -> None:
+def test_pod_is_checked_again_when_its_job_ended_a_moment_ago() -> None:
     lingers = FinishedPod(
         job_over=True,
         outlasts=False,

@@ -1,4 +1,4 @@
-"""How a Pod ended, in words: only what was seen."""
+"""Descriptions of how a Pod ended: only observed facts."""
 
 from __future__ import annotations
 

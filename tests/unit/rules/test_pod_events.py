@@ -1,4 +1,4 @@
-"""Which Event about a Pod says who ended it, and how text of others becomes one line."""
+"""The Event about a Pod that says who ended it, and text of others as one line."""
 
 from __future__ import annotations
 

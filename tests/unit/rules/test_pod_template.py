@@ -1,4 +1,4 @@
-"""The overlay of a pool's Pods: what it changes, and what it may not."""
+"""The overlay of a pool's Pods: allowed and forbidden changes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_what_is_missing_is_created_and_the_spent_and_the_retiring_count_for_not
     assert (made.create, made.retire) == (2, ())
 
 
-def test_it_goes_on_at_once_while_more_is_missing_than_one_reconcile_creates_and_pods_start() -> None:
+def test_reconcile_continues_at_once_while_pods_are_missing_and_pods_start() -> None:
     assert look(pool(60)).goes_on
     assert not look(pool(MOST)).goes_on
     starting = [pod(number, PodState.STARTING) for number in range(20)]
@@ -64,7 +64,7 @@ def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
     assert (made.create, made.retire) == (2, ())
 
 
-def test_of_too_many_the_rows_go_first_then_those_that_never_polled_then_the_longest_idle() -> None:
+def test_surplus_takes_rows_first_then_pods_that_never_polled_then_the_longest_idle() -> None:
     pods = [
         pod(1, idle=10),
         pod(2, idle=500),
@@ -186,7 +186,7 @@ def test_a_new_template_that_never_polls_stops_its_roll() -> None:
     assert look(pool(10, starts=made.starts), *stale).retire == ()
 
 
-def test_warm_pods_of_a_cordoned_node_go_within_the_share_before_stale_ones_and_busy_ones_stay() -> None:
+def test_warm_pods_of_cordoned_nodes_retire_before_stale_ones_and_busy_ones_stay() -> None:
     pods = [pod(1, stale=True), pod(2, cordoned=True), pod(3, PodState.BUSY, cordoned=True), pod(4)]
     made = look(pool(4, max_surge=0), *pods)
     assert retired(made) == [(2, Why.CORDONED)]
@@ -276,7 +276,7 @@ pools_of = st.builds(
 
 
 @given(pools_of, pods_of)
-def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_its_bounds(
+def test_plan_retires_no_pod_that_might_have_a_job_and_stays_within_its_bounds(
     of: ObservedPool, pods: list[ObservedPod]
 ) -> None:
     made = look(of, *pods)
@@ -359,7 +359,7 @@ def test_a_failed_start_that_could_not_be_retired_is_not_counted() -> None:
     assert (made.retire, made.failed_starts, made.starts) == ((), (), Starts())
 
 
-def test_a_start_has_failed_at_the_end_of_its_timeout_whoever_else_starts() -> None:
+def test_start_fails_at_the_end_of_its_timeout_although_others_start() -> None:
     made = look(pool(2), pod(1, PodState.STARTING, age=1), pod(2, PodState.STARTING, age=300))
     assert retired(made) == [(2, Why.NOT_STARTED)]
 

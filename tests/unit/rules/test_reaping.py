@@ -1,4 +1,4 @@
-"""What every sweep must pass: its budget of a tick, its switch, its witnesses, and when it is late."""
+"""Checks that every sweep must pass: its budget of a tick, its switch, its witnesses, and its lateness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far back deliveries are read, when a list is believed, and how often one is asked for."""
+"""Range of the deliveries to read, belief in a list, and the interval between two requests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def progress(*, looked: float = 1, scanned: float = 5, scanning: bool = False) -
 
 
 @pytest.mark.parametrize(("looked", "floor"), [(1, 2), (13, 14), (14, 15), (5000, 15)])
-def test_a_short_look_overlaps_the_last_one_by_a_minute_and_leaves_the_rest_to_the_scan(
-    looked: float, floor: float
-) -> None:
+def test_recent_read_overlaps_the_last_by_a_minute_and_leaves_the_rest_to_the_scan(looked: float, floor: float) -> None:
     assert recent_floor(progress(looked=looked), overlap=OVERLAP, now=NOW) == NOW - timedelta(minutes=floor)
 
 

@@ -1,4 +1,4 @@
-"""What `ostler restore` makes of a Pod: never free what may hold a JIT, never lose what a later claim holds."""
+"""Judgement of `ostler restore` on a Pod: never free one that might hold a JIT, never lose one with a later claim."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_may_hold_a_jit_is_never_released_and_always_has_a_claim(pod: Resto
 
 
 @given(pods)
-def test_what_github_could_not_be_asked_about_is_never_released_without_a_claim_of_its_own(pod: RestoredPod) -> None:
+def test_pod_without_an_answer_from_github_is_never_released_without_its_own_claim(pod: RestoredPod) -> None:
     verdict = judge_pod(replace(pod, asked=False, runners=(), claim=None))
     assert verdict.act is not Act.RELEASE
 
@@ -129,7 +129,7 @@ def test_a_repository_is_the_same_by_its_id_and_where_that_is_not_known_by_its_n
     assert judge_pod(replace(WARM, runners=(runner,), claim=claim)).act is (Act.REBUILD if dropped else Act.EXECUTE)
 
 
-def test_of_one_runner_that_was_listed_twice_the_one_is_taken_whose_repository_is_certain() -> None:
+def test_runner_listed_twice_is_read_from_the_entry_with_a_certain_repository() -> None:
     by_name, by_id = replace(BUSY, scope="repos/ada/app"), replace(BUSY, scope="repos/ada/app#5")
     for runners in ((by_name, by_id), (by_id, by_name)):
         assert judge_pod(replace(WARM, runners=runners)).runner == by_id

@@ -1,4 +1,4 @@
-"""A whole roll of a pool on nodes that have room for so many Pods and no more, told in ticks of a reconciler."""
+"""A whole roll of a pool on nodes with room for a fixed number of Pods, in ticks of a reconciler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reasons for which a routed job is held, the one to be mended first before the others."""
+"""The reasons why a routed job is held, the one to fix first before the others."""
 
 from __future__ import annotations
 

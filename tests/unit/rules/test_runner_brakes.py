@@ -1,4 +1,4 @@
-"""When runners that never execute brake a pool or an account, and when a probe may go."""
+"""Brakes of pools and accounts by runners that never execute, and their probes."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -123,7 +123,7 @@ def test_the_message_names_the_exit_code_and_the_reason() -> None:
     ],
     ids=["another account", "too old"],
 )
-def test_a_brake_that_becomes_that_of_the_pool_begins_anew(failure: Failure) -> None:
+def test_brake_restarts_when_it_becomes_that_of_the_pool(failure: Failure) -> None:
     failures = _three(1, 1, 1)
     for number in range(3, 9):
         probed = (_brake(failures).probe_at - START).total_seconds()

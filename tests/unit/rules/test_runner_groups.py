@@ -1,4 +1,4 @@
-"""Which runner group a job's runner is registered in, and what keeps the job from ever reaching it."""
+"""The runner group for a job's runner, and the reasons why the job never reaches it."""
 
 from __future__ import annotations
 

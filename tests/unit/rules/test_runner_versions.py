@@ -1,4 +1,4 @@
-"""When the version of a runner is to be told of."""
+"""Warnings about the version of a runner."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -59,7 +59,7 @@ def test_more_demand_never_means_fewer_pods(
 
 
 @given(demands, limits, st.integers(0, 60), st.one_of(st.none(), st.floats(0, 1200)))
-def test_a_decision_is_never_above_the_maximum_and_never_lets_go_of_load(
+def test_decision_stays_within_the_maximum_and_never_drops_load(
     demand: Demand, given_limits: Limits, replicas: int, up: float | None
 ) -> None:
     decision = decided(replicas, demand, up=up, given_limits=given_limits)

@@ -35,7 +35,7 @@ def test_labels_and_expressions_have_to_hold_together() -> None:
         ("DoesNotExist", None, [False, False, True]),
     ],
 )
-def test_an_operator_looks_at_the_value_of_its_key(operator: str, values: list[str] | None, held: list[bool]) -> None:
+def test_operator_compares_the_value_of_its_key(operator: str, values: list[str] | None, held: list[bool]) -> None:
     found = parsed({"matchExpressions": [{"key": "k", "operator": operator, "values": values}]})
     assert [found.matches(labels) for labels in ({"k": "x"}, {"k": "z"}, {"other": "x"})] == held
 

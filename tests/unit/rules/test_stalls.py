@@ -1,4 +1,4 @@
-"""Which transition serves what was stalled, and which shows that it never was."""
+"""Transitions that serve stalled work, and those that show that it never was stalled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a job that nothing moves, by what GitHub says of it."""
+"""Next step of a job without progress, by GitHub's state of it."""
 
 from __future__ import annotations
 

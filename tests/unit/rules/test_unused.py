@@ -96,7 +96,7 @@ def test_an_offline_runner_that_was_online_has_ten_minutes_for_an_update_of_itse
         (ClaimedJob.UNKNOWN, UnusedAction.WAIT),
     ],
 )
-def test_a_runner_absent_in_two_looks_is_decided_by_its_job(job: ClaimedJob, action: UnusedAction) -> None:
+def test_runner_absent_in_two_checks_is_decided_by_its_job(job: ClaimedJob, action: UnusedAction) -> None:
     assert judge(RunnerNow.ABSENT, job, absent_before=True) is action
 
 
@@ -128,7 +128,7 @@ def test_a_claim_is_judged_from_the_end_of_its_grace_on() -> None:
     assert judge(RunnerNow.OFFLINE, age=60.0) is UnusedAction.RELEASE_NEVER_STARTED
 
 
-def test_a_runner_list_is_a_look_when_it_is_known_and_the_claim_is_old_enough() -> None:
+def test_runner_list_is_a_check_when_it_is_known_and_the_claim_is_old_enough() -> None:
     def look(runner: RunnerNow, age: float) -> tuple[UnusedAction, bool]:
         verdict = judge_unused(
             UnusedClaim(runner, absent_before=False, job=ClaimedJob.QUEUED, is_spare=False, age_seconds=age)
@@ -152,7 +152,7 @@ ENDS = {UnusedAction.RELEASE_NEVER_STARTED, UnusedAction.FINISH, UnusedAction.RE
 
 
 @given(claim=CLAIMS)
-def test_nothing_is_ended_young_busy_running_on_a_failed_list_or_after_one_look(claim: UnusedClaim) -> None:
+def test_nothing_is_ended_young_busy_running_on_a_failed_list_or_after_one_check(claim: UnusedClaim) -> None:
     verdict = judge_unused(claim)
 
     assert verdict.reason

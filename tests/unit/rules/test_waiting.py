@@ -1,4 +1,4 @@
-"""Why a job waits: every state and every hold has words, and what helps names the thing to do."""
+"""Reasons why a job waits: every state and every hold has words, and the cure names the thing to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of a Pod is worth telling."""
+"""Changes of a Pod that are worth a report."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ENDED = Sight("small", terminal=True, ready=False)
         (UNSTAMPED, WARM, set()),
     ],
 )
-def test_each_thing_is_told_once(before: Sight | None, after: Sight | None, told: set[Hint]) -> None:
+def test_each_change_is_reported_once(before: Sight | None, after: Sight | None, told: set[Hint]) -> None:
     assert hints_of(before, after) == told
 
 
-def test_a_pool_is_looked_at_when_it_comes_changes_or_goes() -> None:
+def test_pool_is_reconciled_when_it_is_added_changed_or_deleted() -> None:
     one = PoolObservation("small", 1, terminating=False)
     assert not pool_changed(one, PoolObservation("small", 1, terminating=False))
     for other in (None, PoolObservation("small", 2, terminating=False), PoolObservation("small", 1, terminating=True)):

@@ -1,4 +1,4 @@
-"""Where an error has a reason in words, nothing tells the name of its class."""
+"""Handlers of errors that have a reason in words never log the name of the class instead."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ WITH_WORDS = {"RedisError", "DBAPIError", "SQLAlchemyError", "PoolTimeoutError"}
 
 
 def caught(handler: ast.ExceptHandler) -> set[str]:
-    """Return the names of what a handler catches, without their modules."""
+    """Return the names of the exceptions that a handler catches, without their modules."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return {ast.unparse(kind).rpartition(".")[2] for kind in kinds if kind is not None}
 
 
 def known_classes(source: str) -> list[int]:
-    """Return the lines on which handlers of errors with words tell the name of a class."""
+    """Return the lines where handlers of errors with words log the name of a class."""
     handlers = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.ExceptHandler)]
     return [
         node.lineno

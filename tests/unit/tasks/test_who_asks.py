@@ -1,6 +1,6 @@
 """Nothing deletes, un-stamps or scales a Pod away without asking whether it may hold a JIT (laws L3 and L7).
 
-Found by reading the source: a new caller of what ends Pods has to be added here, and to ask.
+Found by reading the source: a new caller of a function that ends Pods has to be added here, and to ask.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
     assert found == CALLERS[name]
 
 
-def test_the_stamps_adapter_is_imported_where_the_annotation_is_written_and_nowhere_else() -> None:
+def test_stamps_adapter_is_imported_only_where_the_annotation_is_written() -> None:
     importers = {
         path
         for package in ("tasks", "web", "ostler", "cli", "watch", "models")

@@ -14,7 +14,7 @@ print(gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 100_000)
 """
 
 
-def test_what_a_process_is_built_from_is_not_looked_at_again() -> None:
+def test_objects_from_startup_are_not_scanned_again() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", STORY], check=True, capture_output=True, text=True, timeout=120
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from ostler.secrets import Secret
+from tests.waiting import eventually
 from web.process import publisher
 from web.process.publisher import Publisher
 
@@ -49,13 +48,6 @@ class Sender:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_what_is_asked_for_is_sent_in_order() -> None:

@@ -3,7 +3,7 @@
 `kind` is a pattern of the object's kind (a Status is `Status:<its reason>`), `path` one of the place in it, where `*`
 stands for one step. Every rule is needed: a test takes each away and sees differences.
 
-Three sorts of values are compared by what they are to each other, not as they stand: UIDs and resourceVersions (each
+Three sorts of values are compared by their relations, not as they stand: UIDs and resourceVersions (each
 is numbered by its first appearance in a probe, so the same one must come back wherever the real server repeats it),
 times (any time for any time), and tokens (read, signature left out, times counted from `iat`). Any will do for any
 where a resourceVersion counts the writes of a whole server, in lists and bookmarks (that a watch goes on from one is

@@ -1,4 +1,4 @@
-"""What both API servers are asked: every verb of the claim path and of the lab's kubelet, with its error cases."""
+"""Probes of both API servers: every verb of the claim path and of the lab's kubelet, with its error cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def probe(function: Probe) -> Probe:
 
 
 def run(probe_name: str, recorder: Recorder) -> None:
-    """Make the probe's namespace, wait for what comes with it, and ask."""
+    """Make the probe's namespace, wait for the objects in it, and ask."""
     recorder.ask("POST", "/api/v1/namespaces", {"metadata": {"name": recorder.namespace}})
     recorder.wait("serviceaccounts/default", lambda status, _: status == 200)
     PROBES[probe_name](recorder)
@@ -529,7 +529,7 @@ def tokens(it: Recorder) -> None:
 
 @probe
 def token_reviews(it: Recorder) -> None:
-    """Whose token is good for what."""
+    """Tokens: their owners and their uses."""
     account(it)
     text = token(it, bound_to=pod(it))
     review(it, text, ["ostler"])

@@ -85,7 +85,7 @@ class Nodes:
 
 @pytest.fixture
 def nodes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    """A cluster of nodes, of which none is there yet."""
+    """A cluster without nodes yet."""
     found = Nodes(stage, monkeypatch)
     yield found
     found.delete_all()

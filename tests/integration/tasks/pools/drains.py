@@ -1,4 +1,4 @@
-"""What the tests of a drain do: run the controller, delete pools, have Pods work, and end their jobs."""
+"""Steps of the tests of a drain: run the controller, delete pools, have Pods work, and end their jobs."""
 
 from __future__ import annotations
 

@@ -22,13 +22,14 @@ from tasks.pools.pools import pools
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.nodes import LiveNode
+from tests.rows import insert_pool
 
 PLENTY = 10**6
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes are listed anew by every run."""
+    """Nodes are listed again by every run."""
     monkeypatch.setattr(nodes, "EVERY", -1.0)
 
 
@@ -363,7 +364,7 @@ def test_nodes_that_cannot_be_had_limit_nobody(
 
 @pytest.fixture
 def node(stage: Stage) -> Iterator[Callable[..., None]]:
-    """Add nodes of this test's fleet, or report one anew: (name, cpu, ready, cordoned); `since`: age of Ready in s."""
+    """Add nodes of this test's fleet, or report one again: (name, cpu, ready, cordoned); `since`: age of Ready in s."""
     with ExitStack() as nodes:
         there: dict[str, LiveNode] = {}
 
@@ -486,7 +487,7 @@ def test_two_at_once_do_it_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["paused", "a lower maximum", "scaled by hand", "a label"],
 )
-def test_what_changed_between_look_and_write_is_not_written_over(
+def test_change_between_read_and_write_is_not_overwritten(
     stage: Stage, change: dict[str, Any], ends_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool(stage)
@@ -518,7 +519,7 @@ def test_a_pool_whose_deletion_is_asked_for_meanwhile_is_left(stage: Stage, monk
     patch(stage, "small", {"metadata": {"finalizers": None}})
 
 
-def test_jobs_are_matched_anew_when_the_row_was_older_than_the_spec(stage: Stage) -> None:
+def test_jobs_are_matched_again_when_the_row_is_older_than_the_spec(stage: Stage) -> None:
     pool(stage)
     patch(stage, "small", {"spec": {"routingPriority": 5}})
     autoscale.run()
@@ -550,14 +551,8 @@ def test_count_of_one_pool_writes_the_usual_pods_of_no_other(clusterless: Stage,
     stage.claim("pod-1", job_id=7, state="claimed", age=600)
     if ended:
         stage.rows("UPDATE claims SET state = 'ended', ended_at = now() - interval '1 min', end_reason = 'released'")
-    (counted,) = stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('q', 'none', 'large', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now()) RETURNING id
-        """
-    )
-    usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted.id], now=utcnow()))
-    assert usual == {counted.id: 0}
+    counted = insert_pool(stage.rt.engine, "large", namespace="none", labels=["self-hosted"])
+    usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted], now=utcnow()))
+    assert usual == {counted: 0}
     written = stage.rows("SELECT name FROM pools WHERE typical_at IS NOT NULL")
     assert [row.name for row in written] == ["large"]

@@ -1,4 +1,4 @@
-"""A pool whose mints back off says so in its condition: for whom, GitHub's words, and when the next is tried."""
+"""A pool whose mints back off reports in its condition the account or group, GitHub's words, and the next try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reconciler says and does of a pool whose runners never execute."""
+"""Reconciler and status of a pool whose runners never execute."""
 
 from __future__ import annotations
 

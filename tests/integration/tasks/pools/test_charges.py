@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models.routing.usage import charge, usage_of
+from models.routing.usage import usage_of
+from models.tables.pod_facts import charge
 from tasks.claims.retire import retire
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.fleet import kept, polls
@@ -62,7 +63,7 @@ def test_each_pod_is_charged_to_the_account_of_its_own_latest_claim(stage: Stage
     assert [tuple(row) for row in rows] == [(one, 1, 2000, 4096), (other, 2, 500, 512)]
 
 
-def test_a_pod_row_that_is_locked_is_charged_by_the_next_look(stage: Stage, lingers: str) -> None:
+def test_locked_pod_row_is_charged_by_the_next_reconcile(stage: Stage, lingers: str) -> None:
     stage.rows("UPDATE runner_pods SET charged_account_id = NULL")
     with stage.rt.engine.begin() as holder:
         holder.execute(text("SELECT FROM runner_pods WHERE name = :name FOR NO KEY UPDATE"), {"name": lingers})

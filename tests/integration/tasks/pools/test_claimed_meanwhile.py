@@ -15,7 +15,7 @@ from tests.integration.tasks.pools.fleet import NEW, kept, new_tick, polls, reas
 
 
 def fleet(stage: Stage, why: str) -> list[str]:
-    """Have three warm Pods of which all are to go, and return their names, the one to go first at first."""
+    """Have three warm Pods that are all to be retired, and return their names in the order of their retirement."""
     stage.pool(replicas=3)
     kept(stage)
     polls(stage)

@@ -18,9 +18,10 @@ from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
 from lab.control_plane import ClusterAccess
-from tests.guard import exists, guarded, lingering, own, refused, until, until_collected
+from tests.guard import exists, guarded, lingering, own, refused, until_collected
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
+from tests.waiting import eventually
 
 WAYS = ("Background", "Foreground", "Orphan")
 
@@ -92,13 +93,13 @@ def delete_before_the_collector(scene: Scene, access: ClusterAccess, *, way: str
     with lingers:
         delete(stage, propagation=way)
         if way == "Orphan":
-            until(lambda: not any(owners(stage, name) for name in scene.busy), what="the Pods are orphans")
+            eventually(lambda: not any(owners(stage, name) for name in scene.busy), what="the Pods are orphans")
         elif way == "Foreground" or not held:
-            until(lambda: set(scene.busy) <= scene.refused(access), what="the collector is refused the busy Pods")
+            eventually(lambda: set(scene.busy) <= scene.refused(access), what="the collector is refused the busy Pods")
     if held:
-        until(lambda: scene.finalizers() == [DRAIN_FINALIZER], what="nothing but our finalizer holds the pool")
+        eventually(lambda: scene.finalizers() == [DRAIN_FINALIZER], what="nothing but our finalizer holds the pool")
     else:
-        until(lambda: seen(stage) is None, what="the pool is gone")
+        eventually(lambda: seen(stage) is None, what="the pool is gone")
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held", "not held"])
@@ -122,20 +123,22 @@ def test_a_deleted_pool_takes_no_busy_pod_and_leaves_nothing(
 
     for name, claim in scene.busy.items():
         end_job(stage, name, claim)
-    until(lambda: not (drain(stage) or stage.pods()), what="the Pods are gone")  # type: ignore[func-returns-value]
+    eventually(lambda: not (drain(stage) or stage.pods()), what="the Pods are gone")  # type: ignore[func-returns-value]
     assert stage.service_accounts() == {"default"}
     assert seen(stage) is None
-    until(lambda: (way == "Orphan") == exists(stage.kube, scene.canary), what="the collector takes what the pool owned")
+    eventually(
+        lambda: (way == "Orphan") == exists(stage.kube, scene.canary), what="the collector takes what the pool owned"
+    )
     rows = stage.rows("SELECT purpose, count(*) AS n, count(ended_at) AS ended FROM claims GROUP BY 1 ORDER BY 1")
     assert [(row.purpose, row.n, row.ended) for row in rows] == [("job", 2, 2), ("retire", 1, 1)]
 
 
-def test_without_the_policy_a_foreground_deletion_kills_busy_pods_whatever_holds_the_pool(open_scene: Scene) -> None:
+def test_foreground_deletion_kills_busy_pods_without_the_policy_despite_a_finalizer(open_scene: Scene) -> None:
     """What the policy is for."""
     stage = open_scene.stage
     with lingering(stage.kube, open_scene.canary):
         delete(stage, propagation="Foreground")
-        until(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
+        eventually(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
     pool = seen(stage)
     assert pool is not None
     assert pool.has_finalizer
@@ -145,10 +148,10 @@ def test_without_policy_and_finalizer_any_deletion_kills_busy_pods(open_scene: S
     stage = open_scene.stage
     patch(stage, {"metadata": {"finalizers": []}})
     delete(stage)
-    until(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
+    eventually(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
 
 
-def test_without_the_policy_our_finalizer_alone_keeps_busy_pods_through_a_background_deletion(
+def test_finalizer_alone_protects_busy_pods_from_background_deletion(
     open_scene: Scene,
 ) -> None:
     stage = open_scene.stage
@@ -170,7 +173,7 @@ def token_of(stage: Stage, pod: PodSeen) -> str:
 
 
 @pytest.mark.parametrize("accounts", [True, False], ids=["accounts guarded", "Pods alone guarded"])
-def test_a_foreground_deletion_takes_the_tokens_of_pods_unless_their_accounts_are_guarded(
+def test_foreground_deletion_invalidates_pod_tokens_unless_accounts_are_guarded(
     stage: Stage, control_plane: ClusterAccess, *, accounts: bool
 ) -> None:
     """A token that the API server does not take any more is a definite no: a Pod just claimed would get no JIT."""
@@ -189,5 +192,5 @@ def test_a_foreground_deletion_takes_the_tokens_of_pods_unless_their_accounts_ar
             assert name in stage.service_accounts()
             assert taken() is True
         else:
-            until(lambda: taken() is False, what="the token is refused")
+            eventually(lambda: taken() is False, what="the token is refused")
             assert name in stage.pods()

@@ -1,7 +1,7 @@
 """The controller is stopped dead at each of its steps, from a pool's first Pod to its last: nothing dies or is left.
 
 A step is a call to the API server, before it goes out and after it was answered, or a commit, each by the line of
-`tasks` that it comes from. Every step is met once; what follows begins anew, with nothing in memory.
+`tasks` that it comes from. Every step is met once; the next one starts over, with nothing in memory.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def rest(stage: Stage, alive: dict[str, str]) -> None:
         until_it_rests(stage, alive)
 
 
-def test_a_controller_killed_at_each_step_of_a_drain_kills_no_busy_pod_and_leaves_nothing(
+def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with guarded(stage.kube, stage.namespace), killing(stage, monkeypatch) as killer:

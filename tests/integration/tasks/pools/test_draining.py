@@ -204,7 +204,7 @@ def condition(stage: Stage) -> dict[str, str]:
     return told
 
 
-def test_the_condition_says_since_when_it_drains_what_is_busy_and_when_that_takes_too_long(stage: Stage) -> None:
+def test_draining_condition_reports_its_start_the_busy_pods_and_an_overdue_drain(stage: Stage) -> None:
     stage.pool(replicas=2)
     tick(stage)
     patch(stage, {"spec": {"drainTimeout": "1h"}})

@@ -1,4 +1,4 @@
-"""What is told of pools and Pods in Kubernetes Events: each once, with its reason."""
+"""Kubernetes Events of pools and Pods: each once, with its reason."""
 
 from __future__ import annotations
 

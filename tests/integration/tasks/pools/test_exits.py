@@ -1,4 +1,4 @@
-"""Why a Pod has ended is in its row before the Pod is deleted."""
+"""The reason a Pod ended is in its row before the Pod is deleted."""
 
 from __future__ import annotations
 

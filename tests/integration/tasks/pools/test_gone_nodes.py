@@ -96,7 +96,7 @@ def test_a_pool_serves_again_at_once_when_its_node_is_gone(stage: Stage, nodes: 
     assert (set(stage.pods()), status(stage)["lost"]) == (new, 0)
 
 
-def test_terminating_pods_are_replaced_at_once_and_forced_only_when_their_node_is_gone(
+def test_terminating_pods_are_replaced_at_once_and_forced_when_their_node_is_gone(
     stage: Stage, nodes: Nodes, dead: str
 ) -> None:
     old = set(stage.pods())
@@ -188,7 +188,7 @@ def test_a_busy_pod_of_a_gone_node_is_replaced_and_charged_to_nobody(stage: Stag
         ("offline", ("completed", "failure", RUNNER), "completed", None),
     ],
 )
-def test_a_busy_pod_of_a_gone_node_ends_after_two_looks_without_its_runner(
+def test_busy_pod_of_a_gone_node_ends_after_two_checks_without_its_runner(
     stage: Stage,
     github: StubGitHub,
     nodes: Nodes,

@@ -85,7 +85,7 @@ def test_a_pod_that_has_a_jit_and_no_job_yet_gets_no_deadline(stage: Stage) -> N
     assert deadlines_of(stage) == {name: None}
 
 
-def test_a_deadline_that_cannot_be_set_stops_nothing_and_comes_with_the_next_reconcile(
+def test_failed_deadline_stops_nothing_and_is_set_by_the_next_reconcile(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.pool(replicas=2, maxJobDuration="1h")

@@ -312,7 +312,7 @@ def test_a_pod_that_was_claimed_after_the_list_survives(stage: Stage) -> None:
     assert stage.see(claim).ended_at is None
 
 
-def test_a_pod_that_began_a_job_of_which_no_row_tells_after_the_list_survives(stage: Stage) -> None:
+def test_pod_that_began_an_unrecorded_job_after_the_list_survives(stage: Stage) -> None:
     name, _ = fleet(stage, pools=2)
     (pod,) = pods_of(stage, name)
     spec(stage, name, replicas=0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.database import Database
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub, StubRuntime
 from tests.integration.tasks.pools.fleet import kept, polls, stamp
 from tests.nodes import LiveNode
+from tests.waiting import eventually
 
 UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
 OURS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (UNREACHABLE, NOT_READY)]
@@ -54,7 +54,7 @@ def stage(database: Database, cluster: ClusterAccess) -> Iterator[Stage]:
     rt = StubRuntime(database, kube, namespace)
     current.install(rt)  # type: ignore[arg-type]
     made = Stage(rt, namespace, kube)
-    until(lambda: bool(kube.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts")["items"]))
+    eventually(lambda: bool(kube.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts")["items"]))
     yield made
     current.install(None)
     delete_namespace(kube, namespace)
@@ -70,14 +70,6 @@ def nodes(stage: Stage) -> Iterator[tuple[LiveNode, LiveNode]]:
         LiveNode(stage.kube, f"{name}-b", every=1) as other,
     ):
         yield one, other
-
-
-def until(condition: Callable[[], bool], *, within: float = 120.0) -> None:
-    """Wait for something that must happen."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def tolerations(stage: Stage, pod: str) -> list[Json]:
@@ -156,15 +148,15 @@ def test_busy_and_warm_pods_outlive_a_node_that_is_cut_off(stage: Stage, nodes: 
         lost.bind(stage.namespace, name)
 
     lost.cut_off()
-    until(lambda: control not in left(stage))
+    eventually(lambda: control not in left(stage))
 
     assert left(stage) == runners
-    until(lambda: lost.taints() == [(UNREACHABLE, "NoExecute"), (UNREACHABLE, "NoSchedule")])
-    until(lambda: (lost.ready(), healthy.ready(), healthy.taints()) == ("Unknown", "True", []))
+    eventually(lambda: lost.taints() == [(UNREACHABLE, "NoExecute"), (UNREACHABLE, "NoSchedule")])
+    eventually(lambda: (lost.ready(), healthy.ready(), healthy.taints()) == ("Unknown", "True", []))
     assert not any(tolerates(stage, name, UNREACHABLE, "NoSchedule") for name in runners)
 
     lost.beat()
-    until(lambda: lost.taints() == [])
+    eventually(lambda: lost.taints() == [])
     assert left(stage) == runners
 
 
@@ -192,7 +184,7 @@ def test_an_operators_own_taint_still_evicts_runner_pods(stage: Stage, nodes: tu
     tainted.bind(stage.namespace, there)
     other.bind(stage.namespace, elsewhere)
     tainted.taint("example.com/maintenance", "NoExecute")
-    until(lambda: there not in left(stage))
+    eventually(lambda: there not in left(stage))
     assert left(stage) == {elsewhere}
 
 
@@ -209,7 +201,7 @@ def test_busy_pod_that_a_taint_evicts_is_told_with_who_did_it(
     stage.claim(name, job_id=7, state="executing", runner=RUNNER)
     tainted.bind(stage.namespace, name)
     tainted.taint("example.com/maintenance", "NoExecute")
-    until(lambda: name not in left(stage))
+    eventually(lambda: name not in left(stage))
     stage.kube.request(  # be the kubelet
         "DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{name}", query={"gracePeriodSeconds": 0}
     )

@@ -25,24 +25,9 @@ from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
+from tests.rows import pool_facts
 
-POOL = PoolFacts(
-    uid="pool-1",
-    namespace="runners",
-    name="small",
-    image="image",
-    labels=("linux",),
-    runner_group_id=1,
-    vcpu=2000,
-    memory=4096,
-    replicas=2,
-    allowed_accounts=(),
-    allowed_repositories=(),
-    routing_priority=0,
-    template_hash="hash",
-    draining=False,
-    autoscaled=True,
-)
+POOL = pool_facts(autoscaled=True)
 CHANGES = {
     "other labels": replace(POOL, labels=("windows",)),
     "other accounts": replace(POOL, allowed_accounts=(999,)),
@@ -135,7 +120,7 @@ def test_jobs_of_a_changed_pool_wait_unmatched_until_they_were_moved(scene: Scen
     assert {row.hold_reason for row in scene.stage.rows("SELECT hold_reason FROM jobs")} == {"no_pool"}
 
 
-def test_no_transaction_moves_more_than_a_page_and_a_killed_run_is_finished_by_the_next(
+def test_rerouting_moves_one_page_a_transaction_and_resumes_after_a_kill(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.change("other labels")

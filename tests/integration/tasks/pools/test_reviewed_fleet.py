@@ -29,7 +29,7 @@ def test_pods_that_end_before_their_first_poll_are_made_with_a_backoff(stage: St
     assert len(made) <= 10
 
 
-def test_a_scale_down_keeps_healthy_pods_when_others_are_silent(stage: Stage) -> None:
+def test_scale_down_spares_healthy_pods_when_others_are_unresponsive(stage: Stage) -> None:
     stage.pool(replicas=10)
     beats(stage)
     kept(stage)
@@ -48,7 +48,7 @@ def test_a_scale_down_keeps_healthy_pods_when_others_are_silent(stage: Stage) ->
     assert not set(unresponsive) & set(stage.pods())
 
 
-def test_a_silent_surplus_pod_that_was_given_a_jit_is_not_deleted(stage: Stage) -> None:
+def test_unresponsive_surplus_pod_with_a_jit_is_not_deleted(stage: Stage) -> None:
     stage.pool(replicas=1)
     kept(stage)
     polls(stage)

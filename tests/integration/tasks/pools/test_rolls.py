@@ -39,7 +39,7 @@ def test_of_too_many_those_go_that_never_polled_and_then_those_idle_longest(stag
     assert reasons(stage) == dict.fromkeys((third, fourth), "the pool has too many Pods")
 
 
-def test_one_tick_retires_five_however_often_the_pool_is_looked_at(stage: Stage) -> None:
+def test_one_tick_retires_five_however_often_the_pool_is_reconciled(stage: Stage) -> None:
     stage.pool(replicas=7)
     kept(stage)
     polls(stage)
@@ -68,7 +68,7 @@ def test_tick_ends_nine_seconds_after_its_first_retirement(stage: Stage) -> None
     assert len(reasons(stage)) == 9
 
 
-def test_a_roll_replaces_warm_pods_a_share_at_a_time_and_waits_for_the_polls_of_the_new_ones(stage: Stage) -> None:
+def test_roll_replaces_warm_pods_share_by_share_and_waits_for_polls_of_new_pods(stage: Stage) -> None:
     stage.pool(replicas=4)
     kept(stage)
     polls(stage)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from k8s_adapters.pools import create_pool
@@ -20,6 +19,7 @@ from tests.integration.tasks.pools.fleet import (
     status,
     the_pool,
 )
+from tests.waiting import eventually
 
 WITHIN = 60.0
 
@@ -41,7 +41,7 @@ def pause_is_over(stage: Stage) -> None:
     new_tick(stage)
 
 
-def test_a_pod_that_does_not_poll_in_time_is_replaced_and_each_failure_in_a_row_lengthens_the_pause(
+def test_pod_without_a_timely_poll_is_replaced_after_growing_pauses(
     stage: Stage,
 ) -> None:
     pool(stage, replicas=2)
@@ -126,7 +126,7 @@ def test_no_more_pods_are_starting_at_a_time_than_the_pool_allows(stage: Stage) 
     assert len(stage.pods()) == 3
 
 
-def test_an_image_that_no_waiting_helps_degrades_the_pool_at_once_and_one_that_is_missed_after_the_deadline(
+def test_unusable_image_degrades_a_pool_at_once_and_a_missing_one_after_the_timeout(
     stage: Stage,
 ) -> None:
     pool(stage, replicas=1, timeout="1h")
@@ -152,7 +152,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     path = f"/api/v1/namespaces/{stage.namespace}/resourcequotas"
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     stage.kube.request("POST", path, body=quota)
-    until(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))
+    eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))
     pool(stage, replicas=2, timeout="1h")
     beats(stage)
     kept(stage)
@@ -175,11 +175,11 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
         kept(stage)
         return len(stage.pods()) == 2
 
-    until(filled)
+    eventually(filled)
     assert the_pool(stage).start_trouble is None
 
 
-def test_a_pod_that_the_api_server_refuses_degrades_the_pool_and_is_not_tried_in_a_storm(stage: Stage) -> None:
+def test_refused_pod_degrades_its_pool_and_its_creation_backs_off(stage: Stage) -> None:
     pool(stage, replicas=3, podTemplate={"spec": {"priorityClassName": "nobody-has-it"}})
     stage.pool("other", replicas=1)
     for _ in range(3):
@@ -200,11 +200,3 @@ def test_what_is_told_of_a_field_that_is_wrong_is_its_name_and_not_its_value(sta
     assert found["reason"] == "PodRefused"
     assert ".name: Invalid value" in found["message"]
     assert "s3cret" not in found["message"]
-
-
-def until(happens: Any) -> None:
-    """Wait for what the cluster's controllers do."""
-    end = time.monotonic() + WITHIN
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What a pool's status says, when it is written, what a pool that cannot be used says, and what paused ones do."""
+"""A pool's status: its content, when it is written, and the status of unusable and paused pools."""
 
 from __future__ import annotations
 
@@ -143,9 +143,7 @@ def test_a_pool_at_rest_costs_one_list_and_no_write(stage: Stage, monkeypatch: p
     assert asked == [("GET", "pods")]
 
 
-def test_a_status_that_could_not_be_written_is_written_by_the_next_look(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_status_write_is_repeated_by_the_next_reconcile(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=1)
     kept(stage)
     polls(stage)
@@ -162,7 +160,7 @@ def fail(*_: Any, **__: Any) -> None:
     raise ZeroDivisionError
 
 
-def test_a_pool_that_cannot_be_used_is_degraded_and_keeps_its_pods_while_others_go_on(stage: Stage) -> None:
+def test_invalid_pool_is_degraded_and_keeps_its_pods_while_other_pools_continue(stage: Stage) -> None:
     stage.pool("small", replicas=2)
     kept(stage)
     polls(stage)
@@ -259,7 +257,7 @@ def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage)
     assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None
 
 
-def test_an_older_look_at_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
+def test_older_list_of_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
     pool = stage.pool("small", replicas=1)
     kept(stage)
     newer = patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=2)

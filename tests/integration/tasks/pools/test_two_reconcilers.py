@@ -52,7 +52,7 @@ def everybody(_: str) -> Iterator[bool]:
     yield True
 
 
-def test_a_reconciler_that_has_more_to_create_asks_for_the_next_look_at_once(
+def test_reconciler_with_more_to_create_requests_the_next_reconcile_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.pools.provision.CREATIONS", 2)

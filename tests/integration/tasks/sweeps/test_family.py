@@ -1,6 +1,6 @@
 """Every sweep that finds something in rows, in the cluster or at GitHub, through the same bad days.
 
-A sweep joins by a line in `kin.FAMILY`, and must: the first test asks for it.
+A sweep joins by a line in `member.FAMILY`, and must: the first test asks for it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tasks.worker import runtime as current
 from tasks.worker.app import app
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage, StubRuntime
-from tests.integration.tasks.sweeps.kin import (
+from tests.integration.tasks.sweeps.family import (
     FAMILY,
     RELEASING,
     RETIRING,
     Between,
     GitHub,
-    Kin,
+    Member,
     No,
     create_pod,
     delete_pod,
@@ -57,18 +57,20 @@ from tests.integration.tasks.sweeps.kin import (
 
 def of(*days: str) -> pytest.MarkDecorator:
     """Parametrise a test by those of the family that one of these bad days concerns; by all when none is named."""
-    concerned = [kin for kin in FAMILY if not days or any(not isinstance(getattr(kin, day), No) for day in days)]
-    return pytest.mark.parametrize("kin", concerned, ids=lambda kin: kin.name)
+    concerned = [
+        member for member in FAMILY if not days or any(not isinstance(getattr(member, day), No) for day in days)
+    ]
+    return pytest.mark.parametrize("member", concerned, ids=lambda member: member.name)
 
 
 def test_every_sweep_is_of_the_family_and_says_why_a_bad_day_does_not_concern_it() -> None:
     registered = set(beat_schedule.SWEEPS) | {
         name.removeprefix("ostler.") for name, task in app.tasks.items() if task.__module__.startswith("tasks.sweeps.")
     }
-    assert sorted(kin.name for kin in FAMILY) == sorted(registered)
-    for kin in FAMILY:
-        for day, what in vars(kin).items():
-            assert not isinstance(what, No) or what.why, (kin.name, day)
+    assert sorted(member.name for member in FAMILY) == sorted(registered)
+    for member in FAMILY:
+        for day, what in vars(member).items():
+            assert not isinstance(what, No) or what.why, (member.name, day)
             assert what or isinstance(what, No) or day in {"of_a_part", "late_strands", "namesake", "repeats"}
 
 
@@ -160,7 +162,7 @@ paid for calls, which are real."""
 
 
 def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
-    """Return the tables of which something changes any row."""
+    """Return the tables in which `act` changes any row."""
 
     def rows() -> dict[str, list[str]]:
         with stage.rt.engine.begin() as db:
@@ -171,76 +173,80 @@ def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
     return {table for table, found in rows().items() if found != before[table]}
 
 
-def take_lease(stage: Stage, kin: Kin) -> int:
+def take_lease(stage: Stage, member: Member) -> int:
     taken = transaction(
         stage.rt.engine,
-        lambda db: sweep_runs.take(db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()),
+        lambda db: sweep_runs.take(db, member.name, holder="another", lease=LEASE, again=False, now=utcnow()),
     )
     assert isinstance(taken, sweep_runs.Taken)
     return taken.lease_no
 
 
 def forget_looks(stage: Stage) -> None:
-    """Let what was listed be listed anew, and what was asked for in vain be asked for again at once."""
+    """Have runners listed again, and repeat unanswered questions at once."""
     stage.rows("DELETE FROM runner_lists")
     stage.rows("UPDATE jobs SET ask_after = NULL")
     stage.rows("UPDATE redelivery_progress SET not_before = NULL")
 
 
 @of("writes")
-def test_what_is_stalled_is_repaired_and_written_down_with_its_grounds(stage: Stage, github: GitHub, kin: Kin) -> None:
-    kin.stall(stage, github)
-    kin.task.run()
-    assert kin.repaired(stage, github) == 1
-    (row,) = ledger(stage, kin.name)
+def test_what_is_stalled_is_repaired_and_written_down_with_its_grounds(
+    stage: Stage, github: GitHub, member: Member
+) -> None:
+    member.stall(stage, github)
+    member.task.run()
+    assert member.repaired(stage, github) == 1
+    (row,) = ledger(stage, member.name)
     assert row.outcome in {"done", "verified"}
     assert row.what
     assert row.why
     assert (row.claim_id, row.job_id, row.pod_uid, row.subject) != (None, None, None, None)
-    assert row.kills == (kin.kills is True)
+    assert row.kills == (member.kills is True)
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.outcome, run.found, run.repaired, row.run_id) == ("done", 1, 1, run.id)
 
 
 @of()
-def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_names_what_it_would_repair(
-    stage: Stage, github: GitHub, kin: Kin
+def test_sweep_changes_nothing_when_paused_or_beside_a_tick_and_a_dry_run_only_names(
+    stage: Stage, github: GitHub, member: Member
 ) -> None:
-    kin.stall(stage, github)
+    member.stall(stage, github)
     before = state(stage)
 
-    transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, kin.name, who="bo", why="", now=utcnow()))
-    kin.task.run()
+    transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, member.name, who="bo", why="", now=utcnow()))
+    member.task.run()
     assert state(stage) == before
-    transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, kin.name))
+    transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, member.name))
 
-    number = take_lease(stage, kin)
-    kin.task.run()
+    number = take_lease(stage, member)
+    member.task.run()
     assert state(stage) == before
-    assert ledger(stage, kin.name) == []
+    assert ledger(stage, member.name) == []
 
-    assert written_by(stage, lambda: kin.task.run(dry=True)) <= DRY_WRITES  # also beside the other
-    assert (state(stage), kin.repaired(stage, github)) == (before, 0)
-    assert [(row.outcome, row.dry) for row in ledger(stage, kin.name)] == [("dry", True)] * (kin.writes is True)
+    assert written_by(stage, lambda: member.task.run(dry=True)) <= DRY_WRITES  # also beside the other
+    assert (state(stage), member.repaired(stage, github)) == (before, 0)
+    assert [(row.outcome, row.dry) for row in ledger(stage, member.name)] == [("dry", True)] * (member.writes is True)
 
     stage.rows("UPDATE sweeps SET leased_until = NULL, lease_holder = NULL WHERE lease_no = :no", no=number)
-    kin.task.run()
-    assert kin.repaired(stage, github) == 1
+    member.task.run()
+    assert member.repaired(stage, github) == 1
 
 
 @of("asks")
-def test_a_dry_run_notes_down_nothing_of_what_github_does_not_show_or_does_not_answer(
-    stage: Stage, github: GitHub, kin: Kin
+def test_dry_run_records_nothing_when_github_shows_nothing_or_fails(
+    stage: Stage, github: GitHub, member: Member
 ) -> None:
-    without_an_earlier_look(kin).stall(stage, github)
+    without_an_earlier_look(member).stall(stage, github)
     for github.broken, github.shows_nothing in ((True, False), (False, True)):
-        assert written_by(stage, lambda: kin.task.run(dry=True)) <= DRY_WRITES
+        assert written_by(stage, lambda: member.task.run(dry=True)) <= DRY_WRITES
         stage.rows("DELETE FROM runner_lists")
 
 
-@pytest.mark.parametrize("kin", [kin for kin in FAMILY if kin.task is not redelivery], ids=lambda kin: kin.name)
+@pytest.mark.parametrize(
+    "member", [member for member in FAMILY if member.task is not redelivery], ids=lambda member: member.name
+)
 def test_where_nothing_is_stalled_a_sweep_does_nothing_and_asks_github_for_nothing(
-    stage: Stage, github: GitHub, kin: Kin
+    stage: Stage, github: GitHub, member: Member
 ) -> None:
     stage.job(7, state="running")
     stage.claim(min(stage.pods()), job_id=7, state="executing")
@@ -249,75 +255,75 @@ def test_where_nothing_is_stalled_a_sweep_does_nothing_and_asks_github_for_nothi
         " SELECT 7, 'r', id, 1, 1, 1, now() FROM claims"
     )
     before = state(stage)
-    kin.task.run()
-    assert (state(stage), ledger(stage, kin.name)) == (before, [])
-    assert github.calls == (len(ACTIVE) if kin.name == "catch_up" else 0)  # it lists the runs that are under way
+    member.task.run()
+    assert (state(stage), ledger(stage, member.name)) == (before, [])
+    assert github.calls == (len(ACTIVE) if member.name == "catch_up" else 0)  # it lists the runs that are under way
     (sweep,) = stage.rows("SELECT outcome FROM sweeps")
     assert sweep.outcome == "done"
 
 
 @of()
-def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, kin: Kin) -> None:
-    kin.stall(stage, github)
+def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, member: Member) -> None:
+    member.stall(stage, github)
     together = threading.Barrier(2)
 
     def copy(_: int) -> None:
         together.wait(60)
-        kin.task.run()
+        member.task.run()
 
     with ThreadPoolExecutor(2) as copies:
         list(copies.map(copy, range(2)))
-    assert len(ledger(stage, kin.name)) == (kin.writes is True)
-    assert kin.repaired(stage, github) in ({1, 2} if kin.repeats else {1})
+    assert len(ledger(stage, member.name)) == (member.writes is True)
+    assert member.repaired(stage, github) in ({1, 2} if member.repeats else {1})
 
 
 @of("reads")
 def test_a_list_that_cannot_be_trusted_changes_nothing(
-    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, member: Member
 ) -> None:
     """Only what a list shows may be acted on where what it does not show means nothing."""
-    if kin.name == "finished_jobs":  # one check of two, however empty, is none that repairs
-        kin = without_an_earlier_look(kin)
-    kin.stall(stage, github)
+    if member.name == "finished_jobs":  # one check of two, however empty, is none that repairs
+        member = without_an_earlier_look(member)
+    member.stall(stage, github)
     before = state(stage)
     for how in ("fails", "empty", "partial"):
         with monkeypatch.context() as patch:
-            spoil(stage, github, patch, kin, how)
-            kin.task.run()
+            spoil(stage, github, patch, member, how)
+            member.task.run()
         github.broken = github.shows_nothing = github.breaks_off = False
         forget_looks(stage)
-        if how == "partial" and kin.of_a_part:
+        if how == "partial" and member.of_a_part:
             break
-        assert (state(stage), kin.repaired(stage, github)) == (before, 0), how
-        assert ledger(stage, kin.name) == []
+        assert (state(stage), member.repaired(stage, github)) == (before, 0), how
+        assert ledger(stage, member.name) == []
         (run,) = stage.rows("SELECT outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")
         assert how == "empty" or run.outcome == "aborted"
-    if kin.of_a_part:
-        assert kin.repaired(stage, github) == kin.of_a_part
+    if member.of_a_part:
+        assert member.repaired(stage, github) == member.of_a_part
         return
     stage.rows("UPDATE claims SET runner_absent_at = NULL")
-    if kin.name == "finished_jobs":
+    if member.name == "finished_jobs":
         stage.rows("UPDATE claims SET runner_idle_at = now() - interval '61 s'")
-    kin.task.run()
-    assert kin.repaired(stage, github) == 1
+    member.task.run()
+    assert member.repaired(stage, github) == 1
 
 
-def without_an_earlier_look(kin: Kin) -> Kin:
+def without_an_earlier_look(member: Member) -> Member:
     def stall(stage: Stage, github: GitHub) -> None:
-        kin.stall(stage, github)
+        member.stall(stage, github)
         stage.rows("UPDATE claims SET runner_idle_at = NULL")
 
-    return Kin(**{**vars(kin), "stall": stall})
+    return Member(**{**vars(member), "stall": stall})
 
 
-def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how: str) -> None:
+def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, member: Member, how: str) -> None:
     """Break the list that a sweep reads: no answer, nothing in it, or no answer for its second page."""
-    if kin.reads in {"runners", "deliveries"}:
+    if member.reads in {"runners", "deliveries"}:
         github.shows_nothing = how == "empty"
-        github.breaks_off = how == "partial" and kin.reads == "deliveries"
+        github.breaks_off = how == "partial" and member.reads == "deliveries"
         github.broken = not github.shows_nothing and not github.breaks_off  # the adapter gives all runners or none
         return
-    if kin.reads == "runs":
+    if member.reads == "runs":
         if how == "fails":
             github.broken = True
         elif how == "empty":
@@ -341,35 +347,35 @@ def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how
             page.items, page.metadata = [], None
         return page
 
-    if how == "partial" and kin.of_a_part:
+    if how == "partial" and member.of_a_part:
         patch.setattr(metadata, "PAGE", 500)
     patch.setattr(stage.kube, "get", get)
 
 
 @of("asks", "gets")
 def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
-    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, member: Member
 ) -> None:
-    kin.stall(stage, github)
+    member.stall(stage, github)
     before = state(stage)
-    if kin.asks is True:
+    if member.asks is True:
         github.broken = True
-        kin.task.run()
-        assert (state(stage), kin.repaired(stage, github)) == (before, 0)
+        member.task.run()
+        assert (state(stage), member.repaired(stage, github)) == (before, 0)
         github.broken = False
-    if kin.gets is True:
+    if member.gets is True:
         with monkeypatch.context() as patch:
             failing_gets(stage, patch)
-            kin.task.run()
-        assert (state(stage), kin.repaired(stage, github)) == (before, 0)
+            member.task.run()
+        assert (state(stage), member.repaired(stage, github)) == (before, 0)
         (run,) = stage.rows("SELECT outcome, why FROM sweep_runs ORDER BY id DESC LIMIT 1")
         assert tuple(run) == ("aborted", "nothing could be checked")
         (sweep,) = stage.rows("SELECT succeeded_at FROM sweeps")
-        assert sweep.succeeded_at is None or kin.asks is True
-    assert [row for row in ledger(stage, kin.name) if row.outcome not in {"failed", "moved_on"}] == []
+        assert sweep.succeeded_at is None or member.asks is True
+    assert [row for row in ledger(stage, member.name) if row.outcome not in {"failed", "moved_on"}] == []
     forget_looks(stage)
-    kin.task.run()
-    assert kin.repaired(stage, github) == 1
+    member.task.run()
+    assert member.repaired(stage, github) == 1
 
 
 def failing_gets(stage: Stage, patch: pytest.MonkeyPatch) -> None:
@@ -384,22 +390,22 @@ def failing_gets(stage: Stage, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kin", "moves"),
+    ("member", "moves"),
     [
-        pytest.param(kin, moves, id=f"{kin.name}-{number}")
-        for kin in FAMILY
-        if not isinstance(kin.moves, No)
-        for number, moves in enumerate(kin.moves)
+        pytest.param(member, moves, id=f"{member.name}-{number}")
+        for member in FAMILY
+        if not isinstance(member.moves, No)
+        for number, moves in enumerate(member.moves)
     ],
 )
 def test_a_row_that_moved_between_verdict_and_action_is_left(
-    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, moves: Between
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, member: Member, moves: Between
 ) -> None:
-    kin.stall(stage, github)
+    member.stall(stage, github)
     before_its(monkeypatch, ("repair", "repair_by"), lambda: moves(stage))
-    kin.task.run()
-    assert kin.repaired(stage, github) == 0
-    assert [row for row in ledger(stage, kin.name) if row.outcome != "moved_on"] == []
+    member.task.run()
+    assert member.repaired(stage, github) == 0
+    assert [row for row in ledger(stage, member.name) if row.outcome != "moved_on"] == []
     assert (stage.outbox.sent, github.deleted) == ([], [])
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.found, run.repaired, run.moved_on) == (1, 0, 1)
@@ -407,17 +413,17 @@ def test_a_row_that_moved_between_verdict_and_action_is_left(
 
 @of("late")
 def test_what_is_claimed_between_the_list_and_the_rows_is_left(
-    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, member: Member
 ) -> None:
-    late = kin.late
+    late = member.late
     assert not isinstance(late, No)
-    if kin.late_strands:
-        kin.stall(stage, github)
+    if member.late_strands:
+        member.stall(stage, github)
     before_its(monkeypatch, ("listed",), lambda: late(stage))
-    kin.task.run()
+    member.task.run()
     monkeypatch.undo()
-    assert kin.repaired(stage, github) == 0
-    assert ledger(stage, kin.name) == []
+    assert member.repaired(stage, github) == 0
+    assert ledger(stage, member.name) == []
     assert stage.outbox.sent == []
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.outcome, run.found) == ("done", 0)
@@ -438,12 +444,12 @@ def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Cal
 
 
 @of("remapped")
-def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhook_put_it(
-    stage: Stage, github: GitHub, kin: Kin
+def test_job_remapped_by_a_webhook_during_the_sweep_is_left_unchanged(
+    stage: Stage, github: GitHub, member: Member
 ) -> None:
-    kin.stall(stage, github)
+    member.stall(stage, github)
     then: list[Any] = []
-    remapped = kin.remapped
+    remapped = member.remapped
     assert not isinstance(remapped, No)
 
     def meanwhile() -> None:
@@ -451,27 +457,27 @@ def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhoo
         then.append(state(stage)[:4])
 
     github.meanwhile = meanwhile
-    kin.task.run()
+    member.task.run()
     assert [state(stage)[:4]] == then
-    assert [row for row in ledger(stage, kin.name) if row.outcome != "moved_on"] == []
+    assert [row for row in ledger(stage, member.name) if row.outcome != "moved_on"] == []
 
 
 @of("namesake")
 @pytest.mark.parametrize("when", ["before the tick", "after the list"])
 def test_another_pod_of_that_name_is_not_taken_for_it(
-    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, when: str
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, member: Member, when: str
 ) -> None:
-    kin.stall(stage, github)
+    member.stall(stage, github)
     uids = {pod.uid for pod in stage.pods().values()}
     name = min(row.name for row in stage.rows("SELECT name FROM runner_pods"))
     if when == "before the tick":
         replace_pod(stage, name)
     else:
         before_its(monkeypatch, ("listed",), lambda: replace_pod(stage, name))
-    kin.task.run()
+    member.task.run()
     monkeypatch.undo()
     (run,) = stage.rows("SELECT * FROM sweep_runs")
-    assert (kin.repaired(stage, github), run.found) == (kin.namesake, kin.namesake)
+    assert (member.repaired(stage, github), run.found) == (member.namesake, member.namesake)
     assert stage.pods()[name].uid not in uids
     assert stage.rows("SELECT 1 FROM claims WHERE pod_uid = :uid", uid=stage.pods()[name].uid) == []
 
@@ -490,16 +496,16 @@ OLDER = "UPDATE epochs SET older_since = now(), why = 'it was put back'"
 
 
 @of("writes")
-def test_without_a_budget_or_behind_a_closed_gate_or_in_an_earlier_state_only_what_kills_is_left_to_a_later_tick(
-    stage: Stage, github: GitHub, kin: Kin
+def test_only_killing_repairs_wait_without_budget_behind_a_closed_gate_or_when_older(
+    stage: Stage, github: GitHub, member: Member
 ) -> None:
-    kin.stall(stage, github)
+    member.stall(stage, github)
     before = state(stage)
-    if isinstance(kin.kills, No):
+    if isinstance(member.kills, No):
         stage.with_settings(**BUDGET)
         stage.rows(SHUT)
-        kin.task.run()
-        assert kin.repaired(stage, github) == 1
+        member.task.run()
+        assert member.repaired(stage, github) == 1
         return
     settings = stage.rt.settings
     for obstacle in (BUDGET, SHUT, OLDER):
@@ -507,7 +513,7 @@ def test_without_a_budget_or_behind_a_closed_gate_or_in_an_earlier_state_only_wh
             stage.with_settings(**obstacle)
         else:
             stage.rows(obstacle)
-        kin.task.run()
+        member.task.run()
         (run,) = stage.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")
         assert (run.found, run.repaired, run.overflow, run.outcome) == (1, 0, 1, "unfinished")
         stage.rt.settings = settings
@@ -515,5 +521,5 @@ def test_without_a_budget_or_behind_a_closed_gate_or_in_an_earlier_state_only_wh
         stage.rows("UPDATE epochs SET older_since = NULL, why = NULL")
     assert state(stage)[3:] == before[3:]
     assert RELEASING(stage, github) + RETIRING(stage, github) == 0
-    kin.task.run()
-    assert kin.repaired(stage, github) == 1
+    member.task.run()
+    assert member.repaired(stage, github) == 1

@@ -35,6 +35,7 @@ from tasks.worker import base
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
+from tests.rows import run_sql
 
 TWO = (Witness(Source.KUBERNETES, "its poller still runs"), Witness(Source.GITHUB, "its runner is absent"))
 SPEC = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=20)
@@ -49,9 +50,7 @@ class Stage:
     seen: list[int] = field(default_factory=list)
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
-        with self.rt.engine.begin() as db:
-            result = db.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+        return run_sql(self.rt.engine, statement, **parameters)
 
     def subjects(self, many: int) -> None:
         self.rows(
@@ -154,9 +153,7 @@ def test_a_tick_that_was_overtaken_repairs_nothing_more(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["takes over", "pauses"])
-def test_who_takes_over_or_pauses_waits_for_the_repair_under_way_and_none_is_committed_after_that(
-    stage: Stage, how: str
-) -> None:
+def test_takeover_or_pause_waits_for_the_running_repair_and_none_commits_afterwards(stage: Stage, how: str) -> None:
     stage.subjects(2)
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
@@ -205,7 +202,7 @@ def waits_for_a_lock(stage: Stage) -> bool:
     return stage.rows(waiting) != []
 
 
-def test_the_tick_of_a_killed_process_is_called_lost_by_the_next_once_its_lease_is_over(stage: Stage) -> None:
+def test_tick_of_a_killed_process_is_marked_lost_by_the_next_after_its_lease(stage: Stage) -> None:
     stage.subjects(1)
 
     def die(_tick: Tick) -> None:
@@ -411,7 +408,7 @@ def test_whatever_a_row_may_meet_stops_no_other(stage: Stage, error: Exception) 
     assert stage.repaired() == [1, 3]
 
 
-def test_an_error_of_ours_at_one_row_stops_no_other_and_is_raised_when_they_were_looked_at(stage: Stage) -> None:
+def test_own_error_at_one_row_is_raised_only_after_all_rows_were_checked(stage: Stage) -> None:
     stage.subjects(3)
     with pytest.raises(ValueError, match="a row that cannot be parsed"):
         stage.tick(failing(stage, ValueError("a row that cannot be parsed")))
@@ -670,7 +667,7 @@ def test_what_is_repaired_again_and_again_has_one_entry_until_its_outcome_is_see
     assert [row.outcome for row in stage.ledger()] == ["failed", "done"]
 
 
-def test_a_later_tick_verifies_what_a_repair_was_for_or_calls_it_failed_when_its_time_is_over(stage: Stage) -> None:
+def test_later_tick_verifies_a_repair_or_marks_it_failed_after_its_time(stage: Stage) -> None:
     stage.subjects(2)
     body = stage.every(expects=Expect.ACCEPTED)
     stage.tick(body)

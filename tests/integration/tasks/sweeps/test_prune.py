@@ -1,4 +1,4 @@
-"""What has been over for long is forgotten, a page to a transaction; nothing live is, however old."""
+"""Pruning: old finished rows are deleted, a page per transaction; live rows never are, however old."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_job_that_another_claim_executed_keeps_its_execution_without_that_clai
     assert [row.claim_id for row in stage.rows("SELECT claim_id FROM executions")] == [None]
 
 
-def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage) -> None:
+def test_deliveries_runs_and_finished_repairs_are_pruned_by_their_own_times(stage: Stage) -> None:
     for days in (6, 8):
         stage.rows(
             "INSERT INTO deliveries VALUES (:guid, 'workflow_job', 'queued', 7, 'accepted', :at)",

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from models.browse import api_tokens
 from models.db.engine import transaction
@@ -20,6 +20,7 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.token_scopes import TokenScope
 from tests.database import Database
+from tests.rows import insert_pool, run_sql
 from web.api.app import build_api, mount_api
 from web.api.database import Database as ApiDatabase
 
@@ -79,9 +80,7 @@ class Stage:
         return make_token(self.engine, *scopes, **how)
 
     def execute(self, statement: str, **values: Any) -> Any:
-        with self.engine.begin() as db:
-            result = db.execute(text(statement), values)
-            return result.all() if result.returns_rows else None
+        return run_sql(self.engine, statement, **values)
 
     def account(self, account_id: int = 7, login: str = "acme", *, count: int = 10) -> None:
         self.execute(
@@ -91,19 +90,8 @@ class Stage:
             count=count,
         )
 
-    def pool(self, name: str = "small", *, labels: str = "{linux,small}") -> int:
-        rows = self.execute(
-            """
-            INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                               allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-            VALUES (:name, 'runners', :name, 'i', CAST(:labels AS text[]), 1, 2000, 4096, 3, '{}', '{}', 0, 'h', now())
-            RETURNING id
-            """,
-            name=name,
-            labels=labels,
-        )
-        pool_id: int = rows[0].id
-        return pool_id
+    def pool(self, name: str = "small", *, labels: tuple[str, ...] = ("linux", "small")) -> int:
+        return insert_pool(self.engine, name, labels=list(labels), vcpu=2000, memory=4096, replicas=3)
 
     def job(self, job_id: int, *, pool_id: int | None = None, state: str = "queued", **columns: Any) -> None:
         values = {

@@ -1,4 +1,4 @@
-"""Who may call: tokens, scopes, and what somebody without one learns (nothing)."""
+"""Access to the API: tokens, scopes, and the answer to a caller without a token (it learns nothing)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to any operation of the description: no failure of ours, and every error is a problem.
+"""Fuzzing of every operation of the description: no failure of ours, and every error is a problem.
 
 Values come from the description's own schemas, near their edges, and from none of them.
 """

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from beat_schedule import SWEEPS
 from models.db.engine import make_engine, transaction
-from models.db.transitions import move_jobs
+from models.tables.transitions import move_jobs
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.secrets import Secret
@@ -181,7 +181,7 @@ def test_after_a_copy_was_put_back_a_sweep_is_late_by_what_it_did_since_then(sta
     database.stop()
 
 
-def test_coverage_is_shown_before_anything_was_looked_at_and_after(stage: Stage) -> None:
+def test_coverage_is_shown_before_and_after_the_first_check(stage: Stage) -> None:
     series = {f'ostler_catch_up_repositories{{is="{part}"}}' for part in ("due", "checked")}
     series |= {f'ostler_redelivery_read_timestamp_seconds{{part="{part}"}}' for part in ("newest", "all")}
     database = Database(stage.engine)

@@ -1,14 +1,8 @@
-"""The stage, set and cleared for each story."""
+"""Deadlines of the web processes of the polls' stories, long enough for a busy machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-
-from lab.redis import Redis
-from tests.database import Database
-from tests.integration.web.polls.stage import Stage, make_settings
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +11,3 @@ def _patient_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.runners.handover.REVIEW_WITHIN", 60.0)
     for limit in ("_POSTGRES_WITHIN", "_REDIS_WITHIN", "_REDIS_TIMEOUT"):
         monkeypatch.setattr(f"web.health.health.{limit}", 60.0)
-
-
-@pytest.fixture
-def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
-    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
-    stage = Stage(engine=database.engine, settings=settings)
-    yield stage
-    for process in stage.processes:
-        process.stop()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,12 +17,16 @@ from sqlalchemy import Engine, text
 
 from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from k8s_adapters.pods import PodSeen
+from lab.redis import Redis
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from ostler.timings import Timings
+from tests.database import Database
+from tests.rows import insert_pool, run_sql
 from tests.timed import changed
+from tests.waiting import eventually
 from web.app import Web, build_app
 from web.edge.connections import Connections
 from web.edge.ports import Audience
@@ -30,13 +34,6 @@ from web.server import Server, make_server
 
 NAMESPACE = "runners"
 JIT = "c2VjcmV0LWppdC1vZi1hLXJ1bm5lcg=="
-
-
-def eventually(condition: Callable[[], bool], *, within: float = 90.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 class StubCluster:
@@ -184,27 +181,14 @@ class Stage:
         process.stop()
 
     def execute(self, statement: str, **values: Any) -> Any:
-        with self.engine.begin() as db:
-            result = db.execute(text(statement), values)
-            return result.all() if result.returns_rows else None
+        return run_sql(self.engine, statement, **values)
 
     def scalar(self, statement: str, **values: Any) -> Any:
         rows = self.execute(statement, **values)
         return rows[0][0] if rows else None
 
     def pool(self, name: str = "small") -> int:
-        found: int = self.scalar(
-            """
-            INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                               allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-            VALUES (:uid, :namespace, :name, 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-            RETURNING id
-            """,
-            uid=str(uuid.uuid4()),
-            namespace=NAMESPACE,
-            name=name,
-        )
-        return found
+        return insert_pool(self.engine, name, uid=str(uuid.uuid4()), namespace=NAMESPACE)
 
     def identity(self, name: str, uid: str, **changes: Any) -> PodIdentity:
         values: dict[str, Any] = {
@@ -283,6 +267,16 @@ class Stage:
     def is_offered(self, pod: Pod, process: WebProcess | None = None) -> bool:
         web_id = self.scalar("SELECT web_id FROM offers WHERE pod_uid = :uid", uid=pod.uid)
         return web_id is not None and (process is None or web_id == process.web.id)
+
+
+@contextmanager
+def open_stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
+    """Yield a stage on a test's database and Redis, and stop its web processes."""
+    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
+    stage = Stage(engine=database.engine, settings=settings)
+    yield stage
+    for process in stage.processes:
+        process.stop()
 
 
 def make_settings(*, database_url: Secret, redis_url: str) -> Settings:

@@ -1,4 +1,4 @@
-"""Which Pods may poll, and what the others are told."""
+"""Pods that may poll, and the answers to the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from k8s_adapters.identity import KeyUnknown, TokenRejected
 from k8s_adapters.pods import PodSeen
 from ostler.clock import utcnow
 from ostler.errors import Retryable
-from tests.integration.web.polls.stage import NAMESPACE, Stage, eventually
+from tests.integration.web.polls.stage import NAMESPACE, Stage
+from tests.waiting import eventually
 
 
 def seen(name: str, uid: str, **changes: Any) -> PodSeen:

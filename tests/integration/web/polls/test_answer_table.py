@@ -17,8 +17,9 @@ import pytest
 
 from k8s_adapters.identity import TokenRejected
 from ostler.clock import utcnow
-from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess
 from tests.unit.poller import pod as scripts
+from tests.waiting import eventually
 from web.runners import polls
 
 DELIVERED: dict[str, Any] = {"delivered_at": utcnow()}
@@ -63,9 +64,7 @@ def test_200_is_written_whole_and_exit_0_names_the_claim(stage: Stage, tmp_path:
     assert JIT not in ended.output
 
 
-def test_204_at_the_end_of_a_hold_is_polled_again_nearly_at_once_and_the_pod_stays_offered(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_poller_repeats_almost_at_once_and_stays_offered_after_a_204(stage: Stage, tmp_path: Path) -> None:
     pod = stage.pod(stage.pool())
     web = stage.start_web(poll_hold_min=0.2, poll_hold_max=0.3)
 

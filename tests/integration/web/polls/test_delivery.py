@@ -14,7 +14,8 @@ from models.claims.deliver import Delivery
 from models.db.engine import in_transaction
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
-from tests.integration.web.polls.stage import JIT, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import JIT, Stage, WebProcess
+from tests.waiting import eventually
 from web.process.threads import CLUSTER_THREADS
 from web.runners import handover
 
@@ -193,7 +194,7 @@ def test_a_new_poll_cancels_the_unstamp_of_its_pod_and_the_stamp_returns_later(s
     eventually(lambda: web.sender.sent == [("ostler.stamp", {"after": 5, "claim_id": claim_id, "chain_no": None})])
 
 
-def test_a_new_poll_cancels_the_unstamp_of_its_pod_when_its_claim_was_locked_at_first(stage: Stage) -> None:
+def test_new_poll_cancels_the_unstamp_of_its_pod_although_its_claim_was_locked_first(stage: Stage) -> None:
     pod = stage.pod(stage.pool())
     claim_id = stage.claim(pod, stamp="removing")
     web = stage.start_web()

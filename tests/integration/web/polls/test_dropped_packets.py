@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from lab.toxiproxy import Toxiproxy
-from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess
+from tests.waiting import eventually
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 

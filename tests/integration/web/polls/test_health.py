@@ -1,4 +1,4 @@
-"""Readiness: 503 for what makes the process useless, 200 for what it can do without."""
+"""Readiness: 503 when the process is useless, 200 when it can do without the missing part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sqlalchemy import Engine, event, text
 from lab.redis import Redis
 from models.db import migrate
 from ostler.secrets import Secret
-from tests.integration.web.polls.stage import Stage, eventually
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 from web.health import health
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.web.polls.stage import JIT, Stage, eventually
+from tests.integration.web.polls.stage import JIT, Stage
+from tests.waiting import eventually
 
 
 def test_a_held_poll_is_answered_when_a_mint_is_notified(stage: Stage) -> None:

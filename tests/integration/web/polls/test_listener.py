@@ -1,4 +1,4 @@
-"""What is said to a web process, and what it does about what it did not hear."""
+"""Notifications to a web process, and its recovery from those that it missed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Row
 
 from lab.postgres import Postgres
-from models.pools import offers
-from tests.integration.web.polls.stage import Stage, eventually
+from models.tables import offers
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 from web.runners import listener
 
 KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ostler-listener'"

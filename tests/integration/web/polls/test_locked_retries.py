@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from models.pools import offers
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
+from models.tables import offers
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.integration.web.polls.test_stop import open_poll
+from tests.waiting import eventually
 from web.runners import offering
 
 INSERT = """

@@ -9,7 +9,8 @@ from sqlalchemy import text
 
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
-from tests.integration.web.polls.stage import Stage, eventually
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 
 
 def test_other_pods_are_offered_when_one_offer_is_locked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

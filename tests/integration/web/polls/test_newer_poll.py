@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.integration.web.polls.stage import Stage, eventually
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 
 
 def poll_id(stage: Stage, uid: str) -> str:

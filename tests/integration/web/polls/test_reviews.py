@@ -19,9 +19,10 @@ from k8s_adapters.pools import create_pool
 from k8s_adapters.runners import create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, Kind
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.integration.web.polls.test_answer_table import left_by, prepared, run_poller
 from tests.timed import changed
+from tests.waiting import eventually
 from web.runners.cluster import KubernetesCluster
 
 AUDIENCE = "ostler-dispatch"
@@ -206,7 +207,7 @@ def keys_of(*keys: rsa.RSAPrivateKey) -> Fault:
 
 
 @pytest.mark.parametrize("published", [True, False], ids=["published meanwhile", "never published"])
-def test_a_token_of_a_key_that_was_not_known_is_taken_once_the_cluster_publishes_it_and_refused_else(
+def test_token_of_an_unknown_key_is_accepted_only_when_the_cluster_publishes_the_key(
     stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, tmp_path: Path, *, published: bool
 ) -> None:
     """A rotation as web sees it: the keys it fetched first have not the one that the real API server signs with.

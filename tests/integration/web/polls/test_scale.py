@@ -1,4 +1,4 @@
-"""What a thousand held polls cost: memory, and nothing else."""
+"""Cost of a thousand held polls: memory, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import threading
 import time
 
-from tests.integration.web.polls.stage import Stage, eventually
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 from web.runners.offering import BATCH_EVERY
 
 POLLS = 1000

@@ -13,7 +13,8 @@ import httpx
 from lab.processes import free_port
 from lab.redis import Redis
 from tests.database import Database
-from tests.integration.web.polls.stage import Stage, eventually
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 
 
 def test_sigterm_ends_held_polls_with_204_and_then_the_process(

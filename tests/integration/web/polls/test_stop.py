@@ -1,11 +1,12 @@
-"""What becomes of offers when connections close and processes stop."""
+"""Offers when connections close and processes stop."""
 
 from __future__ import annotations
 
 import socket
 from urllib.parse import urlsplit
 
-from tests.integration.web.polls.stage import Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import Stage, WebProcess
+from tests.waiting import eventually
 
 
 def open_poll(web: WebProcess, token: str) -> socket.socket:

@@ -18,7 +18,8 @@ from k8s_adapters import identity
 from k8s_adapters.identity import TokenVerifier
 from ostler.clock import Timing, utcnow
 from ostler.errors import Retryable
-from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess, eventually
+from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess
+from tests.waiting import eventually
 from web.runners.cluster import KubernetesCluster
 
 ISSUER = "https://cluster.example"
@@ -139,7 +140,7 @@ def test_a_token_whose_key_cannot_be_had_is_503_and_good_later(stage: Stage) -> 
     eventually(lambda: stage.is_offered(pod))
 
 
-def test_polls_whose_key_is_not_known_share_one_fetch_and_leave_the_threads_to_reviews(stage: Stage) -> None:
+def test_polls_with_an_unknown_key_share_one_fetch_and_block_no_review_thread(stage: Stage) -> None:
     pool_id = stage.pool()
     pods = [stage.pod(pool_id) for _ in range(16)]
     client = StubClient()

@@ -1,4 +1,4 @@
-"""What ends while the demo runs comes back, and what cannot come back ends the demo with a sentence."""
+"""Programs that end while the demo runs come back; one that cannot ends the demo with a sentence."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def runner(number: int, *labels: str, scope: str = "orgs/acme") -> Runner:
     return Runner(id=number, name=f"r{number}", scope=scope, labels=labels, group_id=1)
 
 
-def test_a_runner_of_the_organisation_serves_every_repository_and_one_of_a_repository_only_that() -> None:
+def test_organisation_runner_serves_every_repository_and_another_only_its_own() -> None:
     market = Market()
     market.offer_runner(runner(1, "linux", scope="repos/acme/site"))
     market.offer_job(job(10, "linux"))

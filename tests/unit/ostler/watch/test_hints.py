@@ -47,7 +47,7 @@ def test_a_reconciler_is_woken_at_once_and_then_once_a_second() -> None:
     assert due(hints) == Batch(pools=["small"])
 
 
-def test_a_job_that_began_is_told_after_its_webhook_had_time_and_not_when_the_pod_ended_meanwhile() -> None:
+def test_executing_hint_is_sent_after_a_delay_unless_the_pod_ended_meanwhile() -> None:
     hints, clock = made()
     for uid in ("stays", "ends", "goes"):
         hints.note(Hint.EXECUTING, uid=uid, pool="small")
@@ -70,7 +70,7 @@ def test_a_message_names_so_many_pods_at_most_and_the_next_one_the_others() -> N
     assert (len(first.gone), second.gone) == (BATCH, [str(BATCH)])
 
 
-def test_what_could_not_be_sent_waits_and_beyond_a_bound_everything_is_looked_at() -> None:
+def test_unsent_hints_wait_and_beyond_a_bound_everything_is_checked() -> None:
     hints, _ = made()
     batch = Batch(pools=["small"], gone=["a"], executing=["b"], everything=True)
     hints.put_back(batch)
@@ -95,7 +95,7 @@ def test_lists_that_follow_each_other_do_not_make_the_sweeps_run_without_a_pause
     assert due(hints) == Batch(everything=True)
 
 
-def test_who_leads_no_more_tells_nothing() -> None:
+def test_former_leader_sends_nothing() -> None:
     hints, _ = made()
     for hint in Hint:
         hints.note(hint, uid=f"of {hint}", pool="small")

@@ -1,4 +1,4 @@
-"""Of which moment a list is proof, and when two of them are two checks."""
+"""Runner lists as proof: the moment that a list proves, and when two lists are two checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_what_came_after_a_list_is_younger_than_nothing_in_it() -> None:
 
 
 @pytest.mark.parametrize(("ago", "second"), [(None, False), (0, False), (54, False), (FRESH, True), (61, True)])
-def test_one_list_read_twice_is_one_look_and_two_lists_are_two(ago: float | None, *, second: bool) -> None:
+def test_one_list_read_twice_is_one_check_and_two_lists_are_two(ago: float | None, *, second: bool) -> None:
     first = None if ago is None else NOW - timedelta(seconds=ago)
     assert LIST.is_second_check(first) is second
 

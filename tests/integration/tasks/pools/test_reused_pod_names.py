@@ -10,11 +10,12 @@ from sqlalchemy import Connection
 from k8s_adapters.pools import delete_pool, get_pool
 from k8s_adapters.runners import create_runner, delete_runner
 from models.db.engine import transaction
-from models.pools.offers import adopt_pod
 from models.pools.pod_rows import PodFacts, record_pods
+from models.tables.pod_births import adopt_pod
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept, polls, retired, rounds
+from tests.rows import insert_pool
 
 
 def late(stage: Stage) -> tuple[str, str]:
@@ -151,13 +152,7 @@ def test_uid_of_a_pod_is_written_to_the_row_of_its_own_pool(clusterless: Stage) 
 
 
 def second_pool(stage: Stage) -> None:
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('q', 'other', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """
-    )
+    insert_pool(stage.rt.engine, uid="q", namespace="other", labels=["self-hosted"])
 
 
 def pool_ids(stage: Stage) -> list[int]:

@@ -46,7 +46,7 @@ JSON_MERGE = "application/merge-patch+json"
 
 @dataclass
 class GitHub(StubGitHub):
-    """A GitHub that also lists deliveries, may show nothing in its lists, and waits for what comes between."""
+    """A GitHub that also lists deliveries, might show nothing in its lists, and waits for intervening events."""
 
     shows_nothing: bool = False
     breaks_off: bool = False
@@ -90,7 +90,7 @@ class No:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kin:
+class Member:
     """One sweep, and what can happen to it. What does not concern it is a `No`, which has to be said.
 
     - `stall` makes something for it to repair, `repaired` counts what was.
@@ -114,7 +114,7 @@ class Kin:
     remapped: Between | No
     late: Between | No
     late_strands: bool = True
-    """Whether something is stalled before that, which it then may not repair."""
+    """Whether something is stalled before that, which it then must not repair."""
     namesake: int | No
     kills: bool | No
     writes: bool | No = True
@@ -396,7 +396,7 @@ NO_NAME = No("it finds no Pod by its name")
 NOTHING_ENDS = No("nothing that may run ends by it")
 
 FAMILY = (
-    Kin(
+    Member(
         task=stale_claims,
         stall=never_delivered,
         repaired=RELEASING,
@@ -409,7 +409,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=unused_runners,
         stall=offline_runner,
         repaired=RELEASING,
@@ -422,7 +422,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=True,
     ),
-    Kin(
+    Member(
         task=missing_pods,
         stall=vanished_pod,
         repaired=counted("SELECT 1 FROM claims WHERE end_reason = 'pod_gone'"),
@@ -436,7 +436,7 @@ FAMILY = (
         namesake=1,
         kills=No("what ran in a Pod that is gone is over"),
     ),
-    Kin(
+    Member(
         task=missing_stamps,
         stall=unstamped_pod,
         repaired=sent("ostler.stamp"),
@@ -450,7 +450,7 @@ FAMILY = (
         kills=NOTHING_ENDS,
         repeats=True,
     ),
-    Kin(
+    Member(
         task=unresolved_jobs,
         stall=unasked_job,
         repaired=REQUEUED,
@@ -463,7 +463,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=resume,
         stall=overdue_claim,
         repaired=sent("ostler.release"),
@@ -476,7 +476,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=rematch,
         stall=held_job,
         repaired=REQUEUED,
@@ -489,7 +489,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=catch_up,
         stall=untold_job,
         repaired=REQUEUED,
@@ -502,7 +502,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=unidentified_executions,
         stall=unnamed_execution,
         repaired=counted("SELECT 1 FROM executions"),
@@ -515,7 +515,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=finished_jobs,
         stall=pod_that_outlives_its_job,
         repaired=RETIRING,
@@ -528,7 +528,7 @@ FAMILY = (
         namesake=0,
         kills=True,
     ),
-    Kin(
+    Member(
         task=orphaned_stamps,
         stall=stamped_pod,
         repaired=RETIRING,
@@ -542,7 +542,7 @@ FAMILY = (
         namesake=0,
         kills=True,
     ),
-    Kin(
+    Member(
         task=unresponsive_pods,
         stall=failed_poller,
         repaired=RETIRING,
@@ -555,7 +555,7 @@ FAMILY = (
         namesake=0,
         kills=True,
     ),
-    Kin(
+    Member(
         task=gone_nodes,
         stall=pod_on_a_gone_node,
         repaired=RETIRING,
@@ -568,7 +568,7 @@ FAMILY = (
         namesake=0,
         kills=True,
     ),
-    Kin(
+    Member(
         task=orphaned_runners,
         stall=left_runner,
         repaired=lambda _, github: len(github.deleted),
@@ -581,7 +581,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=True,
     ),
-    Kin(
+    Member(
         task=orphaned_service_accounts,
         stall=left_account,
         repaired=accounts_gone,
@@ -595,7 +595,7 @@ FAMILY = (
         namesake=0,
         kills=True,
     ),
-    Kin(
+    Member(
         task=redelivery,
         stall=lost_webhook,
         repaired=lambda _, github: len(github.asked),
@@ -609,7 +609,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=prune,
         stall=old_delivery,
         repaired=lambda stage, _: 1 - len(stage.rows("SELECT FROM deliveries")),
@@ -622,7 +622,7 @@ FAMILY = (
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
     ),
-    Kin(
+    Member(
         task=gates,
         stall=failing_upstream,
         repaired=counted("SELECT 1 FROM gates WHERE closed_at IS NOT NULL"),

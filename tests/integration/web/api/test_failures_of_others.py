@@ -69,9 +69,7 @@ def test_limited_token_reads_the_words_of_its_own_failure_under_a_brake_of_the_p
     assert "the last one: exit code 5, ours." in why(stage, OURS)
 
 
-def test_limited_token_reads_that_the_runner_of_a_pool_is_too_old_and_not_whose_failed(
-    stage: Stage, pool_id: int
-) -> None:
+def test_limited_token_reads_that_a_runner_is_too_old_without_whose_job_failed(stage: Stage, pool_id: int) -> None:
     fail(stage, pool_id, 1, account=THEIRS, ago=10, why=WORDS, code=7)
 
     ours = why(stage, OURS)
@@ -81,7 +79,7 @@ def test_limited_token_reads_that_the_runner_of_a_pool_is_too_old_and_not_whose_
 
 
 def shared_pod(stage: Stage, pool_id: int) -> int:
-    """Put a Pod in place that a claim of ours gave back, and on which a job of theirs failed; return our claim."""
+    """Add a Pod that a claim of ours returned and that then failed a job of theirs; return our claim."""
     stage.execute(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, terminal_at,

@@ -91,7 +91,7 @@ def test_the_stamp_returns_five_seconds_after_the_next_answer(stage: Stage, pod:
 
 
 class TestKept:
-    def test_a_pod_whose_poller_ends_between_look_and_unstamp_keeps_its_stamp(
+    def test_pod_whose_poller_ends_between_check_and_unstamp_keeps_its_stamp(
         self, stage: Stage, pod: str, cut: int
     ) -> None:
         seen = transaction(stage.rt.engine, lambda db: cuts.suspect(db, cut))
@@ -130,7 +130,7 @@ class TestKept:
         unstamp.run(claim_id=cut)
         assert (stage.pods()[pod].owner, stage.see(cut).stamp) == (1, "on")
 
-    def test_an_ordinary_delivery_is_not_looked_at(self, stage: Stage, pod: str, cut: int) -> None:
+    def test_ordinary_delivery_is_not_checked(self, stage: Stage, pod: str, cut: int) -> None:
         stage.execute_job(pod)
         (row,) = stage.rows("SELECT id FROM pools")
         reconcile.run(pool_id=row.id)
@@ -177,7 +177,7 @@ class TestJitThatArrivesAfterTheLook:
             stamp.run(**message)
         assert (stage.pods()[pod].owner, stage.see(cut).stamp) == (1, "on")
 
-    def test_an_answer_between_look_and_unstamp_cancels_what_is_not_done_yet(
+    def test_answer_between_check_and_unstamp_cancels_what_is_not_done_yet(
         self, stage: Stage, pod: str, cut: int
     ) -> None:
         stage.rows("UPDATE claims SET stamp = 'removing'")

@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.rows_alone worker`: a worker that never checks a Pod to see whether it may hold a JIT.
+"""`python -m tests.e2e.unchecked_worker worker`: a worker that never checks a Pod to see whether it may hold a JIT.
 
 It believes the rows alone. The code of the product is as it is, and is changed in that process before it starts.
 """

@@ -1,4 +1,4 @@
-"""What follows from the watch's hints: nothing that a GET or a row does not prove, and nothing twice."""
+"""Effects of the watch's hints: nothing that a GET or a row does not prove, and nothing twice."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_pod_that_ended_wakes_the_reconciler_of_its_pool(stage: Stage, pod: st
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_reconciler_looks_again_by_itself_only_where_nobody_watches(stage: Stage, pod: str, *, watched: bool) -> None:
+def test_reconciler_requeues_itself_only_where_no_watch_runs(stage: Stage, pod: str, *, watched: bool) -> None:
     stage.outbox.pods_are_watched = watched
     stage.job(7, state="completed")
     claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
@@ -271,7 +271,7 @@ def ending(**what: Any) -> dict[str, Any]:
     return {"deletion_at": None, "reason": None, "runner_exit_code": None, **what}
 
 
-def test_lost_pod_is_told_as_it_was_seen_and_its_runner_is_named(stage: Stage, pod: str, github: StubGitHub) -> None:
+def test_lost_pod_is_reported_as_observed_and_its_runner_is_named(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7, state="running")
     claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     uid = uid_of(stage, pod)

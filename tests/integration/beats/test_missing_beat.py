@@ -12,7 +12,7 @@ import pytest
 
 from lab.system import Options, System
 from lab.timings import timings
-from tests.integration.beats.stage import until
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -21,10 +21,10 @@ PERIOD = 1.0
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    """A whole system without Pods, of which some sweep has begun."""
+    """A whole system without Pods after the start of some sweep."""
     options = Options(pools=(), settings=timings(resume_every=PERIOD))
     with System(tmp_path, options, say=lambda _: None, cluster="embedded") as found:
-        until(lambda: well(found), within=120)
+        eventually(lambda: well(found))
         yield found
 
 
@@ -67,14 +67,14 @@ def test_beats_that_stand_still_are_told_of_until_they_go_on(system: System, *, 
             and body["last_tick_seconds"] > 20 * PERIOD
         )
 
-    until(silent, within=120)
+    eventually(silent)
     stood = metric(system, last_tick)
-    until(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 1)
+    eventually(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 1)
 
     for beat in beats:
         beat.send(signal.SIGCONT)
-    until(lambda: well(system), within=120)
-    until(lambda: metric(system, last_tick) > stood)
-    until(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 0)
+    eventually(lambda: well(system))
+    eventually(lambda: metric(system, last_tick) > stood)
+    eventually(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 0)
     assert readiness(system)["beat_lock_seconds"] > 0
     assert all(beat.running() for beat in beats)
