@@ -1,4 +1,4 @@
-"""How claims end other than by `completed`: releases, retirements, Pods that are gone or spent.
+"""Ends of claims other than by `completed`: releases, retirements, Pods that are gone or spent.
 
 Whoever ends a claim moves its job in the same transaction (L4).
 """
