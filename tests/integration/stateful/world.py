@@ -105,11 +105,11 @@ class World(Transactions):
     # The runtime of tasks
 
     @property
-    @property
     def timings(self) -> Timings:
         """The timings among the settings."""
         return self.settings.timings
 
+    @property
     def kube(self) -> Cluster:
         return self.cluster
 
