@@ -25,12 +25,12 @@ MOST_MEMORY_GIB = 100_000_000
 MOST_WEIGHT = 1000
 LEAST_WEIGHT = 0.001
 
-app = typer.Typer(no_args_is_help=True, help="Budgets and weights of accounts, and whose jobs are served.")
+app = typer.Typer(no_args_is_help=True, help="Show and change budgets, weights and access of accounts.")
 
 
 @app.command("list")
 def list_(
-    login: Annotated[str | None, typer.Option(help="only this login")] = None,
+    login: Annotated[str | None, typer.Option(help="show only the account with this login")] = None,
     limit: Limit = 50,
     as_json: Json = False,
     wide: Wide = False,
@@ -81,12 +81,17 @@ def list_(
 def set_(
     account: Annotated[str, typer.Argument(help="login or id")],
     count: Annotated[
-        int | None, typer.Option("--count", "--jobs", min=0, max=MOST_COUNT, help="jobs at the same time")
+        int | None, typer.Option("--count", "--jobs", min=0, max=MOST_COUNT, help="maximum of concurrent jobs")
     ] = None,
-    vcpu: Annotated[float | None, typer.Option(min=0, max=MOST_VCPU, help="vCPU at the same time")] = None,
-    memory: Annotated[float | None, typer.Option(min=0, max=MOST_MEMORY_GIB, help="GiB at the same time")] = None,
+    vcpu: Annotated[float | None, typer.Option(min=0, max=MOST_VCPU, help="maximum of vCPU in use")] = None,
+    memory: Annotated[
+        float | None, typer.Option(min=0, max=MOST_MEMORY_GIB, help="maximum of memory in use, in GiB")
+    ] = None,
     weight: Annotated[
-        float | None, typer.Option(min=LEAST_WEIGHT, max=MOST_WEIGHT, help="its part beside others")
+        float | None,
+        typer.Option(
+            min=LEAST_WEIGHT, max=MOST_WEIGHT, help="share relative to other accounts; a larger weight gets more"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -138,7 +143,7 @@ def allow(
     account: Annotated[str, typer.Argument(help="login or id")],
     as_json: Json = False,
 ) -> None:
-    """Let an account in: its jobs that are held as `unknown_account` go on at once, within its budget."""
+    """Allow an account: its jobs with the hold `unknown_account` continue at once, within its budget."""
     from models.browse.accounts import account_story
     from models.routing.accounts import set_access
     from rules.routing.access import Access
@@ -151,7 +156,7 @@ def allow(
 
     story = query(body)
     if story is None:
-        fail(f"there is no account {account!r}; it is known from its first webhook on: `ostler account list`")
+        fail(f"there is no account {account!r}; an account exists after its first webhook: `ostler account list`")
     wake([])  # the held jobs have no place in any queue; `rematch` gives them one, a page at a time
     if as_json:
         print_json(_plain(story.account, story.usage, story.ending))
@@ -172,7 +177,7 @@ def wake(pools: Sequence[int]) -> None:
 
     redis_url = load_stores().redis_url
     if redis_url is None:
-        typer.echo("OSTLER_REDIS_URL is not set: held jobs notice this within a minute", err=True)
+        typer.echo("OSTLER_REDIS_URL is not set: the change reaches held jobs within a minute", err=True)
         return
     waker = Waker(redis_url)
     try:
@@ -181,7 +186,7 @@ def wake(pools: Sequence[int]) -> None:
         waker.send(REMATCH, queue="sweeps")
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
         where, why = endpoint(redis_url.reveal()), reason_of(error)
-        typer.echo(f"Redis at {where} does not answer ({why}): held jobs notice this within a minute", err=True)
+        typer.echo(f"Redis at {where} does not answer ({why}): the change reaches held jobs within a minute", err=True)
     finally:
         waker.close()
 

@@ -41,7 +41,7 @@ PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
 
 @app.callback()
 def _warn_of_unread_variables(context: typer.Context) -> None:
-    """Keeps warm, single-use CI runner Pods and hands each queued GitHub Actions job to exactly one of them."""
+    """Run warm, single-use CI runner Pods, and assign each queued GitHub Actions job to exactly one of them."""
     if context.invoked_subcommand not in PROCESSES:  # they log it
         for each in unread_variables():
             typer.echo(f"ostler: warning: {each}", err=True)
@@ -95,7 +95,7 @@ def web() -> None:
 @app.command()
 def worker(
     queues: Annotated[
-        str, typer.Option(help="comma-separated: dispatch, github, pools, retire, sweeps")
+        str, typer.Option(help="queues to serve, comma-separated: dispatch, github, pools, retire, sweeps")
     ] = "dispatch,github,pools,retire,sweeps",
 ) -> None:
     """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
@@ -104,7 +104,7 @@ def worker(
 
     chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in QUEUES]:
-        raise ConfigurationError(f"--queues: found {unknown[0]!r}; there are {', '.join(QUEUES)}")
+        raise ConfigurationError(f"--queues: found {unknown[0]!r}; must be of {', '.join(QUEUES)}")
     settings = _start("worker")
     from tasks.worker.processes import run_worker
 
@@ -113,7 +113,7 @@ def worker(
 
 @app.command()
 def beat() -> None:
-    """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
+    """Run beat, which schedules the sweeps. Start two: one is active, the other is its standby."""
     from ostler.settings import load_beat
 
     settings = load_beat()
@@ -125,7 +125,7 @@ def beat() -> None:
 
 @app.command()
 def watch() -> None:
-    """Run the watch: tells workers at once when something happens to a Pod. Start two; one leads."""
+    """Run the watch, which wakes workers when a Pod or pool changes. Start two: one leads, the other is its standby."""
     from watch.settings import load_watch
 
     settings = load_watch()
@@ -137,7 +137,7 @@ def watch() -> None:
 
 @app.command()
 def flower() -> None:
-    """Serve Flower, a live and read-only view of workers and tasks, behind a login."""
+    """Serve Flower, a read-only live view of workers and tasks, behind a login."""
     from ostler.settings import load_flower
 
     settings = load_flower()
@@ -148,8 +148,8 @@ def flower() -> None:
 
 
 @app.command()
-def healthy(process: Annotated[Process, typer.Argument(help="the process of this container")]) -> None:
-    """Say whether the process beside this one is well: exit status 0, or 1 and what is wrong."""
+def healthy(process: Annotated[Process, typer.Argument(help="process that runs in this container")]) -> None:
+    """Check the health of this container's process: exit status 0, or 1 with the problem."""
     if (problem := problem_of(process)) is not None:
         typer.echo(f"ostler: {process}: {problem}", err=True)
         raise typer.Exit(1)
@@ -157,10 +157,10 @@ def healthy(process: Annotated[Process, typer.Argument(help="the process of this
 
 @app.command()
 def migrate() -> None:
-    """Bring the database up to the schema of this version."""
+    """Upgrade the database to the schema of this version."""
     from ostler import logging
 
-    # Not all the settings: who migrates needs the way to Postgres, and is given no other secret.
+    # Only the store settings: a migration needs access to Postgres and gets no other secret.
     settings = load_stores()
     logging.configure(process="migrate")
     from models.db import migrate as migrations
@@ -176,10 +176,12 @@ def migrate() -> None:
 
 @app.command()
 def crd(
-    show: Annotated[bool, typer.Option("--print", help="print it as YAML and touch no cluster")] = False,
+    show: Annotated[
+        bool, typer.Option("--print", help="print the definition as YAML without changing a cluster")
+    ] = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Install or update the RunnerPool definition in the cluster; a kubeconfig is all that it reads."""
+    """Install or update the RunnerPool definition in the cluster. No setting but a kubeconfig is read."""
     from k8s_adapters.crd import apply_crd, crd_manifest
 
     if show:
@@ -195,8 +197,7 @@ def crd(
     with calling(
         kubeconfig,
         needs="get, create and patch on customresourcedefinitions",
-        absent="the server that the kubeconfig names knows no CustomResourceDefinitions; is it a Kubernetes API "
-        "server?",
+        absent="the server of the kubeconfig has no CustomResourceDefinitions; is it a Kubernetes API server?",
     ) as kube:
         apply_crd(kube)
     typer.echo("runnerpools.ostler.dev is served")
@@ -204,7 +205,7 @@ def crd(
 
 @app.command("generate-key")
 def generate_key() -> None:
-    """Print a new key for OSTLER_ENCRYPTION_KEYS; put it first and keep the old ones while claims live."""
+    """Print a new key for OSTLER_ENCRYPTION_KEYS. Put it first, and retain the old keys while claims are live."""
     from cryptography.fernet import Fernet
 
     typer.echo(Fernet.generate_key().decode())
@@ -212,12 +213,12 @@ def generate_key() -> None:
 
 @app.command("redis-users")
 def redis_users(
-    database: Annotated[int, typer.Option(min=0, help="number of the database in OSTLER_REDIS_URL")] = 0,
+    database: Annotated[int, typer.Option(min=0, help="database number in OSTLER_REDIS_URL")] = 0,
 ) -> None:
-    """Print an ACL file for Redis: a user for web and worker, and one each for beat, watch and Flower.
+    """Print an ACL file for Redis: one user for web and worker, and one each for beat, watch and Flower.
 
     Passwords are read from OSTLER_REDIS_PASSWORD, OSTLER_REDIS_PASSWORD_BEAT, OSTLER_REDIS_PASSWORD_WATCH and
-    OSTLER_REDIS_PASSWORD_FLOWER; the file holds their SHA-256. The user `default` is left to you: give it a password.
+    OSTLER_REDIS_PASSWORD_FLOWER. The file contains their SHA-256. The user `default` is not in it: set its password.
     """
     from ostler.redis_users import acl_file, passwords_from
 

@@ -28,23 +28,25 @@ def check_deploy(
         list[str],
         typer.Argument(
             metavar="[OLD] NEW",
-            help="rendered manifests: a file, a folder, or - for stdin. OLD may be left out with --live or --first",
+            help="rendered manifests: a file, a folder, or - for stdin. OLD is optional with --live or --first",
         ),
     ],
-    live: Annotated[bool, typer.Option("--live", help="ask the cluster too: policies, finalizers, admission")] = False,
-    first: Annotated[bool, typer.Option("--first", help="nothing is deployed yet")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="of objects that name none")] = "ostler",
+    live: Annotated[
+        bool, typer.Option("--live", help="also check the cluster: policies, finalizers, admission")
+    ] = False,
+    first: Annotated[bool, typer.Option("--first", help="first deployment: there are no old manifests")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="namespace of objects that name none")] = "ostler",
     runners: Annotated[
-        list[str] | None, typer.Option("--runners-namespace", help="where runner Pods live, if no object says so")
+        list[str] | None, typer.Option("--runners-namespace", help="namespace of runner Pods, if no object names one")
     ] = None,
     web: Annotated[
         str, typer.Option("--web-selector", help="labels of web's Pods, as key=value,key=value")
     ] = "app.kubernetes.io/component=web",
     web_address: Annotated[
-        list[str] | None, typer.Option("--web-address", help="a block at which web is reached from outside")
+        list[str] | None, typer.Option("--web-address", help="CIDR block at which web is reached from outside")
     ] = None,
     allow_private: Annotated[
-        list[str] | None, typer.Option("--allow-private", help="a private block that jobs may reach")
+        list[str] | None, typer.Option("--allow-private", help="private CIDR block that jobs are allowed to reach")
     ] = None,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
@@ -78,17 +80,19 @@ def check_deploy(
 
 def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, str]:
     if len(given) > 2:  # noqa: PLR2004  OLD and NEW
-        raise ConfigurationError(f"OLD NEW: found {len(given)} of them; put several files into a folder")
+        raise ConfigurationError(
+            f"OLD NEW: found {len(given)} arguments; must be one or two, so put several files into a folder"
+        )
     if given.count(STDIN) > 1:
-        raise ConfigurationError("OLD NEW: both are -, and there is one stdin; put one of them into a file")
+        raise ConfigurationError("OLD NEW: both are -, but there is only one stdin; put one of them into a file")
     if len(given) == 2:  # noqa: PLR2004
         if first:
-            raise ConfigurationError("--first: OLD is given too; leave one of them out")
+            raise ConfigurationError("--first: OLD is given too; remove one of them")
         return given[0], given[1]
     if not (live or first):
         raise ConfigurationError(
-            "OLD: it is not given; say what is deployed now (`helm get manifest`), or --live to ask the cluster, "
-            "or --first where nothing is"
+            "OLD: not given; name the deployed manifests (`helm get manifest`), or use --live to read the cluster, "
+            "or --first if nothing is deployed"
         )
     return None, given[0]
 

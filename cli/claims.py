@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def claims(
-    state: Annotated[ClaimState | None, typer.Option(help="only claims in this state")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="also those that have ended")] = False,
-    purpose: Annotated[Purpose | None, typer.Option(help="only claims of this purpose")] = None,
+    state: Annotated[ClaimState | None, typer.Option(help="show only claims in this state")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="also show claims that have ended")] = False,
+    purpose: Annotated[Purpose | None, typer.Option(help="show only claims with this purpose")] = None,
     account: Annotated[str | None, typer.Option(help="login or id")] = None,
     pool: Annotated[str | None, typer.Option(help="name or id")] = None,
     job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="GitHub's id of the job")] = None,

@@ -33,7 +33,7 @@ class InCluster:
         if found is None:
             fail(
                 f"there is no RunnerPool {name!r} in namespace {self.namespace!r}; `ostler pool list` lists the pools "
-                "of all, and OSTLER_NAMESPACE names another one"
+                "of all namespaces, and OSTLER_NAMESPACE selects another one"
             )
         return found
 
@@ -72,25 +72,25 @@ def calling(
         match error:
             case Forbidden():
                 fail(
-                    f"the cluster refuses it{said}. The identity of {chosen.named} needs the verbs {needs}",
+                    f"the cluster refuses the request{said}. The identity of {chosen.named} needs the verbs {needs}",
                     status=status,
                 )
             case Gone():
                 fail(
                     absent
-                    or f"it is gone by now, or the cluster has no RunnerPools{said}. `ostler crd` installs their kind",
+                    or f"the object is gone, or the cluster has no RunnerPools{said}. `ostler crd` installs them",
                     status=status,
                 )
             case Conflict():
-                fail("somebody else changes it all the time; try again", status=status)
+                fail("another client keeps changing the object; try again", status=status)
             case Retryable() | RateLimited():
                 fail(
-                    f"the API server {kube.server} does not answer: {cause_of(error)}. Whether anything was changed is "
-                    f"not known, and doing it again does no harm. See {chosen.named}, and that the API server runs",
+                    f"the API server {kube.server} does not answer: {cause_of(error)}. Whether anything changed is "
+                    f"unknown, and a repetition is safe. Check {chosen.named}, and that the API server runs",
                     status=AWAY,
                 )
             case _:
-                fail(f"the cluster refuses it{said}", status=status)
+                fail(f"the cluster refuses the request{said}", status=status)
     finally:
         kube.close()
 

@@ -57,7 +57,7 @@ def parse_target(url: str) -> Target:
     """Return where a URL leads. ValueError when it is not http or https with a host."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"{url!r} is no address like https://github.com/")
+        raise ValueError(f"{url!r} is not a URL like https://github.com/")
     return Target(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https", parts.path or "/")
 
 
@@ -138,10 +138,14 @@ def _ask(link: socket.socket, target: Target) -> None:
     while b"\r\n\r\n" not in read:
         piece = link.recv(4096)
         if not piece:
-            raise ConnectionError("it ended without an answer" if not read else "it ended in the middle of an answer")
+            raise ConnectionError(
+                "the connection ended without an answer"
+                if not read
+                else "the connection ended in the middle of an answer"
+            )
         read += piece
         if len(read) > _MOST:
-            raise ConnectionError("an answer without end")
+            raise ConnectionError("the answer is too long")
     if b"\r\nconnection: close" in read.lower():
         link.close()
 

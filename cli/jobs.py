@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def jobs(
-    state: Annotated[JobState | None, typer.Option(help="only jobs in this state")] = None,
-    hold: Annotated[HoldReason | None, typer.Option(help="only jobs held for this reason")] = None,
-    held: Annotated[bool, typer.Option("--held", help="only held jobs")] = False,
+    state: Annotated[JobState | None, typer.Option(help="show only jobs in this state")] = None,
+    hold: Annotated[HoldReason | None, typer.Option(help="show only jobs with this hold reason")] = None,
+    held: Annotated[bool, typer.Option("--held", help="show only held jobs")] = False,
     account: Annotated[str | None, typer.Option(help="login or id")] = None,
     pool: Annotated[str | None, typer.Option(help="name or id")] = None,
     repository: Annotated[str | None, typer.Option(help="owner/name")] = None,

@@ -33,13 +33,13 @@ def read_files(name: str, path: str, *, namespace: str) -> Manifests:
             mark = getattr(error, "problem_mark", None)
             where = f", line {mark.line + 1}" if mark is not None else ""
             said = getattr(error, "problem", None) or "it cannot be read"
-            raise ConfigurationError(f"{name}: {source} is no YAML{where}: {said}; {_RENDER}") from None
+            raise ConfigurationError(f"{name}: {source} is not valid YAML{where}: {said}; {_RENDER}") from None
     if not found:
-        raise ConfigurationError(f"{name}: {path} has no objects in it; {_RENDER}")
+        raise ConfigurationError(f"{name}: {path} contains no objects; {_RENDER}")
     try:
         return read_manifests(found, namespace=namespace)
     except Malformed as error:
-        raise ConfigurationError(f"{name}: {path}: {error}; mend it, or {_RENDER}") from None
+        raise ConfigurationError(f"{name}: {path}: {error}; correct it, or {_RENDER}") from None
 
 
 def _texts(name: str, path: str) -> Iterator[tuple[str, str]]:
@@ -50,13 +50,13 @@ def _texts(name: str, path: str) -> Iterator[tuple[str, str]]:
     if place.is_dir():
         files = sorted(each for each in place.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
         if not files:
-            raise ConfigurationError(f"{name}: {path} has no file that ends in .yaml, .yml or .json; {_RENDER}")
+            raise ConfigurationError(f"{name}: {path} contains no file that ends in .yaml, .yml or .json; {_RENDER}")
     else:
         files = [place]
     for each in files:
         try:
             yield str(each), each.read_text()
         except FileNotFoundError:
-            raise ConfigurationError(f"{name}: there is no {each}; {_RENDER}") from None
+            raise ConfigurationError(f"{name}: {each} does not exist; {_RENDER}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{name}: {each} cannot be read ({type(error).__name__}); {_RENDER}") from None

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="rows at most")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="maximum number of rows")]
 
 BIGGEST_ID = 2**63 - 1
 NOT_FOUND = 1
@@ -77,7 +77,7 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
         why = why_away(error)
         if why is not None and any(each in why for each in _REFUSALS):
             where = endpoint(url.reveal())
-            raise ConfigurationError(f"OSTLER_DATABASE_URL: Postgres at {where} refuses it: {why}") from None
+            raise ConfigurationError(f"OSTLER_DATABASE_URL: Postgres at {where} refuses the login: {why}") from None
         if why is not None:
             raise StoreUnreachable(no_answer("Postgres", url, why, variable="OSTLER_DATABASE_URL")) from None
         if getattr(error.orig, "pgcode", None) == _UNDEFINED_TABLE:
@@ -87,7 +87,7 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
 
 def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:
     """Return one line about a server that does not answer: which, where, why, and what to check."""
-    return f"{name} at {endpoint(url.reveal())} does not answer: {why}. See {variable}, and that {name} runs there"
+    return f"{name} at {endpoint(url.reveal())} does not answer: {why}. Check {variable}, and that {name} runs there"
 
 
 def fail(message: str, *, status: int = NOT_FOUND) -> NoReturn:

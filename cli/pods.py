@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def pod(
-    pod: Annotated[str, typer.Argument(metavar="NAME|UID", help="of the Pod; of several of one name, the latest")],
+    pod: Annotated[
+        str, typer.Argument(metavar="NAME|UID", help="name or UID of the Pod; the latest Pod of a name is shown")
+    ],
     as_json: Json = False,
 ) -> None:
     """Explain one runner Pod: how it ended, which jobs it had, and why."""

@@ -28,7 +28,7 @@ LOOK_EVERY = 2.0
 OUTAGE = 60.0
 """Seconds without an answer of the API server after which the command no longer waits for a drain."""
 
-Name = Annotated[str, typer.Argument(help="the pool's name, as `ostler pool list` shows it")]
+Name = Annotated[str, typer.Argument(help="name of the pool, as `ostler pool list` shows it")]
 
 
 def pause(name: Name, as_json: Json = False) -> None:
@@ -43,7 +43,7 @@ def resume(name: Name, as_json: Json = False) -> None:
 
 def scale(
     name: Name,
-    replicas: Annotated[int, typer.Argument(min=0, max=MOST_PODS, help="Pods to keep")],
+    replicas: Annotated[int, typer.Argument(min=0, max=MOST_PODS, help="desired number of Pods")],
     as_json: Json = False,
 ) -> None:
     """Set how many Pods a pool keeps; of too many it retires warm ones. Not where the pool is autoscaled."""
@@ -69,16 +69,16 @@ def scale(
         as_json=as_json,
     )
     if after.paused and not as_json:
-        typer.echo(f"{name} is paused: nothing is made or retired before `ostler pool resume {name}`", err=True)
+        typer.echo(f"{name} is paused: no Pod is created or retired until `ostler pool resume {name}`", err=True)
 
 
 def drain(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="confirm that the pool is to go")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="stay until it is gone")] = True,
+    yes: Annotated[bool, typer.Option("--yes", help="confirm the deletion of the pool")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait until the pool is deleted")] = True,
     as_json: Json = False,
 ) -> None:
-    """Delete a pool and no job of it: no new jobs, warm Pods are retired, busy ones finish, then it is gone.
+    """Delete a pool after its jobs: it gets no new jobs, warm Pods are retired, busy Pods finish.
 
     Ctrl-C ends the command, not the drain.
     """
@@ -90,14 +90,14 @@ def drain(
         if not yes:
             typer.echo(
                 f"ostler: this deletes RunnerPool {name} in namespace {pool.namespace}: it gets no new jobs, its warm "
-                "Pods are retired, and it is gone when its last job is over. To do it, say --yes",
+                "Pods are retired, and it is deleted after its last job. Confirm with --yes",
                 err=True,
             )
             raise typer.Exit(2)
         if not pool.has_finalizer:
             fail(
-                f"pool {name} lacks the finalizer ostler.dev/drain, and without it the cluster would end its busy Pods "
-                "with it. A worker on the queue `pools` puts it on within seconds: see that one runs "
+                f"pool {name} lacks the finalizer ostler.dev/drain, so the cluster would delete its busy Pods together "
+                "with it. A worker on the queue `pools` adds it within seconds: check that one runs "
                 "(`ostler doctor`), then try again"
             )
         drain_pool(kube, pool)
@@ -106,14 +106,14 @@ def drain(
     with in_cluster(verb="delete") as cluster:
         before, _ = _changed(cluster, name, change)
         if before.terminating:
-            typer.echo(f"{name} is draining already, since {before.deleted_at:%Y-%m-%d %H:%M:%S} UTC", err=True)
+            typer.echo(f"{name} has been draining since {before.deleted_at:%Y-%m-%d %H:%M:%S} UTC", err=True)
         gone = _watch(cluster, before, quiet=as_json) if wait else _left(cluster, before) is None
     if as_json:
         print_json({"name": name, "namespace": before.namespace, "gone": gone})
     elif gone:
-        typer.echo(f"{name} is gone")
+        typer.echo(f"{name} is deleted")
     else:
-        typer.echo(f"{name} drains; `ostler pool list` shows how far it is")
+        typer.echo(f"{name} is draining; `ostler pool list` shows the progress")
 
 
 def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
@@ -136,7 +136,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
             except Retryable:
                 if time.monotonic() - answered > OUTAGE:
                     raise
-                left = f"{pool.name} drains; the API server does not answer now"
+                left = f"{pool.name} is draining; the API server does not answer"
             if left is None:
                 break
             if left != said and not quiet:
@@ -147,7 +147,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
                 time.sleep(0.1)
             if interrupted:
                 typer.echo(
-                    f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
+                    f"{pool.name} continues to drain without this command; `ostler pool list` shows the progress",
                     err=True,
                 )
                 raise KeyboardInterrupt

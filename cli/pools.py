@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 OUTLIVED = 3
 """Pods that outlive their runners within an hour from which they are told: one may just take a moment to end."""
 
-app = typer.Typer(no_args_is_help=True, help="The pools: what there is of them, and how many Pods they keep.")
+app = typer.Typer(no_args_is_help=True, help="Show, scale, pause and drain pools.")
 
 
 @app.command("list")
 def list_(
-    why: Annotated[bool, typer.Option("--why", help="the autoscaler's last decision on each, in numbers")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="also those whose RunnerPool is gone")] = False,
+    why: Annotated[bool, typer.Option("--why", help="show the last decision of the autoscaler for each pool")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="also show pools whose RunnerPool was deleted")] = False,
     limit: Limit = 50,
     as_json: Json = False,
     wide: Wide = False,

@@ -17,12 +17,15 @@ THREADS = 2
 
 
 def restore(
-    dry: Annotated[bool, typer.Option("--dry-run", help="change nothing; say what would be done")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="show what would be done, without changing anything")] = False,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="also when the epochs do not say that Postgres was put back")
+        bool,
+        typer.Option(
+            "--anyway", help="restore even if the epochs do not show that Postgres was restored from a backup"
+        ),
     ] = False,
     emptied: Annotated[
-        bool, typer.Option("--emptied", help="also when the namespace has lost all its Pods, or the epoch that it had")
+        bool, typer.Option("--emptied", help="restore even if the namespace has lost all its Pods or its epoch")
     ] = False,
 ) -> None:
     """Rebuild the claims of Pods that a restored Postgres knows nothing of, from the cluster and GitHub's runners.
@@ -41,7 +44,7 @@ def restore(
     try:
         report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)
     except NotRestored as error:
-        typer.echo(f"ostler: nothing was let go: {error}. Run it again.", err=True)
+        typer.echo(f"ostler: the restore is not complete, and the rows stay locked: {error}. Run it again.", err=True)
         raise typer.Exit(1) from None
     _print(report, dry=dry)
 
@@ -66,9 +69,9 @@ def _print(report: Report, *, dry: bool) -> None:
     if report.unasked:
         typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are kept.")
     for judgement in report.undecided:
-        typer.echo(f"Not decided: {judgement.pod.name}: {judgement.verdict.why}. It is kept until it ends by itself.")
+        typer.echo(f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. It is kept until it ends on its own.")
     if report.let_go:
-        typer.echo("The rows are let go: claims move and sweeps repair again. `ostler doctor` tells how it stands.")
+        typer.echo("The restore is complete: claims and sweeps continue. `ostler doctor` shows the state.")
 
 
 def _row(judgement: PodJudgement) -> tuple[str, str, str, str | None, int | None]:

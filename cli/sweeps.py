@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 LOOK_EVERY = 0.2
 LONGEST_WHY = 200
 
-app = typer.Typer(no_args_is_help=True, help="The sweeps: what finds and repairs what was lost.")
+app = typer.Typer(no_args_is_help=True, help="Show, pause and run the sweeps, which find and repair lost work.")
 
-Name = Annotated[str, typer.Argument(help="its name, as `ostler sweep list` shows it")]
-Why = Annotated[str, typer.Option("--why", help="the reason, shown to everybody who looks")]
+Name = Annotated[str, typer.Argument(help="name of the sweep, as `ostler sweep list` shows it")]
+Why = Annotated[str, typer.Option("--why", help="reason, shown to all operators")]
 
 
 @app.command("list")
@@ -42,7 +42,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
     now = utcnow()
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
-        typer.echo(f"Nothing is retired or deregistered now: {obstacle}", err=True)
+        typer.echo(f"No Pod is retired and no runner deregistered now: {obstacle}", err=True)
     if form is Form.JSON:
         print_json([asdict(each) for each in found])
         return
@@ -96,8 +96,10 @@ def resume(name: Name, as_json: Json = False) -> None:
 @app.command("run")
 def run(
     name: Name,
-    dry: Annotated[bool, typer.Option("--dry-run", help="change nothing; say what would be repaired")] = False,
-    wait: Annotated[float, typer.Option(min=1, max=600, help="seconds to wait for its end")] = 60,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="show what would be repaired, without changing anything")
+    ] = False,
+    wait: Annotated[float, typer.Option(min=1, max=600, help="seconds to wait for the end of the run")] = 60,
     as_json: Json = False,
 ) -> None:
     """Have a worker run one tick of a sweep now, and say what it repaired. Needs OSTLER_REDIS_URL."""
@@ -108,7 +110,7 @@ def run(
     _send(only, asked=asked, dry=dry)
     found = _wait(asked, seconds=wait)
     if found is None:
-        fail(f"{only} did not end within {wait:g} s; does a worker serve the queue `sweeps`?")
+        fail(f"{only} did not end within {wait:g} s; check that a worker serves the queue `sweeps`")
     page = query(lambda db: list_repairs(db, RepairFilter(run_id=found.id), limit=1000))
     if as_json:
         print_json({"run": object_of(found), "repairs": list(page.rows)})
@@ -116,7 +118,7 @@ def run(
         why = f": {found.why}" if found.why else ""
         typer.echo(
             f"{only}: {found.outcome}{why}. Listed {found.listed}, found {found.found}, "
-            f"{'would repair' if found.dry else 'repaired'} {found.repaired}, left by its budget {found.overflow}, "
+            f"{'would repair' if found.dry else 'repaired'} {found.repaired}, deferred by its budget {found.overflow}, "
             f"moved on {found.moved_on}, skipped {found.skipped}"
         )
         _print_repairs(page.rows)
@@ -125,13 +127,17 @@ def run(
 
 
 def repairs(
-    sweep: Annotated[str | None, typer.Option(help="only of this sweep")] = None,
-    outcome: Annotated[Repaired | None, typer.Option(help="only those with this outcome")] = None,
-    dry: Annotated[bool | None, typer.Option("--dry/--real", help="only those of dry runs, or none of them")] = None,
-    claim: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="only of this claim")] = None,
-    job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="only of this job")] = None,
-    pod_uid: Annotated[str | None, typer.Option(help="only of the Pod with this UID")] = None,
-    run_id: Annotated[int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="only of this run")] = None,
+    sweep: Annotated[str | None, typer.Option(help="show only repairs of this sweep")] = None,
+    outcome: Annotated[Repaired | None, typer.Option(help="show only repairs with this outcome")] = None,
+    dry: Annotated[
+        bool | None, typer.Option("--dry/--real", help="show only repairs of dry runs, or only real ones")
+    ] = None,
+    claim: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="show only repairs of this claim")] = None,
+    job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="show only repairs of this job")] = None,
+    pod_uid: Annotated[str | None, typer.Option(help="show only repairs of the Pod with this UID")] = None,
+    run_id: Annotated[
+        int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="show only repairs of this run")
+    ] = None,
     limit: Limit = 50,
     as_json: Json = False,
     wide: Wide = False,
@@ -239,7 +245,9 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
 
     redis_url = load_stores().redis_url
     if redis_url is None:
-        raise ConfigurationError("OSTLER_REDIS_URL: it is not set; a worker is asked through Redis to run a sweep")
+        raise ConfigurationError(
+            "OSTLER_REDIS_URL: it is not set; set it, because a worker is asked through Redis to run a sweep"
+        )
     waker = Waker(redis_url)
     try:
         waker.send(f"ostler.{name}", queue="sweeps", asked=asked, dry=dry)

@@ -50,9 +50,10 @@ class Form(StrEnum):
     NAME = "name"
 
 
-Wide = Annotated[bool, typer.Option("--wide", help="all columns, however wide the terminal is")]
+Wide = Annotated[bool, typer.Option("--wide", help="show all columns, even beyond the width of the terminal")]
 Output = Annotated[
-    Form | None, typer.Option("--output", "-o", help="`name`: only ids or names, one in a line; `wide`, `json`")
+    Form | None,
+    typer.Option("--output", "-o", help="format: `name` prints only ids or names, one per line; `wide`, `json`"),
 ]
 
 

@@ -19,21 +19,21 @@ LONGEST_DAYS = 3650
 DAYS = 90
 """Days after which a token ends unless its maker says otherwise: one that is forgotten does not stay valid."""
 
-app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of the REST API.")
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="whose it is or what for; shown in the list and in logs")],
+    name: Annotated[str, typer.Argument(help="owner or purpose of the token; shown in lists and logs")],
     scope: Annotated[
-        list[TokenScope] | None, typer.Option(help="`read` (the default) or `write`; may be given twice")
+        list[TokenScope] | None, typer.Option(help="`read` (the default) or `write`; can be given twice")
     ] = None,
     account: Annotated[
         list[str] | None,
-        typer.Option(metavar="LOGIN", help="it reads what is of this account alone; may be given more than once"),
+        typer.Option(metavar="LOGIN", help="limit the token to this account; can be given more than once"),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=LONGEST_DAYS, help="days until it ends")] = DAYS,
-    forever: Annotated[bool, typer.Option("--forever", help="it ends only when it is revoked")] = False,
+    days: Annotated[int, typer.Option(min=1, max=LONGEST_DAYS, help="days until the token expires")] = DAYS,
+    forever: Annotated[bool, typer.Option("--forever", help="the token never expires")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is shown this once: only its digest is kept."""
@@ -55,7 +55,7 @@ def create(
     )
     rows = [row for row in query(api_tokens.list_tokens) if row.revoked_at is None and row.id != token_id]
     if same := ", ".join(str(row.id) for row in rows if row.name == name):
-        typer.echo(f"warning: token {same} has this name too; `ostler token revoke` ends it", err=True)
+        typer.echo(f"warning: token {same} has the same name; `ostler token revoke` revokes it", err=True)
     if as_json:
         print_json(
             {

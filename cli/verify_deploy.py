@@ -48,12 +48,16 @@ def hold_connection(
 
 
 def verify_deploy(
-    seconds: Annotated[float, typer.Option("--for", min=1, max=3600, help="seconds to hold the connection")] = 180,
-    to: Annotated[str, typer.Option(help="an address outside of the cluster")] = "https://github.com/",
-    roll: Annotated[bool, typer.Option("--roll", help="restart web; else deploy yourself meanwhile")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="of the control plane")] = "ostler",
-    runners: Annotated[str, typer.Option("--runners-namespace", help="of the runner Pods")] = "ostler-runners",
-    image: Annotated[str | None, typer.Option(help="an image of Ostler; web's own by default")] = None,
+    seconds: Annotated[float, typer.Option("--for", min=1, max=3600, help="seconds to hold the connection open")] = 180,
+    to: Annotated[str, typer.Option(help="URL of a server outside the cluster")] = "https://github.com/",
+    roll: Annotated[
+        bool, typer.Option("--roll", help="restart web during the test; without it, deploy during the test yourself")
+    ] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="namespace of the control plane")] = "ostler",
+    runners: Annotated[
+        str, typer.Option("--runners-namespace", help="namespace of the runner Pods")
+    ] = "ostler-runners",
+    image: Annotated[str | None, typer.Option(help="image of Ostler for the probe; default: the image of web")] = None,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +79,7 @@ def verify_deploy(
     else:
         typer.echo(
             f"{found['answers']} answers over {seconds:.0f} s, {found['broken']} breaks, "
-            f"{found['closed']} ends by the server, longest wait {found['longest']} s"
+            f"{found['closed']} connections closed by the server, longest wait {found['longest']} s"
         )
         for each in found["breaks"]:
             typer.echo(f"  at {each['at']} s: {each['how']}")

@@ -122,7 +122,7 @@ def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
     for body in _flat(bodies):
         found = _object(body, namespace)
         if found.key in objects:
-            raise Malformed(f"{told(found.key)} is there twice")
+            raise Malformed(f"{told(found.key)} appears twice")
         objects[found.key] = found
     mine = [each for each in objects.values() if not each.hook]
     policies = [each for each in mine if each.key[0] == POLICY_KIND]
@@ -150,7 +150,7 @@ def _shaped(read: Callable[[Object], T], given: Object) -> T:
     except Malformed:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"{told(given.key)} has not the shape of its kind ({type(error).__name__})") from None
+        raise Malformed(f"{told(given.key)} does not match its kind ({type(error).__name__})") from None
 
 
 def _policy(given: Object) -> Policy:
@@ -177,7 +177,7 @@ def addresses_of(manifests: Manifests, pods: Iterable[Workload]) -> Addresses:
 def _flat(bodies: Iterable[Any]) -> Iterable[Mapping[str, Any]]:
     for body in bodies:
         if not isinstance(body, Mapping) or not isinstance(body.get("kind"), str):
-            raise Malformed(f"{str(body)[:60]!r} is no Kubernetes object: it has no kind")
+            raise Malformed(f"{str(body)[:60]!r} is not a Kubernetes object: it has no kind")
         if body["kind"].endswith("List") and isinstance(body.get("items"), list):
             yield from _flat(body["items"])
         else:

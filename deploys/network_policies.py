@@ -137,7 +137,7 @@ def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
 
 def _rule(given: Any, peers_field: str, where: str) -> Rule:
     if not isinstance(given, Mapping):
-        raise Malformed(f"{where} is no object")
+        raise Malformed(f"{where} is not an object")
     unknown = set(given) - {peers_field, "ports"}
     if unknown:
         raise Malformed(f"{where} has the unknown field {min(unknown)!r}")
@@ -151,11 +151,11 @@ def _rule(given: Any, peers_field: str, where: str) -> Rule:
 
 def _peer(given: Any, where: str) -> Peer:
     if not isinstance(given, Mapping) or not given or set(given) - {"podSelector", "namespaceSelector", "ipBlock"}:
-        raise Malformed(f"{where} is to have podSelector, namespaceSelector or ipBlock, and nothing else")
+        raise Malformed(f"{where} must have podSelector, namespaceSelector or ipBlock, and nothing else")
     pods, namespaces, ip_block = (given.get(each) for each in ("podSelector", "namespaceSelector", "ipBlock"))
     if ip_block is not None:
         if pods is not None or namespaces is not None:
-            raise Malformed(f"{where}: ipBlock stands alone")
+            raise Malformed(f"{where}: ipBlock must stand alone")
         return Peer(addresses=_addresses(ip_block, f"{where}.ipBlock"))
     return Peer(
         pods=None if pods is None else parse_selector(pods, where=f"{where}.podSelector"),
@@ -184,7 +184,7 @@ def _block(cidr: str, where: str) -> Addresses:
 
 def _port(given: Any, where: str) -> PortRule:
     if not isinstance(given, Mapping):
-        raise Malformed(f"{where} is no object")
+        raise Malformed(f"{where} is not an object")
     protocol, port, last = given.get("protocol") or "TCP", given.get("port"), given.get("endPort")
     if protocol not in PROTOCOLS:
         raise Malformed(f"{where}.protocol is {protocol!r}, not {', '.join(PROTOCOLS)}")
@@ -194,11 +194,11 @@ def _port(given: Any, where: str) -> PortRule:
         return PortRule(protocol)
     if isinstance(port, str):
         if port.isdecimal():
-            raise Malformed(f"{where}.port is the text {port!r}; a number has no quotes")
+            raise Malformed(f"{where}.port is the string {port!r}; write a number without quotes")
         return PortRule(protocol, name=port)
     high = port if last is None else last
     if not (isinstance(port, int) and isinstance(high, int) and 1 <= port <= high <= LAST_PORT):
-        raise Malformed(f"{where}: there are no ports from {port!r} to {high!r}")
+        raise Malformed(f"{where}: there is no port range from {port!r} to {high!r}")
     return PortRule(protocol, numbers=(port, high))
 
 
@@ -206,5 +206,5 @@ def _list(given: Any, where: str) -> list[Any]:
     if given is None:
         return []
     if not isinstance(given, list):
-        raise Malformed(f"{where} is no list")
+        raise Malformed(f"{where} is not a list")
     return given

@@ -44,10 +44,10 @@ class Selector:
 def parse_selector(given: Any, *, where: str) -> Selector:
     """Return a selector from its JSON. Malformed, which names the place as `where`, when the API would refuse it."""
     if not isinstance(given, Mapping):
-        raise Malformed(f"{where} is no object")
+        raise Malformed(f"{where} is not an object")
     labels, expressions = given.get("matchLabels") or {}, given.get("matchExpressions") or []
     if not isinstance(labels, Mapping) or not isinstance(expressions, list):
-        raise Malformed(f"{where}: matchLabels is to be an object and matchExpressions a list")
+        raise Malformed(f"{where}: matchLabels must be an object and matchExpressions a list")
     unknown = set(given) - {"matchLabels", "matchExpressions"}
     if unknown:
         raise Malformed(f"{where} has the unknown field {min(unknown)!r}")
@@ -65,7 +65,7 @@ def _requirement(given: Any, where: str) -> Requirement:
         raise Malformed(f"{where}.operator is {given.get('operator')!r}, not {', '.join(Operator)}") from None
     values = given.get("values") or []
     if not isinstance(values, list):
-        raise Malformed(f"{where}.values is no list")
+        raise Malformed(f"{where}.values is not a list")
     if bool(values) != (operator in {Operator.IN, Operator.NOT_IN}):
         raise Malformed(f"{where}: {operator} needs {'no values' if values else 'values'}")
     return Requirement(given["key"], operator, frozenset(_text(value, where) for value in values))
@@ -73,7 +73,7 @@ def _requirement(given: Any, where: str) -> Requirement:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise Malformed(f"{where}: the value {value!r} is no text; put it in quotes")
+        raise Malformed(f"{where}: the value {value!r} is not a string; put it in quotes")
     return value
 
 

@@ -195,7 +195,7 @@ class KubeClient:
         try:
             token = _authorization(api)
         except (config.ConfigException, OSError) as error:
-            raise Retryable(f"the token of Kubernetes cannot be read: {type(error).__name__}") from error
+            raise Retryable(f"the ServiceAccount token cannot be read: {type(error).__name__}") from error
         self._token = (api, now, token)  # one assignment, so that threads see all of it or none
         return api, token
 
@@ -311,7 +311,7 @@ def _in_cluster() -> Configuration:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError) as error:
         raise ConfigurationError(
-            "OSTLER_KUBECONFIG: no kubeconfig is set, and this is no Pod with the token of a ServiceAccount; "
+            "OSTLER_KUBECONFIG: no kubeconfig is set, and this process has no ServiceAccount token of a Pod; "
             "set it to the path of a kubeconfig"
         ) from error
     return configuration
@@ -321,7 +321,7 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
     """Return what a kubeconfig says. The package raises whatever its first wrong use of the content raises."""
     files = [each for each in kubeconfig.split(os.pathsep) if each]
     if not any(Path(each).expanduser().exists() for each in files):
-        raise ConfigurationError(f"{named}: there is no file {' or '.join(files)}; name a kubeconfig that exists")
+        raise ConfigurationError(f"{named}: {' or '.join(files)} does not exist; name an existing kubeconfig")
     configuration = _bare()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
@@ -334,8 +334,8 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
         usable = host.scheme in {"http", "https"} and bool(host.hostname) and host.port != 0
     except Exception as error:
         raise ConfigurationError(
-            f"{named}: {kubeconfig} is no usable kubeconfig: {_why_unusable(error)}; "
-            "`kubectl config view` shows what kubectl makes of it"
+            f"{named}: {kubeconfig} is not a usable kubeconfig: {_why_unusable(error)}; "
+            "`kubectl config view` shows how kubectl reads it"
         ) from error
     if not usable:
         raise ConfigurationError(
@@ -410,7 +410,7 @@ def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
         try:
             return decode(answer.data)
         except ValueError as error:
-            raise TruncatedAnswer(f"status {answer.status} with a body that is not what was asked for") from error
+            raise TruncatedAnswer(f"status {answer.status} with an unexpected body") from error
     reason, message = _status_object(answer.data)
     raise Answer(
         status=answer.status,
@@ -423,7 +423,7 @@ def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
 def _object(data: bytes) -> Json:
     content = orjson.loads(data)
     if not isinstance(content, dict):
-        raise TruncatedAnswer("a body that is no JSON object")
+        raise TruncatedAnswer("the body is not a JSON object")
     return content
 
 

@@ -47,7 +47,7 @@ def add_finalizer(
         except Conflict:
             continue
         return True
-    raise Retryable(f"{path} changed {_ROUNDS} times before our finalizer was on it")
+    raise Retryable(f"{path} changed {_ROUNDS} times before the finalizer could be added")
 
 
 def remove_finalizer(
@@ -81,7 +81,7 @@ def remove_finalizer(
                 raise
             continue
         return True
-    raise Retryable(f"{path} changed {_ROUNDS} times before our finalizer was off it")
+    raise Retryable(f"{path} changed {_ROUNDS} times before the finalizer could be removed")
 
 
 def _metadata(client: KubeClient, path: str, uid: str, policy: RetryPolicy | None) -> Json | None:

@@ -54,7 +54,7 @@ def write_epoch(
         return True
     before = seen.epoch
     if before is not None and before.database == epoch.database and before.number >= epoch.number:
-        raise Invalid(f"the cluster's epoch never goes back from {before.number} to {epoch.number}")
+        raise Invalid(f"the cluster's epoch must not decrease from {before.number} to {epoch.number}")
     body = {"metadata": {"resourceVersion": seen.version}, "data": data}
     try:
         client.request("PATCH", _path(namespace, NAME), body=body, content_type=MERGE_PATCH, policy=policy)

@@ -135,7 +135,7 @@ class TokenVerifier:
         published = self._published
         found = published.keys.get(key_id)
         if found is None:
-            raise KeyUnknown("the token's key is not known")
+            raise KeyUnknown("the key of the token is unknown")
         identity = _identity(self._claims(token, found.jwk, published.issuer))
         self._known[digest] = identity, found
         while len(self._known) > self._remembered:
@@ -149,16 +149,16 @@ class TokenVerifier:
         """
         now = self._client.timing.clock()
         if not self._may_fetch(now):
-            raise Unjudged("the cluster's keys were asked for a moment ago")
+            raise Unjudged("the cluster's keys were requested a moment ago")
         self._not_before = now + min(RETRY_EVERY, self._refetch_every)
         try:
             discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)
             published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
         except UpstreamError as error:
-            raise Unjudged(f"the cluster's keys cannot be had: {type(error).__name__}") from error
+            raise Unjudged(f"the cluster's keys cannot be fetched: {type(error).__name__}") from error
         issuer, keys = discovery.get("issuer"), _usable(published)
         if not isinstance(issuer, str) or not issuer or not keys:
-            raise Unjudged("the cluster publishes no issuer, or no key of a kind that is trusted")
+            raise Unjudged("the cluster publishes no issuer, or no key of a trusted type")
         self._published = _Published(issuer, keys)
         self._fetched_at = now
         self._not_before = now + self._refetch_every
@@ -227,11 +227,11 @@ def _digest(token: str) -> bytes:
 def _key_id(token: str) -> str:
     # PyJWT takes padding too, and then one token could be remembered under several digests.
     if _FORM.fullmatch(token) is None:
-        raise TokenRejected("the token is no JWT")
+        raise TokenRejected("the token is not a JWT")
     try:
         key_id = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, ValueError, RecursionError):
-        raise TokenRejected("the token is no JWT") from None
+        raise TokenRejected("the token is not a JWT") from None
     if not isinstance(key_id, str):
         raise TokenRejected("the token names no key")
     return key_id

@@ -153,7 +153,7 @@ def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: Retr
     while True:
         page = client.request("GET", object_path("pods", namespace=namespace), query=query, policy=policy)
         if "items" not in page:  # null is how an empty list may be written; a missing key is no list at all
-            raise Retryable(f"the list of Pods in {namespace} came without its items")
+            raise Retryable(f"the list of Pods in {namespace} has no items")
         yield page
         following = (page.get("metadata") or {}).get("continue")
         if not following:

@@ -83,8 +83,8 @@ def _create(
             continue
         if _ours(found, body):
             return _record(found, before=True)
-        raise Conflict(f"{kind} {namespace}/{name} exists and is not ours") from lost
-    raise Retryable(f"{kind} {namespace}/{name} came and went {_ROUNDS} times") from lost
+        raise Conflict(f"{kind} {namespace}/{name} exists and is not managed by Ostler") from lost
+    raise Retryable(f"{kind} {namespace}/{name} was created and deleted {_ROUNDS} times meanwhile") from lost
 
 
 def _read(client: KubeClient, path: str, policy: RetryPolicy | None) -> Json | None:

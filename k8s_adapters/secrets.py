@@ -42,6 +42,6 @@ def put_secret(
         return
     taken = sorted(present & values.keys())
     if taken and not replace:
-        raise Conflict(f"Secret {namespace}/{name} has {', '.join(taken)} already")
+        raise Conflict(f"Secret {namespace}/{name} already has {', '.join(taken)}")
     path = object_path("secrets", namespace=namespace, name=name)
     client.request("PATCH", path, body={"data": data}, content_type=MERGE_PATCH)

@@ -80,7 +80,7 @@ class Watch(Generic[T]):
             self._answer = client.open(path, query=query, read_timeout=seconds + GRACE)
         except Retryable as error:
             if error.status == _GONE:
-                raise WatchExpired("the watch's version is too old", status=_GONE) from error
+                raise WatchExpired("the resource version of the watch is too old", status=_GONE) from error
             if _is_timeout(error):
                 raise WatchSilent("the watch was not answered") from error
             raise
@@ -115,8 +115,8 @@ class Watch(Generic[T]):
                 if self._stopped:
                     return
                 if _is_timeout(error):
-                    raise WatchSilent("the watch went silent") from error
-                raise WatchBroken(f"the watch broke off: {type(error).__name__}") from error
+                    raise WatchSilent("the watch sent no bytes for too long") from error
+                raise WatchBroken(f"the connection of the watch broke: {type(error).__name__}") from error
             if piece is None or self._stopped:
                 break
             *lines, rest = (rest + piece).split(b"\n")
@@ -159,7 +159,7 @@ def _event(line: bytes, read: Callable[[Json], T]) -> Event[T]:
             raise WatchExpired(f"the watch ended with an error: {code} {found.get('reason')}", status=code)
         version = str(found["metadata"]["resourceVersion"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WatchBroken(f"an event that makes no sense: {type(error).__name__}") from error
+        raise WatchBroken(f"the watch sent an invalid event: {type(error).__name__}") from error
     return Event(kind, version, None if kind == "BOOKMARK" else _item(found, read))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from models.browse import api_tokens
 from models.claims import runner_failures
-from models.db import epochs, stalls
+from models.db import epochs
 from models.db.base import Base
-from models.pools import offers, pod_lists, pools, runner_versions
+from models.pools import pod_lists, pools, runner_versions
 from models.routing import accounts, run_origins, runner_groups
 from models.sweeps import catch_up, redelivery, repairs, runner_lists, sweep_runs
-from models.tables import claims, deliveries, executions, jobs, runner_pods
+from models.tables import claims, deliveries, executions, jobs, offers, runner_pods, stalls
 from models.upstream import backoffs, gates
 
 metadata = Base.metadata

@@ -106,7 +106,7 @@ def _proxy(variable: str, value: str) -> Proxy:
     if parts.scheme not in _PORTS or not parts.hostname or port is None:
         # The value may hold a password.
         raise ConfigurationError(
-            f"{variable}: found a value that does not fit (hidden); must be http://host:port or https://host:port; "
+            f"{variable}: found an invalid value (hidden); must be http://host:port or https://host:port; "
             "write @ : / # and % in a password as %40 %3A %2F %23 and %25"
         )
     login = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -123,9 +123,9 @@ def check_bundle(path: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
     except ssl.SSLError:
-        raise ValueError("must be a file with certificates in PEM, and nothing in it can be read as one") from None
+        raise ValueError("must be a file with certificates in PEM, but it contains none") from None
     except OSError as error:
-        raise ValueError(f"must be a file that can be read ({os.strerror(error.errno or 0).lower()})") from None
+        raise ValueError(f"must be a readable file ({os.strerror(error.errno or 0).lower()})") from None
 
 
 def trust(environment: Mapping[str, str]) -> ssl.SSLContext:

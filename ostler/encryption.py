@@ -22,8 +22,8 @@ class Cipher:
             self._fernet = MultiFernet([Fernet(key.reveal()) for key in keys])
         except ValueError:
             raise ConfigurationError(
-                "OSTLER_ENCRYPTION_KEYS: found a value that is no Fernet key (hidden); "
-                "make one with `ostler generate-key`"
+                "OSTLER_ENCRYPTION_KEYS: found a value that is not a Fernet key (hidden); "
+                "create one with `ostler generate-key`"
             ) from None
 
     def encrypt(self, secret: Secret) -> bytes:
@@ -35,4 +35,4 @@ class Cipher:
         try:
             return Secret(self._fernet.decrypt(bytes(token)).decode())
         except InvalidToken:
-            raise Undecryptable("a stored JIT config fits none of OSTLER_ENCRYPTION_KEYS") from None
+            raise Undecryptable("a stored JIT config cannot be decrypted with any of OSTLER_ENCRYPTION_KEYS") from None

@@ -33,23 +33,23 @@ _TIMEOUTS = {"Timeout", "TimeoutError", "ConnectTimeoutError", "ReadTimeoutError
 _REDIS = {
     "AuthenticationError": "it refuses the user name or the password",
     "AuthenticationRequiredError": "it asks for a password",
-    "NoPermissionError": "this user may not do that",
+    "NoPermissionError": "this user lacks the permission",
     "BusyLoadingError": "it is still loading its data",
-    "ReadOnlyError": "it is a replica, which takes no writes",
+    "ReadOnlyError": "it is a read-only replica",
     "OutOfMemoryError": "its memory is full",
-    "ResponseError": "it refuses the command, as without the replicas that it must have: see its log",
+    "ResponseError": "it refuses the command, for example because replicas are missing: check its log",
 }
 _POSTGRES = {
     "55P03": "another session has its rows locked",
-    "40P01": "two sessions waited for each other's rows",
+    "40P01": "two sessions waited for each other's rows (deadlock)",
     "40001": "another session changed its rows at the same time",
-    "57014": "Postgres stopped a statement that took too long",
-    "25006": "Postgres only reads: it is a standby",
+    "57014": "Postgres cancelled a statement that took too long",
+    "25006": "Postgres is a read-only standby",
     "08": "the connection to Postgres was lost",
     "23": "Postgres refuses the row: it breaks a constraint",
-    "42": "Postgres does not know what is asked for: its schema is of another version",
-    "53": "Postgres has no more connections, memory or disk",
-    "57": "Postgres shuts down or starts",
+    "42": "a table or column does not exist: the schema is of another version",
+    "53": "Postgres has run out of connections, memory or disk",
+    "57": "Postgres is shutting down or starting",
 }
 """SQLSTATE or its class, after "Appendix A. PostgreSQL Error Codes"."""
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
@@ -72,7 +72,7 @@ def endpoint(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
     except ValueError:
-        return "an address that cannot be read"
+        return "an invalid address"
     host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
     host = f"[{host}]" if ":" in host else host
     return host if port is None else f"{host}:{port}"
@@ -130,7 +130,7 @@ def _words(link: BaseException) -> str | None:
 def _of_postgres(code: str | None) -> str:
     if code is None:
         return "Postgres does not answer"
-    return _POSTGRES.get(code) or _POSTGRES.get(code[:2]) or f"Postgres refuses it (SQLSTATE {code})"
+    return _POSTGRES.get(code) or _POSTGRES.get(code[:2]) or f"Postgres refuses the statement (SQLSTATE {code})"
 
 
 def _of_the_network(link: OSError) -> str | None:

@@ -135,10 +135,12 @@ def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
         password = environment.get(name, "")
         if len(password) < LEAST:
             told = f"it has {len(password)} characters" if password else "it is not set"
-            raise ConfigurationError(f"{name}: {told}; give {LEAST} or more: openssl rand -hex 24 makes one")
+            raise ConfigurationError(f"{name}: {told}; must have {LEAST} or more: `openssl rand -hex 24` creates one")
         found[user] = Secret(password)
     if len({password.reveal() for password in found.values()}) < len(found):
-        raise ConfigurationError("OSTLER_REDIS_PASSWORD…: two users have the same password; give each its own")
+        raise ConfigurationError(
+            "OSTLER_REDIS_PASSWORD…: two users have the same password; set a different one for each"
+        )
     return found
 
 

@@ -36,4 +36,4 @@ class Secret:
         return hash((Secret, self._value))
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a Secret is never serialised")
+        raise TypeError("a Secret must not be serialised")

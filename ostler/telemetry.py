@@ -36,46 +36,51 @@ _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400)
 _STALL_BUCKETS = (1, 2.5, 5, 10, 20, 30, 60, 90, 150, 200, 300, 480, 900, 1800, 3600)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a series each, which nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per metric that nobody uses
 _registry = CollectorRegistry()
 ProcessCollector(registry=_registry)
 
 BUILD = Gauge(
     "ostler_build_info",
-    "1, with the version of Ostler and of Python",
+    "Always 1; the labels carry the versions of Ostler and Python",
     ("version", "python"),
     registry=_registry,
     multiprocess_mode="max",
 )
 BUILD.labels(version("ostler"), platform.python_version()).set(1)
 
-WEBHOOKS = Counter("ostler_webhooks_total", "Webhooks answered", ("event", "outcome"), registry=_registry)
+WEBHOOKS = Counter(
+    "ostler_webhooks_total", "Webhooks answered, by event and outcome", ("event", "outcome"), registry=_registry
+)
 WEBHOOK_SECONDS = Histogram(
-    "ostler_webhook_seconds", "From a webhook's first byte read to its answer", buckets=_FAST, registry=_registry
+    "ostler_webhook_seconds",
+    "Seconds from the first byte of a webhook to its answer",
+    buckets=_FAST,
+    registry=_registry,
 )
 REMAPS = Counter(
     "ostler_remaps_total", "Jobs that ran on another runner than the one minted for them", registry=_registry
 )
 RUNNER_UPDATES = Counter(
     "ostler_runner_updates_total",
-    "Looks of `unused_runners` at a runner that was online and may be updating itself",
+    "Checks of `unused_runners` that found a runner online which might be updating itself",
     registry=_registry,
 )
 RUNNER_START_SECONDS = Histogram(
     "ostler_runner_start_seconds",
-    "From the delivery of a JIT to the execution on its runner, self-updates included",
+    "Seconds from the delivery of a JIT to the execution on its runner, self-updates included",
     buckets=_STALL_BUCKETS,
     registry=_registry,
 )
 JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds",
-    "From GitHub's time of a job to the delivery of its first JIT",
+    "Seconds from the creation of a job at GitHub to the delivery of its first JIT",
     buckets=_WAITS,
     registry=_registry,
 )
 MESSAGES_MALFORMED = Counter(
     "ostler_messages_malformed_total",
-    "Entries of queues that were dropped because they are no messages",
+    "Queue entries dropped because they are not valid messages",
     registry=_registry,
 )
 TRANSITIONS = Counter(
@@ -85,35 +90,37 @@ TRANSITIONS = Counter(
     registry=_registry,
 )
 TRANSACTION_RETRIES = Counter(
-    "ostler_transaction_retries_total", "Transactions that were run again", ("why",), registry=_registry
+    "ostler_transaction_retries_total", "Transactions that were retried, by cause", ("why",), registry=_registry
 )
-STAMPS_MISSED = Counter("ostler_stamps_missed_total", "Stamps that were given up", registry=_registry)
-TASKS = Counter("ostler_task_runs_total", "Executions of tasks", ("task", "outcome"), registry=_registry)
+STAMPS_MISSED = Counter(
+    "ostler_stamps_missed_total", "Stamps that were not applied in time and were abandoned", registry=_registry
+)
+TASKS = Counter("ostler_task_runs_total", "Executions of tasks, by outcome", ("task", "outcome"), registry=_registry)
 TASK_SECONDS = Histogram(
-    "ostler_task_seconds", "Duration of an execution of a task", ("task",), buckets=_SLOW, registry=_registry
+    "ostler_task_seconds", "Duration of a task execution in seconds", ("task",), buckets=_SLOW, registry=_registry
 )
 SWEEP_SUCCESS = Gauge(
     "ostler_sweep_last_success_timestamp_seconds",
-    "When a sweep last succeeded here, Unix time; 0: never",
+    "Unix time of the last success of a sweep in this process; 0 if there was none",
     ("sweep",),
     registry=_registry,
     multiprocess_mode="max",
 )
 REPAIRS = Counter(
     "ostler_repairs_total",
-    "Repairs of sweeps, counted at each outcome that they come to",
+    "Repairs of sweeps, counted once for each outcome that they reach",
     ("sweep", "outcome"),
     registry=_registry,
 )
 REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total",
-    "Repairs that a budget or a closed gate left to a later tick",
+    "Repairs deferred to a later tick by a budget or a closed gate",
     ("sweep",),
     registry=_registry,
 )
 KUBERNETES_EVENTS = Counter(
     "ostler_kubernetes_events_total",
-    "Kubernetes Events about pools and Pods, by what became of them",
+    "Kubernetes Events about pools and Pods, by outcome",
     ("outcome",),
     registry=_registry,
 )
@@ -121,103 +128,115 @@ for _became in ("written", "dropped", "failed"):
     KUBERNETES_EVENTS.labels(_became)
 PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods created", registry=_registry)
 PODS_RETIRED = Counter(
-    "ostler_pods_retired_total", "Retire claims that reconcilers made, by reason", ("why",), registry=_registry
+    "ostler_pods_retired_total", "Retire claims created by reconcilers, by reason", ("why",), registry=_registry
 )
 PODS_LOST = Counter(
     "ostler_pods_lost_total",
-    "Pods that ended while a job claim had them, by what took them",
+    "Pods that ended during a job claim, by cause",
     ("how",),
     registry=_registry,
 )
 FAILED_STARTS = Counter(
     "ostler_failed_starts_total",
-    "Pods that did not come to poll, or were refused, by what was in the way",
+    "Pods that never polled or were refused by the API server, by cause",
     ("cause",),
     registry=_registry,
 )
 STALL_SECONDS = Histogram(
     "ostler_stall_seconds",
-    "From the moment that something was stalled until it was served",
+    "Seconds from the start of a stall until its end",
     ("cause", "found_by"),
     buckets=_STALL_BUCKETS,
     registry=_registry,
 )
 UNUSED_RUNNER_CHECKS = Counter(
     "ostler_unused_runner_checks_total",
-    "Looks of `unused_runners` at a delivered claim that executes nothing, by verdict",
+    "Checks of `unused_runners` of a delivered claim without an execution, by verdict",
     ("verdict",),
     registry=_registry,
 )
 CATCH_UP_INCOMPLETE = Counter(
     "ostler_catch_up_incomplete_total",
-    "Looks of `catch_up` at a repository that were left to a later tick",
+    "Checks of a repository by `catch_up` that were deferred to a later tick, by cause",
     ("why",),
     registry=_registry,
 )
 GITHUB_REQUESTS = Counter(
     "ostler_github_requests_total",
-    "Requests to GitHub by class of endpoint and status; `none`: no answer came",
+    "Requests to GitHub, by endpoint class and status; `none` means no answer",
     ("endpoint", "status"),
     registry=_registry,
 )
 GITHUB_SECONDS = Histogram(
-    "ostler_github_request_seconds", "Duration of a request to GitHub", ("endpoint",), buckets=_SLOW, registry=_registry
+    "ostler_github_request_seconds",
+    "Duration of a request to GitHub in seconds",
+    ("endpoint",),
+    buckets=_SLOW,
+    registry=_registry,
 )
 UPSTREAM_CALLS = Counter(
     "ostler_upstream_calls_total",
-    "Attempts of calls to GitHub and Kubernetes that say something of their health",
+    "Calls to GitHub and Kubernetes that count for the health of the upstream, by outcome",
     ("upstream", "outcome"),
     registry=_registry,
 )
 GATE_CHANGES = Counter(
     "ostler_gate_changes_total",
-    "Gates of upstreams closed and opened by this process",
+    "Gates closed and opened by this process",
     ("upstream", "to"),
     registry=_registry,
 )
 SCALINGS = Counter(
     "ostler_scalings_total",
-    "Decisions of the autoscaler for a pool, by what became of its replicas",
+    "Decisions of the autoscaler, by verdict",
     ("verdict",),
     registry=_registry,
 )
 API_REQUESTS = Counter(
-    "ostler_api_requests_total", "Requests to the REST API", ("method", "status"), registry=_registry
+    "ostler_api_requests_total",
+    "Requests to the REST API, by method and status",
+    ("method", "status"),
+    registry=_registry,
 )
 API_UNAUTHORIZED = Counter(
-    "ostler_api_unauthorized_total", "Requests to the REST API refused for their token", ("why",), registry=_registry
+    "ostler_api_unauthorized_total",
+    "Requests to the REST API refused because of their token, by cause",
+    ("why",),
+    registry=_registry,
 )
 
 CLOCK_SKEW = Gauge(
     "ostler_clock_skew_seconds",
-    "Distance of this machine's clock from that of Postgres, which it is corrected by",
+    "Measured offset of the clock of Postgres from this machine's clock in seconds, which is corrected",
     registry=_registry,
     multiprocess_mode="livemax",
 )
 WATCH_LEADER = Gauge(
     "ostler_watch_leader",
-    "1 when this process holds the Lease of the watch",
+    "1 while this process holds the Lease of the watch",
     registry=_registry,
     multiprocess_mode="max",
 )
 WATCH_CONNECTED = Gauge(
     "ostler_watch_connected",
-    "1 while this process has a watch of the Pods",
+    "1 while this process is connected to a watch of Pods",
     registry=_registry,
     multiprocess_mode="max",
 )
-WATCH_EVENTS = Counter("ostler_watch_events_total", "Events of the watch, by type", ("type",), registry=_registry)
+WATCH_EVENTS = Counter(
+    "ostler_watch_events_total", "Events received by the watch, by type", ("type",), registry=_registry
+)
 WATCH_LAST_EVENT = Gauge(
     "ostler_watch_last_event_timestamp_seconds",
-    "When the watch last brought an event or a bookmark, Unix time",
+    "Unix time of the last event or bookmark of the watch",
     registry=_registry,
     multiprocess_mode="max",
 )
 WATCH_RESTARTS = Counter(
-    "ostler_watch_restarts_total", "Watches that were begun again, by why", ("why",), registry=_registry
+    "ostler_watch_restarts_total", "Watches that were restarted, by cause", ("why",), registry=_registry
 )
-WATCH_LISTS = Counter("ostler_watch_lists_total", "Lists from which a watch began", registry=_registry)
-WATCH_HINTS = Counter("ostler_watch_hints_total", "What the watch had to tell, by kind", ("hint",), registry=_registry)
+WATCH_LISTS = Counter("ostler_watch_lists_total", "Lists requested before a watch starts", registry=_registry)
+WATCH_HINTS = Counter("ostler_watch_hints_total", "Hints sent by the watch, by kind", ("hint",), registry=_registry)
 
 TASK_OUTCOMES = ("succeeded", "retried", "failed")
 WEBHOOK_OUTCOMES = {
@@ -330,4 +349,4 @@ def serve(port: int) -> None:
     try:
         start_http_server(port, registry=registry())
     except OSError as error:
-        raise ConfigurationError(f"OSTLER_METRICS_PORT: found {port}; it cannot be listened on: {error}") from None
+        raise ConfigurationError(f"OSTLER_METRICS_PORT: found {port}; the port cannot be opened: {error}") from None

@@ -1,4 +1,4 @@
-"""What an API token may do."""
+"""Scopes of an API token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TokenScope(StrEnum):
-    """`read` answers GET, `write` takes changes. Neither includes the other."""
+    """Permission of a token: `read` allows GET, `write` allows changes. Neither includes the other."""
 
     READ = "read"
     WRITE = "write"

@@ -1,7 +1,7 @@
-"""Why a job stands where it stands, in words that a person can act on.
+"""Explanations of a job's state for a person.
 
-One answer for the API, the command and the dashboard: what the job waits for, a sentence that says so, and
-where something can be done about it the cure.
+The API, the command and the dashboard share one answer: what the job waits for, a sentence about it, and the cure if an
+operator can do something.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels, describe_rule, refusing_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
-"""Conclusions of jobs that came to their end: how their Pod went explains nothing."""
+"""Conclusions of jobs that ran to their end: the end of their Pod explains nothing."""
 
 
 class WaitsFor(StrEnum):
-    """What has to happen next for a job to go on."""
+    """Event that has to happen before a job continues."""
 
     NOTHING = "nothing"
     ENVIRONMENT = "environment"
@@ -49,7 +49,7 @@ class WaitsFor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """The pool that a job is routed to. `warm`: Pods that poll and are free; `taken`: those with a live job claim."""
+    """The pool of a job. `warm`: Pods that poll and are free; `taken`: Pods with a live job claim."""
 
     id: int
     name: str
@@ -61,28 +61,28 @@ class PoolFacts:
     taken: int
     warm: int
     rerouting: bool = False
-    """What it serves has changed, and its queued jobs are about to be matched again."""
+    """Its routing fields have changed, and its queued jobs are about to be matched again."""
     autoscaled: bool = False
     max_replicas: int = 0
-    """Replicas that the autoscaler may set at most; by hand it means nothing."""
+    """Maximum of replicas that the autoscaler may set; without autoscaling it is not used."""
     paused: bool = False
     problem: str | None = None
-    """What is wrong with its RunnerPool, so that no Pod is made of it."""
+    """Error in its RunnerPool, so that no Pod is created."""
     trouble: Trouble | None = None
     trouble_detail: str = ""
     without_surge: bool = False
-    """It rolls, and no node takes one more Pod, so that old Pods go before new ones are made."""
+    """It rolls out, and no node has room for one more Pod, so old Pods are retired before new ones are created."""
     create_after: datetime | None = None
-    """When the next Pod is made at the earliest, after starts that failed."""
+    """Earliest time of the next Pod, after failed starts."""
     brake: Brake | None = None
-    """Its runners never execute, so that one job at a time is tried."""
+    """Its runners never execute, so one job at a time is tried."""
     cluster_gate: str | None = None
-    """Why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
+    """Reason why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The live claim of a job. `last_error`: what its step waits for to be tried again."""
+    """The live claim of a job. `last_error`: the error after which its step is retried."""
 
     id: int
     state: ClaimState
@@ -102,7 +102,7 @@ class LostPod:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What is known of a job. `ahead`: jobs of its account in its pool that come first; `near`: of `closest_pool`."""
+    """Known facts about a job. `ahead`: earlier jobs of its account in its pool; `near`: result of `closest_pool`."""
 
     id: int
     state: JobState
@@ -122,12 +122,12 @@ class JobFacts:
     near: str | None
     lost: LostPod | None = None
     database_older: bool = False
-    """Postgres was put back to an earlier state, and nothing is matched until it is restored."""
+    """Postgres was restored to an earlier state, and nothing is matched until `ostler restore` has run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a job waits for, a sentence, and the cure where there is one."""
+    """What a job waits for, a sentence about it, and the cure if there is one."""
 
     waits_for: WaitsFor
     summary: str
@@ -135,7 +135,7 @@ class Explanation:
 
 
 def explain(job: JobFacts) -> Explanation:
-    """Return why a job stands where it stands, and that it lost its Pod if it did so and was not done."""
+    """Return why a job is in its state, and how it lost its Pod if that ended before the job."""
     found = _explain(job)
     if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
         return found
@@ -145,53 +145,53 @@ def explain(job: JobFacts) -> Explanation:
 
 def _explain(job: JobFacts) -> Explanation:
     if job.state is JobState.COMPLETED:
-        return Explanation(WaitsFor.NOTHING, f"GitHub says that it is over: {job.conclusion or 'no conclusion'}.")
+        return Explanation(WaitsFor.NOTHING, f"It is completed at GitHub: {job.conclusion or 'no conclusion'}.")
     if job.state is JobState.WAITING:
         return Explanation(
             WaitsFor.ENVIRONMENT,
-            "GitHub holds it for an environment; it is not queued yet and uses nothing.",
+            "GitHub holds it for an environment; it is not queued yet and uses no budget.",
             "Approve the deployment on GitHub, or check the environment's protection rules.",
         )
     if job.database_older and job.state is not JobState.RUNNING:
         return Explanation(
             WaitsFor.RESTORE,
-            "Postgres was put back to an earlier state than the cluster's: what it says of this job may be old, "
-            "and nothing is matched.",
+            "Postgres was restored to an earlier state than the cluster, so this job's row might be outdated, "
+            "and no job is matched.",
             "Run `ostler restore` (docs/operations/recovery.md).",
         )
     if job.hold_reason is not None:
         return _held(job, job.hold_reason)
     if job.state is JobState.RUNNING:
-        return Explanation(WaitsFor.END, f"It runs on {job.runner or 'a runner that is not known'}.")
+        return Explanation(WaitsFor.END, f"It runs on {job.runner or 'an unknown runner'}.")
     if job.state is JobState.CLAIMED:
         return _claimed(job)
     return _queued(job)
 
 
 def _held(job: JobFacts, reason: HoldReason) -> Explanation:
-    detail = job.hold_detail or "no detail was noted"
-    until = "a moment that is not known" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
+    detail = job.hold_detail or "no detail was recorded"
+    until = "an unknown time" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
     labels = ", ".join(job.labels) or "none"
     match reason:
         case HoldReason.NO_POOL:
             return Explanation(
                 WaitsFor.POOL,
                 f"No pool serves it: its labels are {labels}. {job.near or 'There is no pool at all.'}",
-                "Add a RunnerPool whose runnerLabels hold all of these labels, or correct `runs-on` in the workflow. "
-                "It goes on by itself within a minute.",
+                "Add a RunnerPool whose runnerLabels contain all these labels, or correct `runs-on` of the workflow. "
+                "The job continues automatically within a minute.",
             )
         case HoldReason.UNKNOWN_ACCOUNT:
             return Explanation(
                 WaitsFor.ACCESS,
-                f"Account {job.account} ({job.account_id}) is not known here, and nobody has let it in.",
-                f"To serve it: {cure_of(account_id=job.account_id, login=job.account)}. Its held jobs go on then.",
+                f"Account {job.account} ({job.account_id}) is unknown, and no operator has allowed it.",
+                f"To serve it: {cure_of(account_id=job.account_id, login=job.account)}. Its held jobs then continue.",
             )
         case HoldReason.NOT_ALLOWED:
             return Explanation(
                 WaitsFor.POOL,
-                f"Pools have its labels ({labels}), and none may serve it: {detail}.",
-                "Loosen that rule in the spec of the RunnerPool, or add a pool that may serve it; it goes on by itself "
-                "within a minute. Let jobs of forks only into pools whose nodes and network you would lend to "
+                f"Pools have its labels ({labels}), but none is allowed to serve it: {detail}.",
+                "Loosen that rule in the spec of the RunnerPool, or add a pool that allows it. The job continues "
+                "within a minute. Allow jobs of forks only in pools whose nodes and network you would lend to "
                 "strangers (docs/security.md).",
             )
         case HoldReason.ORIGIN_UNKNOWN:
@@ -203,16 +203,16 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.RUNNER_GROUP:
             return Explanation(
                 WaitsFor.POOL,
-                f"Its runner would never be given it: {detail}. That is checked again at {until}.",
-                "In the organisation: Settings, Actions, Runner groups: make the group, or let it admit this "
-                "repository (and public ones). Or correct runnerGroup of the RunnerPool; then it goes on within a "
+                f"GitHub would not assign it to the pool's runner: {detail}. This is checked again at {until}.",
+                "In the organisation: Settings, Actions, Runner groups: create the group, or allow this "
+                "repository (and public ones). Or correct runnerGroup of the RunnerPool; it then continues within a "
                 "minute.",
             )
         case HoldReason.TWO_POOLS:
             return Explanation(
                 WaitsFor.ROUTING,
-                f"Several pools serve it equally well ({detail}), and Ostler does not guess.",
-                "Give one of them a higher routingPriority, or labels that tell them apart.",
+                f"Several pools serve it equally well ({detail}), and Ostler does not choose between them.",
+                "Give one of them a higher routingPriority, or give them different labels.",
             )
         case HoldReason.BUDGET_ZERO:
             return Explanation(
@@ -224,26 +224,26 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.BACKOFF:
             return Explanation(
                 WaitsFor.TIME,
-                f"GitHub refused or asked to wait ({detail}); nothing is tried before {until}.",
+                f"GitHub refused or asked to wait ({detail}); the next try is not before {until}.",
                 cure_of_refusal(detail),
             )
         case HoldReason.SET_ASIDE if ENDED_BEFORE_IT in detail:
             return Explanation(
                 WaitsFor.TIME,
-                f"It was set aside: {detail}. It is tried again at {until}, or once the pool has another template.",
+                f"It was set aside: {detail}. It is tried again at {until}, or when the template of the pool changes.",
                 _RUNNERS_CURE,
             )
         case HoldReason.SET_ASIDE:
             return Explanation(
                 WaitsFor.TIME,
                 f"It was set aside: {detail}. It is tried again at {until}.",
-                "Look at the pool's runnerGroup and runnerLabels: GitHub refused a runner made with them. Where no "
+                "Check the pool's runnerGroup and runnerLabels: GitHub refused a runner with these values. If no "
                 "installation is known, install the App for the account.",
             )
         case HoldReason.ASK_GITHUB:
             return Explanation(
                 WaitsFor.GITHUB,
-                f"What became of it is not known ({detail}); GitHub is asked.",
+                f"Its result is unknown ({detail}), and Ostler asks GitHub.",
                 "Nothing, unless GitHub cannot be reached or the App was removed from the account.",
             )
 
@@ -252,23 +252,23 @@ def _claimed(job: JobFacts) -> Explanation:
     claim = job.claim
     if claim is None:
         return Explanation(
-            WaitsFor.GITHUB, "It is claimed, but no claim of it lives; the next check of the sweeps repairs that."
+            WaitsFor.GITHUB, "It is claimed, but has no live claim; the next run of the sweeps repairs that."
         )
     on = f"claim {claim.id} on Pod {claim.pod}"
     match claim.state:
         case ClaimState.CLAIMED if claim.stamp is Stamp.NONE:
             found = WaitsFor.STAMP, f"It has {on}, which is about to be stamped."
         case ClaimState.CLAIMED:
-            found = WaitsFor.MINT, f"It has {on}; GitHub is asked for a runner config."
+            found = WaitsFor.MINT, f"It has {on}; GitHub is being asked for a runner config."
         case ClaimState.MINTED:
             found = WaitsFor.DELIVERY, f"It has {on} and a runner config that the Pod has not fetched yet."
         case ClaimState.DELIVERED:
-            found = WaitsFor.START, f"It has {on}; GitHub has not said yet that {claim.runner} executes it."
+            found = WaitsFor.START, f"It has {on}; GitHub has not reported yet that {claim.runner} executes it."
         case ClaimState.RELEASING:
-            failed = "" if claim.last_error is None else f" The last try ended so: {claim.last_error}."
+            failed = "" if claim.last_error is None else f" The last try failed: {claim.last_error}."
             found = WaitsFor.RELEASE, f"It had {on}, which is being released; then it is queued again.{failed}"
         case _:
-            found = WaitsFor.END, f"It has {on}, whose runner executes."
+            found = WaitsFor.END, f"It has {on}, and its runner executes."
     return Explanation(*found)
 
 
@@ -280,7 +280,7 @@ def _queued(job: JobFacts) -> Explanation:
     if pool.rerouting:
         return Explanation(
             WaitsFor.POOL,
-            f"Its pool {pool.name} has changed, and its jobs are being matched again; so is this one soon.",
+            f"Its pool {pool.name} has changed, and its jobs are being matched again, this one soon.",
         )
     place = _place(job.ahead)
     brake = pool.brake
@@ -290,7 +290,7 @@ def _queued(job: JobFacts) -> Explanation:
             WaitsFor.POOL,
             f"{place} The runners of {whose} do not start: {brake.describe()}. "
             f"One job at a time is tried, the next one at {brake.probe_at:%Y-%m-%d %H:%M:%S} UTC "
-            "or when that of the last try has ended.",
+            "or when the last try has ended.",
             _TOO_OLD_CURE if brake.too_old else _RUNNERS_CURE,
         )
     short = _short_of_budget(job, pool)
@@ -305,12 +305,13 @@ def _queued(job: JobFacts) -> Explanation:
         return Explanation(WaitsFor.POD, f"{place} No Pod of pool {pool.name} is warm: {why}.", cure)
     return Explanation(
         WaitsFor.MATCH,
-        f"{place} Pool {pool.name} has {pool.warm} warm Pods, which go to the accounts that use least of their share.",
+        f"{place} Pool {pool.name} has {pool.warm} warm Pods. They go first to the accounts that use the smallest part "
+        "of their share.",
     )
 
 
 def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
-    """Return what helps; waiting only where the budget admits a job of this size at all."""
+    """Return the cure; it advises waiting only if the budget admits a job of this size at all."""
     budget, wanted = job.budget, []
     if budget.count < 1:
         wanted.append("--count 1")
@@ -320,7 +321,7 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
         wanted.append(f"--memory {_gib(pool.memory_mib)}")
     if not wanted:
         return (
-            "Wait for one of its Pods to end: a Pod counts until then, also after its job. Or raise the budget: "
+            "Wait for one of its Pods to end: a Pod counts until then, even after its job. Or raise the budget: "
             f"`ostler account set {job.account_id}` with --count, --vcpu or --memory."
         )
     return (
@@ -330,11 +331,11 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
 
 
 def _no_pod(pool: PoolFacts) -> tuple[str, str]:
-    """Return why no Pod is warm, and what helps: the first obstacle that a person can remove."""
+    """Return why no Pod is warm, and the cure: the first obstacle that a person can remove."""
     if pool.problem is not None:
-        return f"its RunnerPool cannot be used ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
+        return f"its RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
     if pool.paused:
-        return "the pool is paused, and makes no Pods", f"Resume it: `ostler pool resume {pool.name}`."
+        return "the pool is paused and creates no Pods", f"Resume it: `ostler pool resume {pool.name}`."
     most = pool.max_replicas if pool.autoscaled else pool.replicas
     if most <= 0:
         field = "spec.autoscaling.maxReplicas" if pool.autoscaled else "replicas"
@@ -343,11 +344,11 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
         why, cure = _TROUBLES[pool.trouble]
         detail = f" ({pool.trouble_detail})" if pool.trouble_detail else ""
         after = pool.create_after
-        later = "" if after is None else f"; the next one is not made before {after:%Y-%m-%d %H:%M:%S} UTC"
+        later = "" if after is None else f"; the next Pod is not created before {after:%Y-%m-%d %H:%M:%S} UTC"
         return f"{why}{detail}{later}", cure
     counts = f"{pool.taken} of {pool.replicas} have a job"
     if pool.taken < pool.replicas:
-        why = ", without a Pod in advance as no node takes one more" if pool.without_surge else ""
+        why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}", (
             f"Wait for one to start. If none does within a few minutes: kubectl describe rpool {pool.name}."
         )
@@ -358,45 +359,43 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
             f"See `ostler gates`: {pool.cluster_gate}."
         )
     return f"{counts}, and the autoscaler may set up to {most}", (
-        "Wait: it adds Pods within seconds. If it does not, `ostler pool list --why` says why."
+        "Wait: it adds Pods within seconds. If it does not, `ostler pool list --why` shows the reason."
     )
 
 
 def _raise(pool: PoolFacts, least: int) -> str:
-    """Return how a pool is made larger: of an autoscaled one the replicas are the autoscaler's."""
+    """Return how to enlarge a pool; the autoscaler owns the replicas of an autoscaled one."""
     if pool.autoscaled:
         return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
     return f"Set the replicas: `ostler pool scale {pool.name} {least}`, or more."
 
 
-_TOO_OLD_CURE = (
-    "Use an image with a newer runner in the RunnerPool. The pool goes on at once when its template has changed."
-)
+_TOO_OLD_CURE = "Use an image with a newer runner in the RunnerPool. The pool resumes as soon as its template changes."
 _RUNNERS_CURE = (
-    "See the log of container `runner` of one of its Pods: a broken image, a file system that only reads, a missing "
-    "proxy or CA, or no way to GitHub. The pool goes on with its first execution, or when its template changes."
+    "See the log of container `runner` of one of its Pods: a broken image, a read-only file system, a missing "
+    "proxy or CA, or no route to GitHub. The pool resumes with its first execution, or when its template changes."
 )
 
 _TROUBLES = {
     Trouble.IMAGE: (
-        "the nodes do not get its image",
-        "Correct `image` of the RunnerPool, or the registry's credentials. A new Pod is made at once after a change.",
+        "the nodes cannot pull its image",
+        "Correct `image` of the RunnerPool, or the registry's credentials. A new Pod is created right after a change.",
     ),
     Trouble.CONTAINER: (
-        "the containers of its Pods cannot be made or run",
-        "See that each Secret, ConfigMap and volume that its Pod template names exists in its namespace.",
+        "the containers of its Pods cannot be created or started",
+        "Check that each Secret, ConfigMap and volume that its Pod template names exists in its namespace.",
     ),
     Trouble.UNSCHEDULABLE: (
-        "no node takes its Pods",
+        "no node accepts its Pods",
         "Add nodes, or lower the resources of the pool, or correct its node selector and tolerations.",
     ),
     Trouble.POLLER: (
         "its Pods end before their first poll",
-        "See the log of container `poller` of one of them: it says why web did not take the poll.",
+        "See the log of container `poller` of one of them: it shows why web refused the poll.",
     ),
     Trouble.UNRESPONSIVE: (
-        "its Pods run, and web does not hear them",
-        "See that OSTLER_DISPATCH_URL reaches web from the Pods: DNS, network policies, and the log of `poller`.",
+        "its Pods run, but web receives no poll from them",
+        "Check that the Pods reach web at OSTLER_DISPATCH_URL: DNS, network policies, and the log of `poller`.",
     ),
     Trouble.REFUSED: (
         "the API server refuses its Pods",
@@ -404,14 +403,14 @@ _TROUBLES = {
     ),
     Trouble.QUOTA: (
         "a ResourceQuota of its namespace is used up",
-        "Raise the quota, or make pools of this namespace smaller. The next Pod is made when there is room.",
+        "Raise the quota, or make pools of this namespace smaller. The next Pod is created when there is room.",
     ),
 }
 
 
 def _place(ahead: int | None) -> str:
     if not ahead:
-        return "It is the next of its account in its pool."
+        return "It is the next job of its account in its pool."
     return f"{ahead} {'job' if ahead == 1 else 'jobs'} of its account in its pool come first."
 
 
@@ -447,7 +446,7 @@ def _gib(mib: int) -> str:
 def closest_pool(
     pools: Sequence[tuple[str, PoolLabels]], *, labels: Iterable[str], account_id: int, repository: str
 ) -> str | None:
-    """Return a sentence about the pool, of these (name, labels) pairs, that comes closest to serving a job."""
+    """Return a sentence about the pool that comes closest to serving a job, from these (name, labels) pairs."""
     wanted = frozenset(label.lower() for label in labels)
     if not pools:
         return None

@@ -84,7 +84,7 @@ class Server(uvicorn.Server):
     def _listen_by_tls(self, secured: socket.socket) -> None:
         loop, certificate = asyncio.get_running_loop(), self.certificate
         if certificate is None:
-            raise RuntimeError("there is no certificate")
+            raise RuntimeError("no certificate is loaded")
 
         def served() -> asyncio.Protocol:
             protocol: Any = self.config.http_protocol_class

@@ -18,19 +18,19 @@ from ostler.errors import ConfigurationError
 
 FAMILIES = ("postgres", "settings", "redis", "cluster", "github", "fleet")
 
-Only = Annotated[str | None, typer.Option(help=f"families of checks, comma-separated: {', '.join(FAMILIES)}")]
-Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for what is not ok without having failed")]
+Only = Annotated[str | None, typer.Option(help=f"families of checks to run, comma-separated: {', '.join(FAMILIES)}")]
+Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 for warnings too, not only for failures")]
 
 
 def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
-    """Look at what has to be right, and say cause and cure of what is not. Best with the settings of a worker."""
+    """Check the installation, and print cause and cure of each problem. Run it with the settings of a worker."""
     from cli.doctor.checks import CHECKS
     from cli.doctor.context import Context
     from cli.doctor.runner import is_bad, run
 
     wanted = FAMILIES if only is None else tuple(part.strip() for part in only.split(",") if part.strip())
     if strange := [family for family in wanted if family not in FAMILIES]:
-        raise ConfigurationError(f"--only: found {strange[0]!r}; there are {', '.join(FAMILIES)}")
+        raise ConfigurationError(f"--only: found {strange[0]!r}; must be of {', '.join(FAMILIES)}")
     findings = run([check for check in CHECKS if check.family in wanted], Context())
     if as_json:
         print_json([asdict(each) for each in findings])

@@ -25,7 +25,7 @@ WARNS = timedelta(days=30)
 CONNECT_WITHIN = 5.0
 """Seconds for the connection, and for the handshake."""
 
-_CURE = "run `helm upgrade` with your values, or renew it where you made it: docs/operations/certificates.md"
+_CURE = "run `helm upgrade` with your values, or renew it where you created it: docs/operations/certificates.md"
 
 
 def certificate(context: Context) -> Verdict:
@@ -33,12 +33,12 @@ def certificate(context: Context) -> Verdict:
     url = urlsplit(context.settings.dispatch_url)
     host = url.hostname or ""
     if url.scheme != "https":
-        return ok("runner Pods poll without TLS: there is no certificate to end")
+        return ok("runner Pods poll without TLS: there is no certificate that could expire")
     try:
         found = read_certificate(host, url.port or 443)
     except ssl.SSLError as error:
         return failed(
-            f"{host} ends the TLS handshake: {error.reason}", "see the log of web for tls.certificate_not_read"
+            f"{host} rejects the TLS handshake: {error.reason}", "check the log of web for tls.certificate_not_read"
         )
     except OSError as error:
         told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"
@@ -69,10 +69,10 @@ def judge(found: x509.Certificate, *, host: str, now: datetime) -> Verdict:
     ends_at = found.not_valid_after_utc
     left, day = ends_at - now, f"{ends_at:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta(0):
-        return failed(f"the certificate of {host} ended at {day}: runner Pods do not poll", _CURE)
+        return failed(f"the certificate of {host} expired at {day}: runner Pods cannot poll", _CURE)
     if not _is_for(found, host):
-        return failed(f"the certificate is not for {host}, so runner Pods do not poll", _CURE)
-    told = f"the certificate of {host} ends in {left.days} days, at {day}"
+        return failed(f"the certificate does not cover {host}, so runner Pods cannot poll", _CURE)
+    told = f"the certificate of {host} expires in {left.days} days, at {day}"
     if left <= FAILS:
         return failed(told, _CURE)
     return warning(told, _CURE) if left <= WARNS else ok(told)

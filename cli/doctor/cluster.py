@@ -25,18 +25,20 @@ def kubernetes(context: Context) -> Verdict:
         version = context.kube.request("GET", "/version")
         name = who_am_i(context.kube)
     except ConfigurationError as error:
-        return failed(str(error), "run it where a worker runs, or name a kubeconfig in OSTLER_KUBECONFIG")
+        return failed(str(error), "run it where a worker runs, or set OSTLER_KUBECONFIG to a kubeconfig")
     except Retryable as error:
-        cure = f"see {choose().named}, and that the API server runs there"
+        cure = f"check {choose().named}, and that the API server runs there"
         return failed(f"the API server {context.kube.server} does not answer: {cause_of(error)}", cure)
     except Forbidden as error:
-        return failed(f"the API server does not know us: {error}", f"see the credentials that {choose().named} names")
+        return failed(f"the API server rejects our credentials: {error}", f"check the credentials of {choose().named}")
     except (Gone, Invalid) as error:
-        return failed(f"{context.kube.server} is no Kubernetes API server: {error}", f"see {choose().named}")
+        return failed(f"{context.kube.server} is not a Kubernetes API server: {error}", f"check {choose().named}")
     told = f"{version.get('gitVersion', 'Kubernetes')} answers {name}"
     minor = "".join(each for each in str(version.get("minor", "")) if each.isdecimal())
     if minor and int(minor) < OLDEST:
-        return failed(told, f"upgrade to 1.{OLDEST}: before it nothing keeps the garbage collector from busy Pods")
+        return failed(
+            told, f"upgrade to 1.{OLDEST}: older versions cannot protect busy Pods from the garbage collector"
+        )
     return ok(told)
 
 
@@ -45,7 +47,7 @@ def rights(context: Context) -> Verdict:
     kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)
     if context.lab_cluster:
-        return ok(f"{name} may do everything: the lab's API server refuses nobody")
+        return ok(f"{name} is allowed everything: the lab's API server has no access control")
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
         return ok(f"{name} needs none")
@@ -55,10 +57,12 @@ def rights(context: Context) -> Verdict:
     }
     if any(lacking.values()):
         told = "; ".join(f"{process}: {', '.join(each)}" for process, each in lacking.items() if each)
-        return failed(f"{name} may not, in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)")
+        return failed(
+            f"{name} is not allowed in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)"
+        )
     if not mine:
-        return ok(f"{name} may do what {', '.join(RIGHTS)} do; run it as each of them to ask for its own rights")
-    return ok(f"{name} may do what {', '.join(mine)} does")
+        return ok(f"{name} has the rights of {', '.join(RIGHTS)}; run it as each of them to check its own rights")
+    return ok(f"{name} has the rights of {', '.join(mine)}")
 
 
 def definition(context: Context) -> Verdict:
@@ -76,8 +80,10 @@ def definition(context: Context) -> Verdict:
         except Gone:
             return failed(f"the cluster has no {CRD_NAME}", cure)
         except Forbidden:
-            return unknown("this identity may not read it", "run it as an administrator, or as a worker")
-        return unknown(f"{CRD_NAME} is served; this identity may not read its schema", "run it as an administrator")
+            return unknown("this identity is not allowed to read it", "run it as an administrator, or as a worker")
+        return unknown(
+            f"{CRD_NAME} is served, but this identity is not allowed to read its schema", "run it as an administrator"
+        )
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:
         return failed(f"{CRD_NAME} is of another version: {missing[0]} differs (and {len(missing) - 1} more)", cure)
@@ -115,7 +121,7 @@ def admission(context: Context) -> Verdict:
     lab = context.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
     answer = refuses_the_collector(context.kube, context.place.namespace)
     if answer.refused:
-        return ok("the garbage collector is refused a runner Pod that is not over")
+        return ok("the garbage collector cannot delete a runner Pod that is not over")
     if lab:
         return ok("the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's")
     if answer.refused is False:
@@ -128,7 +134,7 @@ def pod_creation(context: Context) -> Verdict:
     lab = context.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
     answer = refuses_other_pods(context.kube, context.place.namespace)
     if answer.refused:
-        return ok("workers are refused every Pod that is no runner's")
+        return ok("workers can create no Pods but runner Pods")
     if lab:
         return ok("the lab's API server has no admission policies; a cluster gets the chart's")
     if answer.refused is False:
@@ -141,7 +147,7 @@ def pools(context: Context) -> Verdict:
     found = list_pools(context.kube, namespace=context.place.namespace)
     bad = [f"{pool.name}: {pool.problem}" for pool in found if pool.problem is not None]
     if bad:
-        return failed("; ".join(bad), "correct the RunnerPool; the others are not touched by it")
+        return failed("; ".join(bad), "correct the RunnerPool; other pools are not affected")
     if not found:
-        return warning(f"there is no RunnerPool in {context.place.namespace}", "make one: docs/first-run.md, step 4")
+        return warning(f"there is no RunnerPool in {context.place.namespace}", "create one: docs/first-run.md, step 4")
     return ok(f"{len(found)} {'pool' if len(found) == 1 else 'pools'}: {', '.join(pool.name for pool in found)}")

@@ -35,11 +35,11 @@ def beats(context: Context) -> Verdict:
     except (StoreUnreachable, ConfigurationError):
         return failed(
             f"{cause}; Redis was not asked or did not answer",
-            "see that Redis, `ostler beat` and a worker on the queue `sweeps` run",
+            "check that Redis, `ostler beat` and a worker on the queue `sweeps` run",
         )
     if not held:
-        return failed(f"{cause}; no beat holds the lock in Redis", "start `ostler beat`, twice")
-    return failed(f"{cause}, though a beat holds its lock", "see that a worker runs on the queue `sweeps`")
+        return failed(f"{cause}; no beat holds the lock in Redis", "start two processes of `ostler beat`")
+    return failed(f"{cause}, though a beat holds its lock", "check that a worker runs on the queue `sweeps`")
 
 
 def web(context: Context) -> Verdict:
@@ -52,7 +52,7 @@ def web(context: Context) -> Verdict:
         cause = f"the last beat of a web process was {age(found.web_beats[0], now=found.now)} ago"
     else:
         cause = "no web process has beaten for an hour"
-    return failed(cause, "start `ostler web`; one that runs says in GET /readyz what keeps it from beating")
+    return failed(cause, "start `ostler web`; if one runs, GET /readyz shows why it does not beat")
 
 
 def messages(context: Context) -> Verdict:
@@ -61,9 +61,9 @@ def messages(context: Context) -> Verdict:
     waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
     late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]
     if late:
-        cure = "see that workers run on these queues; where they are busy: more replicas, or more cores for them"
-        return failed(f"messages wait for long, {', '.join(late)}", cure)
-    return ok(f"the oldest has waited for {max(waits.values(), default=0):.0f} s")
+        cure = "check that workers run on these queues; if they are busy, add replicas or cores"
+        return failed(f"messages wait too long, {', '.join(late)}", cure)
+    return ok(f"the oldest has waited {max(waits.values(), default=0):.0f} s")
 
 
 def sweeps(context: Context) -> Verdict:
@@ -77,7 +77,7 @@ def sweeps(context: Context) -> Verdict:
     every = periods(context.settings.timings)
     began = min((each.began_at for each in found.sweeps if each.began_at is not None), default=None)
     if began is None:
-        return unknown("no sweep has run yet", "see the line of `beat`")
+        return unknown("no sweep has run yet", "check the result of `beat`")
     since = began if found.lost is None else max(began, found.lost.until)
     late = [
         each.name
@@ -92,10 +92,10 @@ def sweeps(context: Context) -> Verdict:
     ]
     paused = [each.name for each in found.sweeps if each.paused_at is not None]
     if late:
-        cure = "`ostler sweep list` says how each last ended; a log line of a worker, `sweep.failed`, says why"
-        return failed(f"they missed three periods: {', '.join(late)}", cure)
+        cure = "`ostler sweep list` shows how each last ended; the log line `sweep.failed` of a worker shows why"
+        return failed(f"sweeps missed three periods: {', '.join(late)}", cure)
     if paused:
-        return warning(f"they are paused: {', '.join(paused)}", "`ostler sweep resume NAME` when that is over")
+        return warning(f"sweeps are paused: {', '.join(paused)}", "`ostler sweep resume NAME` ends a pause")
     return ok(f"{len(found.sweeps)} sweeps are on time")
 
 
@@ -103,8 +103,8 @@ def webhooks(context: Context) -> Verdict:
     """Webhooks are taken."""
     found = context.rows
     if found.last_delivery is None:
-        return warning("no webhook was ever taken", "`ostler setup ping` says what is in the way")
-    told = f"the last webhook was taken {age(found.last_delivery, now=found.now)} ago"
+        return warning("no webhook was ever accepted", "`ostler setup ping` shows the cause")
+    told = f"the last webhook was accepted {age(found.last_delivery, now=found.now)} ago"
     if found.now - found.last_delivery > QUIET_FOR:
-        return warning(told, "if jobs ran since then: `ostler setup ping` says what is in the way")
+        return warning(told, "if jobs ran since then, `ostler setup ping` shows the cause")
     return ok(told)

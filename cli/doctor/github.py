@@ -32,7 +32,7 @@ def way(context: Context) -> Verdict:
     except Retryable as error:
         if error.status is None:
             cure = "docs/operations/corporate-networks.md: HTTPS_PROXY, NO_PROXY and OSTLER_CA_BUNDLE of this process"
-            return failed(f"no answer came where {told}: {error}", cure)
+            return failed(f"no answer ({told}): {error}", cure)
     except UpstreamError:  # an answer; the next line says of what
         pass
     return ok(told)
@@ -43,12 +43,14 @@ def app(context: Context) -> Verdict:
     try:
         found = context.github.get_app(deadline_seconds=CALL_WITHIN)
     except ConfigurationError as error:
-        return failed(str(error), "`ostler setup github` makes the App and keeps what is told of it")
+        return failed(str(error), "`ostler setup github` creates the App and stores its id and secrets")
     except Forbidden as error:
-        cure = "see OSTLER_GITHUB_APP_ID and OSTLER_GITHUB_PRIVATE_KEY, and the line of `clock`"
+        cure = "check OSTLER_GITHUB_APP_ID and OSTLER_GITHUB_PRIVATE_KEY, and the result of `clock`"
         return failed(f"GitHub does not accept the App's id and key: {error}", cure)
     except (Retryable, Gone) as error:
-        return failed(f"GitHub does not answer: {error}", "see OSTLER_GITHUB_API_URL and https://www.githubstatus.com")
+        return failed(
+            f"GitHub does not answer: {error}", "check OSTLER_GITHUB_API_URL and https://www.githubstatus.com"
+        )
     return ok(f"{found.name} is known to GitHub")
 
 
@@ -70,7 +72,7 @@ def clock(context: Context) -> Verdict:
     if ahead is None:
         return unknown("GitHub's answer has no date")
     told = f"our clock is {abs(ahead.total_seconds()):.0f} s {'ahead of' if ahead > timedelta() else 'behind'} GitHub's"
-    cure = "keep the clocks of all nodes by NTP; GitHub refuses JWTs that were issued in its future or are over"
+    cure = "synchronise the clocks of all nodes by NTP; GitHub refuses JWTs that are expired or issued in the future"
     if ahead > SKEW or -ahead > BEHIND:
         return failed(told, cure)
     if abs(ahead) > SKEW / 2:
@@ -81,7 +83,7 @@ def clock(context: Context) -> Verdict:
 def permissions(context: Context) -> Verdict:
     """Every installation has granted what the calls need, and nothing else."""
     if not context.installations:
-        return failed("the App is installed nowhere", "install it: on the App's page, Install App")
+        return failed("the App is not installed anywhere", "install it: on the App's page, Install App")
     lacking, needless = [], []
     # An App has one set of permissions, which each owner grants: it needs what all kinds of owners together need.
     kinds = {each.organization for each in context.installations}
@@ -94,10 +96,12 @@ def permissions(context: Context) -> Verdict:
         cure = "grant it on the App's page, Permissions & events, and have the owner accept the change"
         return failed("; ".join(lacking), cure)
     if suspended := [each.login for each in context.installations if each.suspended]:
-        return warning(f"suspended at {', '.join(suspended)}", "the owner can let it in again: Settings, GitHub Apps")
+        return warning(
+            f"suspended at {', '.join(suspended)}", "the owner can end the suspension: Settings, GitHub Apps"
+        )
     if needless:
-        return warning(f"more than is used: {'; '.join(needless)}", "take it away on the App's page")
-    return ok(f"exactly what is used, at {', '.join(each.login for each in context.installations)}")
+        return warning(f"more permissions than needed: {'; '.join(needless)}", "remove them on the App's page")
+    return ok(f"exactly the permissions needed, at {', '.join(each.login for each in context.installations)}")
 
 
 def events(context: Context) -> Verdict:
@@ -117,8 +121,11 @@ def deliveries(context: Context) -> Verdict:
     open_ones = [each for each in latest.values() if not each.accepted]
     newest = listed[0]
     if not newest.accepted:
-        return failed(f"the last webhook failed: {meaning(newest.status_code)}", "then `redelivery` brings them back")
+        return failed(
+            f"the last webhook failed: {meaning(newest.status_code)}",
+            "correct the cause; `redelivery` then requests them again",
+        )
     if open_ones:
-        cure = "`redelivery` asks for them again; see web's log for why they were not taken"
-        return warning(f"{len(open_ones)} of the last {len(latest)} webhooks were not taken", cure)
-    return ok(f"the last {len(latest)} webhooks were taken")
+        cure = "`redelivery` requests them again; the log of web shows why they were not accepted"
+        return warning(f"{len(open_ones)} of the last {len(latest)} webhooks were not accepted", cure)
+    return ok(f"the last {len(latest)} webhooks were accepted")

@@ -32,8 +32,8 @@ def settings(context: Context) -> Verdict:
     except ConfigurationError as error:
         return failed("; ".join(str(error).splitlines()), "set them for every process; see docs/configuration.md")
     if unread := unread_variables():
-        return warning("; ".join(map(str, unread)), "correct the names, or take these variables away")
-    return ok(f"all are there; runner Pods live in {found.namespace}")
+        return warning("; ".join(map(str, unread)), "correct the names, or remove these variables")
+    return ok(f"all are set; runner Pods run in {found.namespace}")
 
 
 def versions(context: Context) -> Verdict:

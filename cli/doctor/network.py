@@ -24,14 +24,14 @@ def job_network(context: Context) -> Verdict:
             parse_policy(each, namespace=namespace) for each in list_policies(context.kube, namespace=namespace)
         )
     except Forbidden:
-        return unknown("this identity may not read NetworkPolicies", "run it as an administrator")
+        return unknown("this identity is not allowed to read NetworkPolicies", "run it as an administrator")
     except Malformed as error:
         return unknown(f"a NetworkPolicy of {namespace} cannot be read: {error}")
     job = Pod("job", namespace, {POOL_LABEL: "any", OWNER_LABEL: "1"}, {})
     found = reach(Network(policies, {}, ()), job, Direction.EGRESS)
     if not found.policies:
         return warning(
-            f"no NetworkPolicy of {namespace} rules what jobs reach: the cluster's own addresses and metadata are open",
+            f"no NetworkPolicy of {namespace} limits jobs: the cluster's own addresses and metadata are open",
             "set networkPolicies.enabled of the chart, or close them with your network plugin's own policies",
         )
     return _judge(found.addresses_beside(Ports()), own_addresses(context.kube))
@@ -50,8 +50,8 @@ def _judge(reachable: Addresses, own: OwnAddresses) -> Verdict:
     if private:
         return warning(
             f"jobs can reach private addresses: {', '.join(private.cidrs()[:SHOWN])}",
-            "see that networkPolicies.runners.allow names only what jobs need",
+            "check that networkPolicies.runners.allow names only what jobs need",
         )
     if own.unread:
-        return unknown(f"this identity may not read {' and '.join(own.unread)}", "run it as an administrator")
-    return ok(f"jobs reach none of the cluster's {len(own.by_address)} addresses")
+        return unknown(f"this identity is not allowed to read {' and '.join(own.unread)}", "run it as an administrator")
+    return ok(f"jobs cannot reach any of the cluster's {len(own.by_address)} addresses")

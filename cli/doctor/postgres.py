@@ -30,9 +30,9 @@ def epoch(context: Context) -> Verdict:
         return failed(f"{why}{found.why}. Nothing is matched, released or retired", CURE)
     if found.doubt is not None:
         cure = (
-            "see that beat and a worker on the queue `sweeps` run, and that they may get, create and patch the "
-            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A copy of Postgres that was taken since then looks current: "
-            "if one was put back, run `ostler restore --anyway`"
+            "check that beat and a worker on the queue `sweeps` run, and are allowed to get, create and patch the "
+            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A backup of Postgres taken since then looks current: "
+            "if one was restored, run `ostler restore --anyway`"
         )
         return failed(f"{found.doubt}. Nothing is released or retired", cure)
     return ok(f"at {found.epoch.number}, as new as the cluster")
@@ -43,18 +43,20 @@ def postgres(context: Context) -> Verdict:
     try:
         found = context.rows.server
     except StoreUnreachable as error:
-        return failed(str(error), "see OSTLER_DATABASE_URL, and that Postgres runs there")
+        return failed(str(error), "check OSTLER_DATABASE_URL, and that Postgres runs there")
     except ConfigurationError as error:
-        return failed(str(error), "set it; docs/configuration.md says how")
+        return failed(str(error), "set it as described in docs/configuration.md")
     if found.standby:
         cure = "name the primary in OSTLER_DATABASE_URL, or end the failover"
-        return failed(f"Postgres {found.version} only reads: it is a standby", cure)
+        return failed(f"Postgres {found.version} is a read-only standby", cure)
     if found.isolation != "read committed":
         cure = "set default_transaction_isolation to 'read committed' for this database or user"
-        return failed(f"transactions are {found.isolation}, which is not what the matcher is made for", cure)
+        return failed(f"the default isolation is {found.isolation}, but the matcher needs read committed", cure)
     major = found.version.partition(".")[0]
     if major.isdecimal() and int(major) < TRIED:
-        return warning(f"Postgres {found.version} answers", f"the tests run on {TRIED}; older ones are not tried")
+        return warning(
+            f"Postgres {found.version} answers", f"upgrade it: the tests run on {TRIED}, older versions are not tested"
+        )
     return ok(f"Postgres {found.version} answers, read committed")
 
 
@@ -62,7 +64,7 @@ def clock_of_postgres(context: Context) -> Verdict:
     """This machine's clock and that of Postgres agree; every process corrects what is left."""
     skew = context.rows.clock_ahead
     told = f"this machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} that of Postgres"
-    cure = "keep the clocks of all nodes and of Postgres by NTP; each process corrects its own by this offset"
+    cure = "synchronise the clocks of all nodes and of Postgres by NTP; each process corrects its clock by this offset"
     if abs(skew) >= SKEW_FAILS:
         return failed(told, cure)
     if abs(skew) >= SKEW_WARNED:
@@ -76,9 +78,12 @@ def connections(context: Context) -> Verdict:
     told = f"{found.connections} of {found.most_connections} connections are open, the budget is {budget}"
     if budget + RESERVE > found.most_connections:
         cure = f"raise max_connections to {budget + RESERVE}, or run fewer replicas or threads"
-        return failed(f"{told}, and {RESERVE} are kept free: a process that starts refuses to", cure)
+        return failed(f"{told}, and {RESERVE} must stay free: further processes refuse to start", cure)
     if found.connections > FULL * found.most_connections:
-        return warning(told, "see who holds them: SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1")
+        return warning(
+            told,
+            "find out which processes hold them: SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1",
+        )
     return ok(told)
 
 

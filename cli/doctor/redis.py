@@ -17,12 +17,12 @@ def redis(context: Context) -> Verdict:
     try:
         found = context.redis_info
     except StoreUnreachable as error:
-        return failed(str(error), "see OSTLER_REDIS_URL, and that Redis runs there")
+        return failed(str(error), "check OSTLER_REDIS_URL, and that Redis runs there")
     except ConfigurationError as error:
-        return failed(str(error), "set it; docs/configuration.md says how")
+        return failed(str(error), "set it as described in docs/configuration.md")
     version = str(found.get("redis_version", "?"))
     if found.get("role") == "slave":
-        return failed(f"Redis {version} is a replica, which takes no writes", "name the primary in OSTLER_REDIS_URL")
+        return failed(f"Redis {version} is a read-only replica", "name the primary in OSTLER_REDIS_URL")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers and numbers < OLDEST:
         return warning(f"Redis {version} answers", f"the tests run on {'.'.join(map(str, OLDEST))}; upgrade it")
@@ -34,10 +34,10 @@ def options(context: Context) -> Verdict:
     found = context.redis_info
     policy = str(found.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
-        cause = f"maxmemory-policy is {policy}: when Redis is full it throws queues, bindings and the schedule away"
-        return failed(cause, "set `maxmemory-policy noeviction`: writes then fail, and are tried again")
+        cause = f"maxmemory-policy is {policy}: a full Redis then evicts queues, bindings and the schedule"
+        return failed(cause, "set `maxmemory-policy noeviction`: writes then fail and are retried")
     most, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
     told = f"noeviction, {used / 2**20:.0f} MiB used" + (f" of {most / 2**20:.0f}" if most else "")
     if most and used > FULL * most:
-        return warning(told, "raise maxmemory, or see what fills it: `ostler flower`, and `redis-cli --bigkeys`")
+        return warning(told, "raise maxmemory, or find out what fills it: `ostler flower`, and `redis-cli --bigkeys`")
     return ok(told)

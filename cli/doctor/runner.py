@@ -26,7 +26,7 @@ def run(checks: Sequence[Check], context: Context) -> list[Finding]:
     findings = []
     for number, (check, thread) in enumerate(zip(checks, threads, strict=True)):
         thread.join(max(0.0, began + check.within - time.monotonic()))
-        verdict = found.get(number) or unknown(f"it did not end within {check.within:.0f} s", "try again")
+        verdict = found.get(number) or unknown(f"the check did not end within {check.within:.0f} s", "try again")
         findings.append(Finding(check.name, check.family, verdict.outcome, verdict.cause, verdict.cure))
     return findings
 
@@ -36,17 +36,15 @@ def _run_check(found: dict[int, Verdict], number: int, check: Check, context: Co
         found[number] = check.run(context)
     except ConfigurationError as error:
         variables = ", ".join(line.partition(":")[0] for line in str(error).splitlines())
-        found[number] = unknown(f"not checked: {variables}", "cure the lines that failed first")
+        found[number] = unknown(f"not checked: {variables}", "correct the failed checks first")
     except StoreUnreachable as error:
-        found[number] = unknown(f"not checked: {error}", "cure the lines that failed first")
+        found[number] = unknown(f"not checked: {error}", "correct the failed checks first")
     except UpstreamError as error:
-        found[number] = unknown(f"not checked: {error}", "see the other lines of this family")
+        found[number] = unknown(f"not checked: {error}", "see the other checks of this family")
     except Exception as error:  # noqa: BLE001  one check that fails stops no other; a text may hold a row (L13)
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}, in {place.name}"
-        found[number] = unknown(
-            f"the check broke: {type(error).__name__} at {where}", "report it: Ostler is to mend it"
-        )
+        found[number] = unknown(f"the check broke: {type(error).__name__} at {where}", "report it as a bug of Ostler")
 
 
 def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:

@@ -31,14 +31,14 @@ def runner_version(context: Context) -> Verdict:
     seen = {name: version for name, version in (context.rows.versions or {}).items() if name in images}
     versions = tagged | seen
     if images and not versions:
-        cure = "tag them by the runner's version, as actions-runner:2.330.0; GitHub refuses one 30 days after the next"
-        said = "no runner of the pools has been listed yet, and their images do not tell"
+        cure = "tag images by runner version, as in actions-runner:2.330.0; GitHub refuses one 30 days after the next"
+        said = "no runner of the pools has been listed yet, and the tags of their images have no version"
         return unknown(f"{said}: {', '.join(sorted(set(images.values())))}", cure)
     if not images:
         return ok("there is no pool")
     ends = _ends(context, sorted(set(versions.values())))
     if isinstance(ends, str) and context.lab_github:
-        return ok("the lab's GitHub takes every version of the runner")
+        return ok("the lab's GitHub accepts every version of the runner")
     if isinstance(ends, str):
         return unknown(ends, RELEASES)
     return _judge(images, versions, ends, now=context.rows.now)
@@ -48,14 +48,14 @@ def _ends(context: Context, versions: list[str]) -> Mapping[str, datetime] | str
     """Return until when GitHub takes each version, or why that is not known."""
     place = next((each for each in context.installations if each.organization and not each.suspended), None)
     if place is None:
-        return "only in the name of an organisation can GitHub be asked about versions of the runner"
+        return "GitHub can be asked about runner versions only for an organisation, and none has the App"
     ends: dict[str, datetime] = {}
     for version in versions:
         found = context.github.runner_ends(
             installation_id=place.id, login=place.login, version=version, deadline_seconds=CALL_WITHIN
         )
         if found is None:
-            return f"GitHub does not say until when it takes runner {version}"
+            return f"GitHub does not say until when it accepts runner {version}"
         ends[version] = found
     return ends
 
@@ -73,4 +73,4 @@ def _judge(
     if soon:
         return warning(f"GitHub will soon refuse a runner: {told}", cure)
     silent = ", ".join(sorted(set(images) - set(versions)))
-    return ok(f"GitHub takes runner {told}" + (f"; not known of {silent}" if silent else ""))
+    return ok(f"GitHub accepts runner {told}" + (f"; unknown for {silent}" if silent else ""))

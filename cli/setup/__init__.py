@@ -23,38 +23,40 @@ if TYPE_CHECKING:
     from github_adapters.client import GitHub
     from github_adapters.manifest import AppMade
 
-app = typer.Typer(no_args_is_help=True, help="The first steps of an installation.")
+app = typer.Typer(no_args_is_help=True, help="Set up a new installation: create the GitHub App and test its webhook.")
 
 DEFAULT_NAME = "ostler"
 WEBHOOKS = "/webhooks/github"
 """The path at which web takes webhooks."""
 
-Within = Annotated[float, typer.Option(help="seconds until a ping must have arrived; 0 does not look")]
+Within = Annotated[float, typer.Option(help="seconds to wait for GitHub's ping; 0 skips the test")]
 
 
 @app.command()
 def github(
-    webhook_url: Annotated[str, typer.Option(help="where GitHub reaches web: https://HOST/webhooks/github")],
-    organization: Annotated[str | None, typer.Option(help="make the App of this organisation, else your own")] = None,
-    name: Annotated[str, typer.Option(help="of the App, which is unique on all of GitHub")] = "",
-    namespace: Annotated[str | None, typer.Option(help="write the Secret into this namespace of the cluster")] = None,
-    secret: Annotated[str, typer.Option(help="its name: the chart's existingSecret")] = DEFAULT_NAME,
+    webhook_url: Annotated[str, typer.Option(help="URL at which GitHub reaches web: https://HOST/webhooks/github")],
+    organization: Annotated[
+        str | None, typer.Option(help="organisation that owns the App; default: your own account")
+    ] = None,
+    name: Annotated[str, typer.Option(help="name of the App, unique on all of GitHub")] = "",
+    namespace: Annotated[
+        str | None, typer.Option(help="namespace of the cluster into which the Secret is written")
+    ] = None,
+    secret: Annotated[str, typer.Option(help="name of the Secret: the chart's existingSecret")] = DEFAULT_NAME,
     kubeconfig: Kubeconfig = None,
     env_file: Annotated[
-        Path | None, typer.Option(help="write them into this file instead, which only you may read")
+        Path | None, typer.Option(help="write the secrets into this file instead, with mode 0600")
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="overwrite an App's secrets that are there already")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="overwrite secrets of an App that already exist")] = False,
     github_url: Annotated[
         str, typer.Option(help="https://SUBDOMAIN.ghe.com, or https://HOST of an Enterprise Server")
     ] = "https://github.com",
     github_api_url: Annotated[
-        str | None, typer.Option(help="its API, if that is neither api.SUBDOMAIN.ghe.com nor HOST/api/v3")
+        str | None, typer.Option(help="URL of the API, if it is neither api.SUBDOMAIN.ghe.com nor HOST/api/v3")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page on this machine; 0 takes a free one")] = 0,
-    browser: Annotated[bool, typer.Option(help="open the page in a browser")] = True,
-    timeout: Annotated[float, typer.Option(min=1, help="seconds until you must have made the App")] = 900.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the local page; 0 chooses a free port")] = 0,
+    browser: Annotated[bool, typer.Option(help="open the local page in a browser")] = True,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds to wait until the App is created")] = 900.0,
     ping_within: Within = 300.0,
 ) -> None:
     """Have GitHub make the App, keep its secrets where Ostler reads them, and see a webhook arrive."""
@@ -87,17 +89,17 @@ def github(
         code = page.wait(timeout)
     if code is None:
         fail(f"GitHub sent nobody back within {timeout:.0f} s; nothing was made here. Begin again.")
-    typer.echo("2. GitHub made the App; its secrets are fetched.")
+    typer.echo("2. GitHub created the App, and its secrets are fetched.")
     try:
         made = flow.exchange(api_url=api_url, code=code)
     except UpstreamError as error:
         fail(f"{error}. If GitHub shows the App, delete it there and begin again: its secrets are told once.")
     keep(store, made, api_url=api_url)
-    typer.echo(f"4. Install it on the repositories that are to use Ostler: {made.html_url}/installations/new")
+    typer.echo(f"4. Install it on the repositories that should use Ostler: {made.html_url}/installations/new")
     if ping_within <= 0:
-        typer.echo("5. When web runs with these secrets: `ostler setup ping`.")
+        typer.echo("5. When web runs with these secrets, run `ostler setup ping`.")
         return
-    typer.echo(f"5. Start web (or restart it) with these secrets; a ping is sent again until it answers, {webhook_url}")
+    typer.echo(f"5. Start web (or restart it) with these secrets; a ping is repeated until it answers at {webhook_url}")
     client = _client(api_url=api_url, app_id=made.client_id, private_key=made.private_key)
     _see_ping(client, within=ping_within)
 
@@ -162,7 +164,7 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
 
 
 @app.command()
-def ping(within: Annotated[float, typer.Option(min=1, help="seconds until a ping must have arrived")] = 60.0) -> None:
+def ping(within: Annotated[float, typer.Option(min=1, help="seconds to wait for GitHub's ping")] = 60.0) -> None:
     """See a webhook of the App arrive. Needs OSTLER_GITHUB_APP_ID, OSTLER_GITHUB_PRIVATE_KEY."""
     from ostler.settings import load_app
 

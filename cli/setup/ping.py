@@ -72,13 +72,13 @@ def _trouble(error: UpstreamError) -> str:
         case Retryable():
             return f"GitHub does not answer: {error}"
         case _:
-            return f"GitHub refuses to send the ping again: {error}"
+            return f"GitHub refuses to redeliver the ping: {error}"
 
 
 def _late(problem: str, *, within: float, away: bool) -> str:
     """Return what is said when time is up; raises it as Retryable where GitHub is `away`."""
-    cure = ". See OSTLER_GITHUB_API_URL, and that this machine reaches GitHub" if away else ""
-    told = f"no webhook arrived within {within:.0f} s: {problem}{cure}. Then `ostler setup ping`."
+    cure = ". Check OSTLER_GITHUB_API_URL, and that this machine reaches GitHub" if away else ""
+    told = f"no webhook arrived within {within:.0f} s: {problem}{cure}. Then run `ostler setup ping`."
     if away:
         raise Retryable(told)
     return told
@@ -98,12 +98,12 @@ def meaning(status: int) -> str:
     """Return what an answer to a webhook says, and what to do."""
     match status:
         case 0:
-            return "GitHub cannot reach the webhook's URL: see its host, its port, its certificate, and that web runs"
+            return "GitHub cannot reach the webhook URL: check its host, port and certificate, and that web runs"
         case 401:
             return "web answers 401: it runs with another webhook secret; restart it with OSTLER_WEBHOOK_SECRETS"
         case 404 | 405:
-            return f"something answers {status}, which is not Ostler's web: the URL ends in /webhooks/github"
+            return f"another server answers {status}, not Ostler's web: the URL must end in /webhooks/github"
         case 502 | 503 | 504:
-            return f"the answer is {status}: web does not run behind the proxy yet, or it is not ready (GET /readyz)"
+            return f"the answer is {status}: web behind the proxy does not run yet, or is not ready (GET /readyz)"
         case _:
-            return f"the answer is {status}: see web's log"
+            return f"the answer is {status}: check the log of web"

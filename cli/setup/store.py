@@ -57,9 +57,9 @@ class EnvFile:
         """See that none of our lines would be overwritten, and that the folder is there."""
         taken = sorted(name for name in KEYS if name in self._lines())
         if taken and not self._replace:
-            raise Conflict(f"{self._path} has {', '.join(taken)} already; --replace overwrites them")
+            raise Conflict(f"{self._path} already has {', '.join(taken)}; use --replace to overwrite")
         if not self._path.absolute().parent.is_dir():
-            raise Conflict(f"there is no folder {self._path.absolute().parent}")
+            raise Conflict(f"the folder {self._path.absolute().parent} does not exist")
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
         """Write beside the lines that are there; the file is replaced as a whole and is never readable by others."""
@@ -104,7 +104,7 @@ class ClusterSecret:
 
         taken = sorted((keys_of(self._kube, namespace=self._namespace, name=self._name) or set()) & set(KEYS))
         if taken and not self._replace:
-            raise Conflict(f"{self.where} has {', '.join(taken)} already; --replace overwrites them")
+            raise Conflict(f"{self.where} already has {', '.join(taken)}; use --replace to overwrite")
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
         """Write beside what the Secret holds already."""
@@ -121,5 +121,5 @@ class ClusterSecret:
 def _one_line(value: Secret) -> str:
     text = value.reveal().strip().replace("\r", "").replace("\n", "\\n")
     if "'" in text:
-        raise ConfigurationError("GitHub sent a secret that does not fit into a file of variables")
+        raise ConfigurationError("GitHub sent a secret that cannot be written to a file of variables")
     return text

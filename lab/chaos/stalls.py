@@ -1,7 +1,7 @@
 """Stalls of a run, grouped by the cause of their length, each judged by the limit for that cause.
 
-`models.db.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
-that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
+`models.tables.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a
+beat that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
 """
 
 from __future__ import annotations

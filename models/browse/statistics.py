@@ -11,11 +11,12 @@ from sqlalchemy import Connection
 
 from models.claims import runner_failures
 from models.claims.matching import DISPATCHABLE, WEB_ALIVE
-from models.db import epochs, stalls
+from models.db import epochs
 from models.db.sql import text
 from models.pools import runner_versions, scaling
 from models.routing import usage
 from models.sweeps import catch_up, redelivery, sweep_runs
+from models.tables import stalls
 from models.upstream import backoffs, gates
 from rules.claims.stalls import Cause
 

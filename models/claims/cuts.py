@@ -9,25 +9,26 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.steps import UNSTAMP_LEASE, StampWork, lease, stamp_work
+from models.claims.steps import StampWork, stamp_work
 from models.db import epochs
 from models.db.sql import text
-from models.db.transitions import move_claim
+from models.tables import claim_leases, pod_facts
+from models.tables.claim_leases import lease
+from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
 LOOKS = 50
 """Pods that one tick of `resume` has checked, at most."""
 
-_SUSPECTS = text(f"""
-    UPDATE claims SET due_at = :next WHERE id IN (
+_SUSPECTS = f"""
+    id IN (
         SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
         WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.state = 'delivered' AND c.stamp = 'on'
           AND c.spare_since IS NULL AND c.delivered_at <= :before AND (c.due_at IS NULL OR c.due_at < :now)
           AND (c.leased_until IS NULL OR c.leased_until < :now)
           AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
         ORDER BY c.due_at NULLS FIRST LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED)
-    RETURNING id
-""")
+"""
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
@@ -36,16 +37,15 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
     Each is returned every `due_after` seconds at most. The reconciler records the end of most pollers, so an ordinary
     delivery is not among them.
     """
-    rows = db.execute(
+    found = claim_leases.set_due(
+        db,
         _SUSPECTS,
-        {
-            "now": now,
-            "next": now + timedelta(seconds=due_after),
-            "before": now - timedelta(seconds=cut_off_after),
-            "limit": LOOKS,
-        },
+        due_at=now + timedelta(seconds=due_after),
+        now=now,
+        before=now - timedelta(seconds=cut_off_after),
+        limit=LOOKS,
     )
-    return list(rows.scalars())
+    return list(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,6 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
         "lease_unstamp",
         seen.claim_id,
         chain_no=None,
-        seconds=UNSTAMP_LEASE,
         now=now,
         guard="""
             AND state = 'delivered' AND delivered_at = :delivered_at
@@ -133,14 +132,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
 
     A stamp cuts nothing off from here on. Rows that are locked are left to whoever looks next.
     """
-    db.execute(
-        text("""
-            UPDATE runner_pods SET poller_ended_at = :now WHERE id IN (
-                SELECT id FROM runner_pods WHERE uid = ANY(:uids) AND poller_ended_at IS NULL
-                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {"uids": list(uids), "now": now},
-    )
+    pod_facts.record_pollers_ended(db, uids, now=now)
     found = db.execute(
         text("""
             SELECT id FROM claims
@@ -168,10 +160,10 @@ def stamp_now(db: Connection, claim_id: int, *, why: str, now: datetime) -> None
         guard="AND state IN ('delivered', 'executing')",
         values={"leased_until": "NULL"},
     )
-    db.execute(
-        text("""
-            UPDATE claims SET due_at = :now, stamp_after = NULL
-            WHERE id = :id AND ended_at IS NULL AND state IN ('delivered', 'executing') AND stamp <> 'on'
-        """),
-        {"id": claim_id, "now": now},
+    claim_leases.set_due(
+        db,
+        "id = :id AND ended_at IS NULL AND state IN ('delivered', 'executing') AND stamp <> 'on'",
+        due_at=now,
+        values=", stamp_after = NULL",
+        id=claim_id,
     )

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Row
 
 from models.db import epochs
 from models.db.sql import text
-from models.db.transitions import move_claim
+from models.tables import claim_leases, offers
+from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
 
@@ -103,27 +104,15 @@ def deliver(
     # Also a newer poll's: its own delivery finds the claim delivered and hands out the same JIT again.
     # An offer that is locked stays, and nobody takes it: the Pod has a delivered claim.
     # From here on the Pod counts in the account's budget until it ends, also when its claim ends first (L2).
-    queued_at = db.execute(
-        text("""
-            WITH gone AS (
-                DELETE FROM offers WHERE pod_uid IN (
-                    SELECT pod_uid FROM offers WHERE pod_uid = :pod_uid FOR UPDATE SKIP LOCKED
-                )
-            ), charged AS (
-                UPDATE runner_pods SET charged_account_id = :account, charged_vcpu = :vcpu, charged_memory = :memory
-                WHERE id = :runner_pod_id
-            )
-            SELECT queued_at FROM jobs WHERE id = :job_id
-        """),
-        {
-            "pod_uid": pod_uid,
-            "job_id": row.job_id,
-            "account": row.account_id,
-            "vcpu": row.vcpu,
-            "memory": row.memory,
-            "runner_pod_id": row.runner_pod_id,
-        },
-    ).scalar_one_or_none()
+    queued_at = offers.deliver(
+        db,
+        pod_uid=pod_uid,
+        runner_pod_id=row.runner_pod_id,
+        account_id=row.account_id,
+        vcpu=row.vcpu,
+        memory=row.memory,
+        job_id=row.job_id,
+    )
     return replace(_delivery(row), queued_at=queued_at)
 
 
@@ -169,9 +158,14 @@ def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *,
         guard="AND state = 'delivered'",
         values={"leased_until": "NULL"},
     )
-    db.execute(
-        text("UPDATE claims SET due_at = :due, stamp_after = :stamp_after WHERE id = :id AND stamp <> 'on'"),
-        {"id": claim_id, **_returns(stamp_returns_after, now=now)},
+    at = _returns(stamp_returns_after, now=now)
+    claim_leases.set_due(
+        db,
+        "id = :id AND stamp <> 'on'",
+        due_at=at["due"],
+        values=", stamp_after = :stamp_after",
+        id=claim_id,
+        stamp_after=at["stamp_after"],
     )
 
 

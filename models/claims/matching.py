@@ -19,10 +19,12 @@ from models.db import epochs
 from models.db.engine import note
 from models.db.prepared import Prepared
 from models.db.sql import text
-from models.db.transitions import move_jobs, move_many_jobs
 from models.routing.usage import usage_of
+from models.tables import claim_inserts, claim_jobs
+from models.tables.claim_inserts import REGISTERED_REPOSITORY
+from models.tables.transitions import move_jobs, move_many_jobs
 from rules.claims.fairness import AccountView, Budget, JobHead
-from rules.claims.machines import ClaimState, allowed
+from rules.claims.machines import allowed
 
 WHO = "dispatch"
 
@@ -209,10 +211,6 @@ def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, Acc
     }
 
 
-_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
-"""Of a job `j`: the id of the repository that its scope is; NULL for an organisation."""
-
-
 def give_to_spares(
     db: Connection, pool: PoolShape, job_ids: Sequence[int], *, spare_after: float, now: datetime
 ) -> dict[int, int]:
@@ -238,7 +236,9 @@ def give_to_spares(
     for row in spares:
         waiting.setdefault((row.account_id, row.scope, row.repository_id), []).append(row.id)
     jobs = db.execute(
-        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),
+        text(
+            f"SELECT id, account_id, scope, {REGISTERED_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"
+        ),
         {"ids": list(job_ids)},
     )
     by_id = {row.id: (row.account_id, row.scope, row.repository_id) for row in jobs}
@@ -248,51 +248,9 @@ def give_to_spares(
         if claims:
             given[job_id] = claims.pop(0)
     if given:
-        db.execute(
-            text("""
-                UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
-                       runner_absent_at = NULL, runner_idle_at = NULL
-                FROM unnest(CAST(:claims AS bigint[]), CAST(:jobs AS bigint[])) AS pair (claim_id, job_id)
-                WHERE c.id = pair.claim_id
-            """),
-            {"claims": list(given.values()), "jobs": list(given), "now": now},
-        )
+        claim_jobs.give_to_spares(db, given, now=now)
         move_jobs(db, "job_claim", list(given), now=now, who=WHO, why="given to a spare")
     return given
-
-
-_INSERT_CLAIMS = Prepared(
-    "insert_claims",
-    f"""
-    WITH made AS (
-        INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
-                            repository_id, vcpu, memory, state, created_at, changed_at, due_at)
-        SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
-               {_REPOSITORY},
-               :vcpu, :memory, :state, :now, :now, :due
-        FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
-        JOIN jobs j ON j.id = pair.job_id
-        ORDER BY pair.place
-        RETURNING id, job_id, pod_uid
-    ), events AS (
-        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
-        SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
-    )
-    SELECT id, job_id, pod_uid FROM made
-    """,
-    pool_id="bigint",
-    vcpu="bigint",
-    memory="bigint",
-    state="text",
-    now="timestamptz",
-    due="timestamptz",
-    jobs="bigint[]",
-    pods="bigint[]",
-    uids="text[]",
-    transition="text",
-    who="text",
-    why="text",
-)
 
 
 def insert_claims(
@@ -304,42 +262,20 @@ def insert_claims(
     """
     if not pairs:
         return []
-    rows = _INSERT_CLAIMS.execute(
+    rows = claim_inserts.insert_matched(
         db,
+        [(job_id, pod.id, pod.uid) for job_id, pod in pairs],
         pool_id=pool.id,
         vcpu=pool.vcpu,
         memory=pool.memory,
-        state=ClaimState.CLAIMED,
-        now=now,
         due=now + timedelta(seconds=due_after),
-        jobs=[job_id for job_id, _ in pairs],
-        pods=[pod.id for _, pod in pairs],
-        uids=[pod.uid for _, pod in pairs],
-        transition="claim",
+        now=now,
         who=WHO,
-        why="matched",
     )
     made = [Made(row.id, row.job_id, row.pod_uid) for row in rows]
     note(db, "claim", machine=allowed("claim").machine, rows=len(made))
     move_many_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
     return made
-
-
-def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
-    """Write down whether jobs were left without Pods; return whether that is news.
-
-    A pool's row that another session has locked is left: `resume` wakes the pool until a later run has written it.
-    """
-    if pool.wants_pods == wants:
-        return False
-    changed = db.execute(
-        text("""
-            UPDATE pools SET wants_pods = :wants
-            WHERE id = (SELECT id FROM pools WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {"wants": wants, "id": pool.id},
-    )
-    return changed.rowcount > 0
 
 
 def spare_candidates(

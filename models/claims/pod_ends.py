@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
+from models.tables import pod_facts
 from rules.claims.pod_ends import PodEnd
 from rules.claims.pod_events import PodEvent
 
@@ -65,14 +66,8 @@ def record(db: Connection, endings: Mapping[str, Ending]) -> int:
     )
     for uid in free:
         found = endings[uid]
-        db.execute(
-            text("""
-                UPDATE runner_pods SET deletion_at = coalesce(deletion_at, :at),
-                       exit_reason = coalesce(exit_reason, :reason),
-                       runner_exit_code = coalesce(runner_exit_code, :code)
-                WHERE uid = :uid
-            """),
-            {"uid": uid, "at": found.deletion_at, "reason": found.reason, "code": found.runner_exit_code},
+        pod_facts.record_ending(
+            db, uid, deletion_at=found.deletion_at, reason=found.reason, runner_exit_code=found.runner_exit_code
         )
     return len(free)
 
@@ -133,18 +128,13 @@ def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: d
     ).one_or_none()
     if free is None:
         return False
-    db.execute(
-        text("""
-            UPDATE runner_pods SET events_read_at = :now, event_reason = :reason, event_by = :by, event_message = :note
-            WHERE uid = :uid
-        """),
-        {
-            "uid": pod_uid,
-            "now": now,
-            "reason": None if event is None else event.kind,
-            "by": None if event is None else event.component,
-            "note": None if event is None else event.note,
-        },
+    pod_facts.record_event(
+        db,
+        pod_uid,
+        reason=None if event is None else event.kind,
+        by=None if event is None else event.component,
+        message=None if event is None else event.note,
+        now=now,
     )
     return True
 

@@ -15,12 +15,14 @@ from sqlalchemy import Connection, Row
 
 from models.claims import pod_ends, runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.steps import RELEASE_LEASE, RETIRE_LEASE, Annotated, lease, record_annotation
+from models.claims.steps import Annotated
 from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
-from models.db.transitions import insert_events, move_claim, move_jobs
 from models.routing.usage import pools_with_work
+from models.tables import claim_inserts, executions, job_holds, mint_attempts, offers, pod_facts
+from models.tables.claim_leases import lease
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
@@ -160,7 +162,7 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
     `requeue_after` seconds: its job waits for no confirmation of the epoch.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
-    row = lease(db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values)
+    row = lease(db, "lease_release", claim_id, chain_no=None, now=now, values=values)
     if row is not None:
         return _work(db, row)
     row = lease(
@@ -168,7 +170,6 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
         "lease_release",
         claim_id,
         chain_no=None,
-        seconds=RELEASE_LEASE,
         now=now,
         values=values,
         trusted=False,
@@ -180,16 +181,13 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
 
 def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
     """Take a `retire` claim for its step."""
-    row = lease(db, "lease_retire", claim_id, chain_no=None, seconds=RETIRE_LEASE, now=now)
+    row = lease(db, "lease_retire", claim_id, chain_no=None, now=now)
     return None if row is None else _work(db, row)
 
 
 def registration_removed(db: Connection, attempt_id: int, *, now: datetime) -> None:
     """Record that GitHub has no such runner any more."""
-    db.execute(
-        text("UPDATE mint_attempts SET outcome = 'removed', closed_at = :now WHERE id = :id"),
-        {"id": attempt_id, "now": now},
-    )
+    mint_attempts.close(db, attempt_id, outcome="removed", now=now)
 
 
 def lock_job(db: Connection, job_id: int) -> None:
@@ -239,7 +237,7 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
     match job_outcome.next_step:
         case NextStep.REQUEUE:
             move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=job_outcome.why)
-            db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
+            executions.delete_open(db, job_id)
         case NextStep.FINISH:
             moved = move_jobs(
                 db,
@@ -252,22 +250,18 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
                 conclusion=job_outcome.conclusion,
             )
             if moved:
-                db.execute(
-                    text("UPDATE executions SET ended_at = :now WHERE job_id = :id AND ended_at IS NULL"),
-                    {"id": job_id, "now": now},
-                )
+                executions.end(db, job_id, ended=now)
         case NextStep.RUNNING:
             move_jobs(db, "job_run", [job_id], now=now, who=who, why=job_outcome.why)
-            db.execute(
-                text("""
-                    UPDATE jobs SET hold_reason = :hold, ask_after = NULL, changed_at = :now
-                    WHERE id = :id AND state = 'running'
-                """),
-                {"id": job_id, "hold": HoldReason.ASK_GITHUB, "now": now},
+            job_holds.hold(
+                db,
+                "id = :id AND state = 'running'",
+                reason=HoldReason.ASK_GITHUB,
+                asks_at_once=True,
+                changed_at=now,
+                id=job_id,
             )
-            db.execute(
-                text("UPDATE executions SET claim_id = NULL WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id}
-            )
+            executions.part_from_claim(db, job_id)
 
 
 class Warmth(StrEnum):
@@ -303,7 +297,7 @@ def end_never_delivered(
         return None
     match warmth:
         case Warmth.WARM:
-            record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+            pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
         case Warmth.GONE:
             mark_gone(db, work.pod_uid, now=now)
         case Warmth.UNKNOWN:
@@ -395,24 +389,16 @@ def insert_retire(
     ).one_or_none()
     if live is not None:
         return None
-    claim_id: int = db.execute(
-        text("""
-            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason,
-                                created_at, changed_at, due_at)
-            VALUES ('retire', :pod_id, :uid, :pool_id, 0, 0, :state, :why, :now, :now, :due) RETURNING id
-        """),
-        {
-            "pod_id": pod.id,
-            "uid": pod.uid,
-            "pool_id": pod.pool_id,
-            "state": ClaimState.CLAIMED,
-            "why": why,
-            "now": now,
-            "due": now + timedelta(seconds=due_after),
-        },
-    ).scalar_one()
-    insert_events(db, "claim", [claim_id], name="retire", state=ClaimState.CLAIMED, now=now, who=who, why=why)
-    return claim_id
+    return claim_inserts.insert_retire(
+        db,
+        runner_pod_id=pod.id,
+        pod_uid=pod.uid,
+        pool_id=pod.pool_id,
+        due=now + timedelta(seconds=due_after),
+        now=now,
+        who=who,
+        why=why,
+    )
 
 
 def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -> bool:
@@ -435,11 +421,8 @@ def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -
 
 def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
     """Record that a GET by name and UID, or our own deletion of a terminal Pod, proved the UID gone."""
-    db.execute(
-        text("UPDATE runner_pods SET gone_at = coalesce(gone_at, :now) WHERE uid = :uid"),
-        {"uid": pod_uid, "now": now},
-    )
-    db.execute(text("DELETE FROM offers WHERE pod_uid = :uid"), {"uid": pod_uid})
+    pod_facts.record_gone(db, pod_uid, now=now)
+    offers.delete(db, pod_uid)
 
 
 def end_without_pod(

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.claims.matching import WEB_ALIVE
-from models.claims.steps import WAITS, notify_minted
+from models.claims.steps import notify_minted
 from models.db import epochs
 from models.db.sql import text
-from models.db.stalls import OVERDUE, OVERDUE_SINCE
-from models.db.transitions import move_claim
+from models.tables import claim_leases
+from models.tables.transitions import move_claim
 from models.upstream.backoffs import PROBE_DUE, PROBE_JOB
 
 PAGE = 200
@@ -21,10 +21,6 @@ PAGE = 200
 
 UNSTAMPS = 50
 """Un-stamps of one transaction: it holds the claims of Pods that may come back at that very moment."""
-
-QUEUES = ("dispatch", "github", "retire")
-"""Where the messages of steps wait: stamps and releases, mints, retirements."""
-_FOUND = f"c.stalled_cause IS NULL AND {OVERDUE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +47,7 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
     that is due since then may wait behind it. Sent again it would make the queue longer, and raising its chain number
     would have the message that waits do nothing in its turn: a queue with waits of over `due_after` would never end.
     """
-    rows = db.execute(
-        text(f"""
-            UPDATE claims c SET chain_no = chain_no + 1, due_at = :next, last_error = NULL,
-                   stalled_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stalled_at END,
-                   stalled_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stalled_cause END,
-                   stalled_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stalled_found_by END
-            FROM (
-                SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited FROM claims
-                WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
-                  AND (state NOT IN ('delivered', 'executing') OR stamp IN ('removing', 'off', 'gave_up'))
-                  AND due_at < CASE
-                      WHEN purpose = 'retire' THEN CAST(:retire AS timestamptz)
-                      WHEN state = 'claimed' AND stamp = 'none' THEN CAST(:dispatch AS timestamptz)
-                      WHEN state = 'claimed' THEN least(CAST(:dispatch AS timestamptz), CAST(:github AS timestamptz))
-                      WHEN state IN ('releasing', 'delivered', 'executing') OR stamp = 'removing'
-                          THEN CAST(:dispatch AS timestamptz)
-                      ELSE 'infinity' END
-                ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) found
-            WHERE c.id = found.id
-            RETURNING c.id, c.chain_no, c.purpose, c.state, c.stamp, c.pod_uid, found.waited
-        """),
-        {
-            "now": now,
-            "next": now + timedelta(seconds=due_after),
-            "limit": PAGE,
-            "waits": WAITS,
-            **{queue: heads.get(queue) or "infinity" for queue in QUEUES},
-        },
-    ).all()
+    rows = claim_leases.raise_chains(db, limit=PAGE, due_after=due_after, heads=heads, now=now)
     for row in rows:
         if row.state == "minted":
             notify_minted(db, row.id, row.pod_uid)

@@ -18,7 +18,7 @@ from sqlalchemy.sql import text as clause
 from models.claims import pod_ends
 from models.db.base import Base, GitHubId
 from models.db.sql import text
-from models.upstream import backoffs
+from models.tables import job_holds
 from rules.claims.pod_ends import describe
 from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_LASTS, Brake, Failure, brake_of, counts
 from rules.routing.holds import HoldReason
@@ -117,8 +117,10 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
         {"job": claim.job_id, "hash": claim.template_hash},
     ).scalar_one()
     if tries >= JOB_TRIES:
-        detail = f"{tries} runners of pool {claim.pool} {ENDED_BEFORE_IT}, of the last one: {why}"
-        backoffs.hold_job(db, claim.job_id, hold=HoldReason.SET_ASIDE, detail=detail, not_before=now + ASIDE, now=now)
+        detail = f"{tries} runners of pool {claim.pool} {ENDED_BEFORE_IT}; the last one: {why}"
+        job_holds.hold_job(
+            db, claim.job_id, reason=HoldReason.SET_ASIDE, detail=detail, not_before=now + ASIDE, now=now
+        )
     return True
 
 
@@ -174,19 +176,20 @@ def lift(
 
     Those that others hold locked keep their wait.
     """
-    lifted = db.execute(
-        text("""
-            UPDATE jobs SET not_before = :now WHERE id IN (
-                SELECT id FROM jobs j
-                WHERE pool_id = :pool AND state = 'queued' AND hold_reason = :hold AND not_before > :now
-                  AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
-                  AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
-                  AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)
-                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {"pool": pool_id, "account": account_id, "jobs": jobs, "hold": HoldReason.SET_ASIDE, "now": now},
+    return job_holds.end_waits(
+        db,
+        """
+            pool_id = :pool AND state = 'queued' AND hold_reason = :hold
+            AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
+            AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
+            AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)
+        """,
+        pool=pool_id,
+        account=account_id,
+        jobs=jobs,
+        hold=HoldReason.SET_ASIDE,
+        now=now,
     )
-    return lifted.rowcount
 
 
 def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
@@ -262,3 +265,8 @@ def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now
     if cleared.rowcount:
         lift(db, pool_id, now=now)
     return cleared.rowcount
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete failures, by claim, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM runner_failures WHERE claim_id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,4 +1,4 @@
-"""Leases of steps, and what the stamp and mint steps commit.
+"""Stamp and mint: what these steps of a claim commit.
 
 A step takes its claim with `lease`, does its one thing outside Postgres, and finishes with a guarded
 update that tests `chain_no` again. So it runs once at a time however often its message comes, and a late
@@ -13,107 +13,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.db import epochs
-from models.db.engine import note
 from models.db.sql import text
-from models.db.transitions import move_claim
 from models.routing.installations import mark_working
+from models.tables import mint_attempts, pod_facts
+from models.tables.claim_leases import Leased, lease
+from models.tables.transitions import move_claim
 from models.upstream.backoffs import forget
-from rules.claims.machines import allowed
 from rules.claims.mint_questions import REPOSITORY, asked_for
 from rules.claims.runner_names import make_runner_name
-
-STAMP_LEASE = 2.0
-UNSTAMP_LEASE = 5.0
-MINT_LEASE = 10.0
-RELEASE_LEASE = 20.0
-RETIRE_LEASE = 20.0
-
-WAITS = "waits for its turn"
-"""`last_error` of a claim whose step waits until `due_at` because of a rate limit: nothing failed."""
-
-UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
-"""Steps that could harm a busy Pod of whose claim the rows knew nothing."""
-
-
-def lease(
-    db: Connection,
-    name: str,
-    claim_id: int,
-    *,
-    chain_no: int | None,
-    seconds: float,
-    now: datetime,
-    guard: str = "",
-    values: str = "",
-    trusted: bool = True,
-    **parameters: Any,
-) -> Row[Any] | None:
-    """Take a claim for one step, or return None: it moved on, or another execution has it.
-
-    `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
-    cluster's (`models.db.epochs`): what undoes a claim has to know that they are not, unless the caller says that its
-    work needs no such trust (`trusted` False).
-    """
-    transition = allowed(name)
-    rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
-    row = db.execute(
-        text(f"""
-            UPDATE claims SET leased_until = :until,
-                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
-            WHERE id = :id AND ended_at IS NULL AND purpose = :purpose AND state = ANY(:sources)
-              AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
-              AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
-            RETURNING *
-        """),
-        {
-            "id": claim_id,
-            "purpose": transition.purpose,
-            "sources": sorted(transition.sources),
-            "chain_no": chain_no,
-            "now": now,
-            "until": now + timedelta(seconds=seconds),
-            **parameters,
-        },
-    ).one_or_none()
-    if row is not None:
-        note(db, name, machine=transition.machine, rows=1)
-    return row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leased:
-    """Work on a claim that was leased."""
-
-    claim_id: int
-    chain_no: int
-    lease_until: datetime
-
-
-def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
-    """End a lease without having moved: the step runs again at `due_at` at the latest.
-
-    A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
-    no longer than the lease would have had it wait. `undoes`: the step is a release itself, or a retirement.
-    """
-    db.execute(
-        text("""
-            UPDATE claims SET leased_until = NULL,
-                   last_error = CASE WHEN state = 'releasing' AND NOT :undoes THEN NULL ELSE :error END,
-                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
-                                 WHEN state = 'releasing' AND NOT :undoes THEN least(due_at, :due)
-                                 ELSE CAST(:due AS timestamptz) END
-            WHERE id = :id AND chain_no = :chain_no AND leased_until = :until AND ended_at IS NULL
-        """),
-        {
-            "id": work.claim_id,
-            "chain_no": work.chain_no,
-            "until": work.lease_until,
-            "due": due_at,
-            "error": error,
-            "undoes": undoes,
-        },
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +68,6 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
         "lease_stamp",
         claim_id,
         chain_no=chain_no,
-        seconds=STAMP_LEASE,
         now=now,
         # One rebuilt after a restore may lack its account, and a stamp names one.
         guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL"
@@ -178,7 +84,6 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
         "lease_unstamp",
         claim_id,
         chain_no=None,
-        seconds=UNSTAMP_LEASE,
         now=now,
         guard="AND state = 'minted' AND stamp = 'removing'",
         values=", stamp_no = stamp_no + 1",
@@ -186,17 +91,12 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
     return None if row is None else stamp_work(db, row)
 
 
-def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
-    """Keep the last known value of a Pod's annotation. It is a guess to start from: the Pod decides."""
-    db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"), {"value": value, "uid": pod_uid})
-
-
 def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
     """Keep a value that was found on the Pod instead of the expected one; False when the lease is no longer ours.
 
     Only who still has the lease may replace what was found: a late step must not undo a newer claim's stamp.
     """
-    record_annotation(db, pod_uid=work.pod_uid, value=seen)
+    pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=seen)
     ours = db.execute(
         text("""
             SELECT 1 FROM claims
@@ -292,7 +192,6 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         "lease_mint",
         claim_id,
         chain_no=chain_no,
-        seconds=MINT_LEASE,
         now=now,
         guard="AND stamp IN ('on', 'gave_up')",
     )
@@ -306,7 +205,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         text("SELECT id, runner_name FROM mint_attempts WHERE claim_id = :id AND outcome = 'open'"), {"id": claim_id}
     ).one_or_none()
     if open_attempt is None:
-        attempt_id = open_mint_attempt(db, claim_id, runner_name=runner_name, now=now)
+        attempt_id = mint_attempts.insert(db, claim_id, runner_name=runner_name, now=now)
         previous = None
     else:
         attempt_id, runner_name, previous = open_attempt.id, open_attempt.runner_name, open_attempt.runner_name
@@ -353,44 +252,6 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
     )
 
 
-def open_mint_attempt(db: Connection, claim_id: int, *, runner_name: str, now: datetime) -> int:
-    """Write a runner's name down; a claim has at most one open attempt (a unique index says so)."""
-    attempt_id: int = db.execute(
-        text("""
-            INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
-            VALUES (:claim_id, :name, 'open', :now) RETURNING id
-        """),
-        {"claim_id": claim_id, "name": runner_name, "now": now},
-    ).scalar_one()
-    return attempt_id
-
-
-def close_mint_attempt(
-    db: Connection, attempt_id: int, *, outcome: str, now: datetime, runner_id: int | None = None
-) -> None:
-    """Record what became of an attempt: `minted`, `refused` or `removed`."""
-    db.execute(
-        text("""
-            UPDATE mint_attempts SET outcome = :outcome, closed_at = :now, runner_id = coalesce(:runner_id, runner_id)
-            WHERE id = :id
-        """),
-        {"id": attempt_id, "outcome": outcome, "now": now, "runner_id": runner_id},
-    )
-
-
-def refused_attempts(db: Connection, claim_id: int) -> int:
-    """Return how many mints of a claim GitHub has refused."""
-    refused: int = db.execute(
-        text("SELECT count(*) FROM mint_attempts WHERE claim_id = :id AND outcome = 'refused'"), {"id": claim_id}
-    ).scalar_one()
-    return refused
-
-
-def delete_attempt(db: Connection, attempt_id: int) -> None:
-    """Delete an open attempt whose call was never made, however often that happens."""
-    db.execute(text("DELETE FROM mint_attempts WHERE id = :id AND outcome = 'open'"), {"id": attempt_id})
-
-
 def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: datetime) -> int | None:
     """Close an attempt that was looked up and is gone, and open the next; None when the claim moved on."""
     ours = db.execute(
@@ -400,8 +261,8 @@ def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: da
         """),
         {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until},
     ).one_or_none()
-    close_mint_attempt(db, work.attempt_id, outcome="removed", now=now)
-    return None if ours is None else open_mint_attempt(db, work.claim_id, runner_name=runner_name, now=now)
+    mint_attempts.close(db, work.attempt_id, outcome="removed", now=now)
+    return None if ours is None else mint_attempts.insert(db, work.claim_id, runner_name=runner_name, now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +315,7 @@ def commit_mint(
         runner_id=runner_id,
         due=now + timedelta(seconds=due_after),
     )
-    close_mint_attempt(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
+    mint_attempts.close(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
     recovered = forget(
         db,
         [

@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from models.claims.releases import apply_job_outcome, lock_job
-from models.db.transitions import move_claim, move_jobs
+from models.tables import claim_jobs, executions
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome
 
 
@@ -83,14 +84,7 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
     if not _still_unidentified(db, claim_id, job_id):
         return False
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
-    db.execute(
-        text("""
-            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
-            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
-            ON CONFLICT (job_id) DO NOTHING
-        """),
-        {"job_id": job_id, "id": claim_id, "now": now},
-    )
+    executions.insert_for_claim(db, claim_id, job_id=job_id, now=now)
     return True
 
 
@@ -98,7 +92,7 @@ def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome,
     """The claim's runner executes another job: its own goes where GitHub said (L4); False when it has moved on."""
     if not _still_unidentified(db, claim_id, job_id):
         return False
-    db.execute(text("UPDATE claims SET job_id = NULL WHERE id = :id"), {"id": claim_id})
+    claim_jobs.set_job(db, [claim_id], None)
     apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
     return True
 

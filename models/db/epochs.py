@@ -118,12 +118,12 @@ def record_doubt(db: Connection, *, why: str) -> None:
     db.execute(text("UPDATE epochs SET why = :why WHERE older_since IS NULL"), {"why": why})
 
 
-def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
+def freeze(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
     """Freeze these rows, which are an earlier state than the cluster knows; False when they were, or moved on.
 
     What came between the last comparison that they know of and now may be missing in them; when `unsure` of that
     comparison, whatever came within the time that GitHub has `kept` deliveries. What was lost before, and can still be
-    had, is lost still.
+    had, is lost still. The caller has those webhooks asked for (`models.sweeps.redelivery.mark_older`).
     """
     row = db.execute(
         text("""
@@ -134,18 +134,7 @@ def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure
         """),
         {"number": seen.number, "why": why, "unsure": unsure, "floor": now - kept, "now": now},
     ).one_or_none()
-    if row is None:
-        return False
-    # Webhooks that were accepted meanwhile are lost too: `redelivery` reads GitHub's list again from there.
-    db.execute(
-        text("""
-            UPDATE redelivery_progress SET checked_at = least(checked_at, e.lost_from), scan_began = NULL,
-                   checkpoint = least(checkpoint, e.lost_from), scan_cursor = NULL
-            FROM epochs e WHERE e.lost_from IS NOT NULL
-        """)
-    )
-    db.execute(text("UPDATE sweeps SET lease_no = lease_no + 1 WHERE name = 'redelivery'"))
-    return True
+    return row is not None
 
 
 def rise_above(db: Connection, cluster: Epoch | None) -> Epoch | None:

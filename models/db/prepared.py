@@ -36,7 +36,7 @@ class Prepared:
     def __init__(self, name: str, statement: str, **types: str) -> None:
         self.name = f"ostler_{name}"
         if self.name in _written:
-            raise ValueError(f"two statements are called {self.name}")
+            raise ValueError(f"two statements have the name {self.name}")
         _written[self.name] = statement
         numbers = {parameter: f"${number}" for number, parameter in enumerate(types, start=1)}
         body = _PARAMETER.sub(lambda found: numbers[found.group(1)], statement)

@@ -15,6 +15,7 @@ from models.intake import repositories
 from models.intake.intake import ACTIONS, Outcome
 from models.routing import installations
 from models.routing.accounts import rename_owner
+from models.tables import deliveries
 from models.upstream import backoffs
 from rules.intake.events import OwnerRenamed, RepositoryRenamed
 
@@ -30,14 +31,7 @@ Not `suspend` and `deleted`: the next mint finds that out by itself, and late on
 
 def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:
     """Write a delivery down; False when it was before, and nothing is to be done."""
-    fresh = db.execute(
-        text("""
-            INSERT INTO deliveries (guid, event, action, outcome, received_at)
-            VALUES (:guid, :event, :action, :outcome, :now) ON CONFLICT (guid) DO NOTHING RETURNING guid
-        """),
-        {"guid": guid, "event": event, "action": action, "outcome": Outcome.ACCEPTED, "now": now},
-    )
-    return fresh.one_or_none() is not None
+    return deliveries.insert(db, guid=guid, event=event, action=action, outcome=Outcome.ACCEPTED, now=now)
 
 
 def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool:
@@ -48,10 +42,7 @@ def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool
     ).one_or_none()
     if is_known is None or not rename_owner(db, account_id=event.owner_id, login=event.login):
         return False
-    db.execute(
-        text("DELETE FROM backoffs WHERE kind = 'repository' AND starts_with(key, :former)"),
-        {"former": f"{event.former}/"},
-    )
+    backoffs.forget_repositories(db, login=event.former)
     backoffs.end_waits(db, account_id=event.owner_id, now=now)
     return True
 

@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 
 from models.claims import runner_failures
 from models.claims.releases import request_release
-from models.db.sql import text
-from models.db.transitions import move_claim, move_jobs
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
+from models.tables import claim_jobs, executions
+from models.tables.transitions import move_claim, move_jobs
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
 from rules.intake.bindings import ClaimView, JobView, Loss, Runner, judge_runner, loss_of, may_swap
@@ -215,9 +215,7 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
     if claim.job_id is not None:
         _set_job(batch, [claim], None)
     if loss is Loss.SPARE:
-        batch.db.execute(
-            text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": batch.now, "id": claim.id}
-        )
+        claim_jobs.make_spare(batch.db, claim.id, now=batch.now)
         batch.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
     elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=batch.who):
         # Its lease stays, so that the release waits out a step in flight.
@@ -226,22 +224,12 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
 
 
 def _set_job(batch: _Batch, claims: Sequence[ClaimView], job_id: int | None) -> None:
-    batch.db.execute(
-        text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
-        {"job": job_id, "ids": [claim.id for claim in claims]},
-    )
+    claim_jobs.set_job(batch.db, [claim.id for claim in claims], job_id)
     for claim in claims:
         claim.job_id = job_id
 
 
 # Executions
-
-
-_INSERT_EXECUTION = text("""
-    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
-    VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
-    ON CONFLICT (job_id) DO NOTHING
-""")
 
 
 def _insert_execution(
@@ -253,17 +241,15 @@ def _insert_execution(
     started: datetime,
 ) -> None:
     size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
-    batch.db.execute(
-        _INSERT_EXECUTION,
-        {
-            "job": job.id,
-            "runner": runner_name,
-            "claim": claim.id if claim else None,
-            "account": job.account_id,
-            "vcpu": size.vcpu,
-            "memory": size.memory,
-            "started": started,
-        },
+    executions.insert(
+        batch.db,
+        job_id=job.id,
+        runner_name=runner_name,
+        claim_id=claim.id if claim else None,
+        account_id=job.account_id,
+        vcpu=size.vcpu,
+        memory=size.memory,
+        started=started,
     )
     batch.locked.executions[job.id] = ExecutionView(runner_name, claim.id if claim else None, job.account_id, open=True)
 
@@ -274,10 +260,7 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
     if execution is None:
         return None
     if execution.open:
-        batch.db.execute(
-            text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
-            {"ended": ended, "job": job.id},
-        )
+        executions.end(batch.db, job.id, ended=ended)
         execution.open = False
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:

@@ -9,7 +9,6 @@ after the commit is returned.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,18 +17,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.db.engine import note
 from models.db.sql import text
-from models.db.transitions import move_jobs
 from models.intake import binding_locks, bindings
 from models.intake.binding_locks import Contended
 from models.pools.pools import routes
 from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
+from models.tables import job_inserts
+from models.tables.transitions import move_jobs
 from models.upstream.backoffs import Standing, keys_of, standing
 from rules.claims.fairness import Budget
-from rules.claims.machines import JobState, Machine
+from rules.claims.machines import JobState
 from rules.intake.events import WorkflowJobEvent
 from rules.routing.access import Access
 from rules.routing.forks import Origin
@@ -326,54 +325,12 @@ def _insert(
         ({"guid": r.guid, "action": r.event.action, "job_id": r.event.job_id} for r in ordered),
         key=lambda row: str(row["guid"]),
     )
-    values = {"deliveries": json.dumps(deliveries), "outcome": Outcome.ACCEPTED, "now": now}
     if not rows:
-        return set(db.execute(_INSERT_DELIVERIES, values).scalars()), {}
-    jobs = json.dumps([rows[job_id] for job_id in sorted(rows)])
-    result = db.execute(_INSERT, values | {"jobs": jobs, "who": who}).all()
-    fresh = {row.guid for row in result if row.guid is not None}
-    inserted = {row.job_id: pools[row.job_id] for row in result if row.job_id is not None}
-    if inserted:
-        note(db, "job_seen", machine=Machine.JOB, rows=len(inserted))
-    return fresh, inserted
-
-
-_DELIVERIES = """
-        INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at)
-        SELECT guid, 'workflow_job', action, job_id, :outcome, :now
-        FROM jsonb_to_recordset(CAST(:deliveries AS jsonb)) AS d (guid text, action text, job_id bigint)
-        ORDER BY guid
-        ON CONFLICT (guid) DO NOTHING
-        RETURNING guid, job_id
-"""
-_INSERT_DELIVERIES = text(_DELIVERIES)
-_INSERT = text(f"""
-    WITH fresh AS (
-        {_DELIVERIES}
-    ), seen AS (
-        INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, public, scope, run_id,
-                          run_attempt, name, workflow_name, head_branch, labels, state, pool_id, hold_reason,
-                          hold_detail, not_before, priority, queued_at, changed_at)
-        SELECT id, account_id, installation_id, repository, repository_id, public, scope, run_id, run_attempt, name,
-               workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
-               queued_at, :now
-        FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
-            id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, public boolean,
-            scope text, run_id bigint,
-            run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
-            pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, priority bigint,
-            queued_at timestamptz)
-        WHERE id IN (SELECT job_id FROM fresh)
-        ORDER BY id
-        ON CONFLICT (id) DO NOTHING
-        RETURNING id, state
-    ), events AS (
-        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why)
-        SELECT seen.id, :now, 'job_seen', NULL, seen.state, :who, j.why
-        FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
-    )
-    SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
-""")
+        return job_inserts.insert_deliveries(db, deliveries, outcome=Outcome.ACCEPTED, now=now), {}
+    jobs = [rows[job_id] for job_id in sorted(rows)]
+    result = job_inserts.insert(db, deliveries, jobs, outcome=Outcome.ACCEPTED, now=now, who=who)
+    inserted = {job_id: pools[job_id] for job_id in result.jobs}
+    return result.guids, inserted
 
 
 def _scope(event: WorkflowJobEvent) -> str:

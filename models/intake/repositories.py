@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models.db.sql import text
+from models.tables import renames
 from models.upstream import backoffs
 
 
@@ -31,40 +32,22 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
     In jobs that are not over, and in the scopes of claims whose runner may still be registered there; False when it
     stood in none. A job that others hold locked is left: `torn` finds it.
     """
-    values = {
-        "id": renaming.repository_id,
-        "owner": renaming.account_id,
-        "former": renaming.former,
-        "name": renaming.name,
-        "at": renaming.at,
-    }
-    jobs = db.execute(
-        text("""
-            UPDATE jobs SET repository = :name,
-                   scope = CASE WHEN scope = 'repos/' || :former THEN 'repos/' || :name ELSE scope END
-            WHERE id IN (SELECT id FROM jobs WHERE account_id = :owner AND state <> 'completed' AND repository = :former
-                           AND (repository_id = :id OR (repository_id IS NULL AND queued_at <= :at))
-                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        values,
-    ).rowcount
-    claims = db.execute(
-        text("""
-            UPDATE claims SET scope = 'repos/' || :name
-            WHERE id IN (SELECT c.id FROM claims c
-                         WHERE c.account_id = :owner AND c.scope = 'repos/' || :former
-                           AND (c.ended_at IS NULL
-                                OR EXISTS (SELECT FROM mint_attempts m
-                                           WHERE m.claim_id = c.id AND m.outcome IN ('open', 'minted'))
-                                OR EXISTS (SELECT FROM runner_pods p
-                                           WHERE p.id = c.runner_pod_id AND p.gone_at IS NULL))
-                           AND coalesce(c.repository_id = :id,
-                                        (SELECT j.repository_id = :id FROM jobs j WHERE j.id = c.job_id),
-                                        c.created_at <= :at)
-                         ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED)
-        """),
-        values,
-    ).rowcount
+    jobs = renames.set_repository_of_jobs(
+        db,
+        account_id=renaming.account_id,
+        repository_id=renaming.repository_id,
+        former=renaming.former,
+        name=renaming.name,
+        at=renaming.at,
+    )
+    claims = renames.set_repository_of_claims(
+        db,
+        account_id=renaming.account_id,
+        repository_id=renaming.repository_id,
+        former=renaming.former,
+        name=renaming.name,
+        at=renaming.at,
+    )
     if not jobs and not claims:
         return False
     backoffs.forget(db, [("repository", renaming.former)])

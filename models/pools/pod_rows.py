@@ -14,6 +14,7 @@ from models.claims.busy import Recorded
 from models.claims.cuts import pollers_ended
 from models.claims.releases import insert_retire
 from models.db.sql import text
+from models.tables import pod_births, pod_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,6 @@ class PodFacts:
 OVER = "its poller and its runner have ended"
 """Why a Pod is retired that is over and not terminal, in the words of the claim's event."""
 
-POOL_OF_NAME = """
-    coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
-              ORDER BY r.id DESC LIMIT 1), {pool})
-"""
-"""The pool of a Pod: that of the row whose name it has, where there is one.
-
-A creation that came late can make a second Pod for a row whose Pod has run and gone, and whose pool may have gone too.
-"""
-
 
 def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> list[str]:
     """Give every Pod that was seen its row, its UID and its exit facts; return the UIDs first seen over now.
@@ -108,37 +100,33 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
         if row is None and not pod.ours:
             continue
         if row is None:
-            _adopt(db, pool_id, pod)
+            pod_births.insert_seen(
+                db,
+                pool_id=pool_id,
+                namespace=pod.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                attempt_id=pod.attempt_id,
+                template_hash=pod.template_hash,
+                stamp_value=pod.stamp_value,
+                created_at=pod.created_at,
+            )
         elif row.uid is None and row.attempt_id == pod.attempt_id:
             # The answer to its creation was lost; a row that was given up meanwhile is taken up again.
-            db.execute(
-                text("""
-                    UPDATE runner_pods SET uid = :uid, template_hash = :hash, gone_at = NULL
-                    WHERE name = :name AND pool_id = :pool_id AND uid IS NULL
-                """),
-                {"uid": pod.uid, "hash": pod.template_hash, "name": pod.name, "pool_id": pool_id},
-            )
+            pod_births.take_up(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
         if pod.over and (row is None or row.terminal_at is None):
             # A Pod that never polled and is not terminal is a failed start: the plan counts and retires it.
-            found = db.execute(
-                text("""
-                    UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
-                           runner_exit_code = :runner, exit_reason = :reason
-                    WHERE uid = :uid AND terminal_at IS NULL
-                      AND (:served OR first_polled_at IS NOT NULL
-                           OR EXISTS (SELECT FROM claims c WHERE c.pod_uid = runner_pods.uid))
-                    RETURNING uid
-                """),
-                {
-                    "uid": pod.uid,
-                    "now": now,
-                    "poller": pod.poller_exit_code,
-                    "runner": pod.runner_exit_code,
-                    "reason": pod.exit_reason,
-                    "served": pod.terminal or pod.poller_exit_code == 0,
-                },
+            seen = pod_facts.record_over(
+                db,
+                pod.uid,
+                poller_exit_code=pod.poller_exit_code,
+                runner_exit_code=pod.runner_exit_code,
+                reason=pod.exit_reason,
+                served=pod.terminal or pod.poller_exit_code == 0,
+                now=now,
             )
-            over += found.scalars()
+            if seen:
+                over.append(pod.uid)
     ended = [
         pod.uid
         for pod in pods
@@ -167,27 +155,6 @@ def _lock_free(db: Connection, row_ids: Sequence[int]) -> frozenset[int]:
     return frozenset(rows.scalars())
 
 
-def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
-    """Insert the row of a Pod that was seen without one."""
-    db.execute(
-        text(f"""
-            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
-            VALUES ({POOL_OF_NAME.format(pool=":pool_id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
-            ON CONFLICT DO NOTHING
-        """),
-        {
-            "pool_id": pool_id,
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-            "attempt": pod.attempt_id,
-            "hash": pod.template_hash,
-            "stamp": pod.stamp_value,
-            "created": pod.created_at,
-        },
-    )
-
-
 _ROWS = """
     SELECT p.id, p.name, p.uid, p.attempt_id, p.template_hash, p.created_at, p.first_polled_at, p.polled_at,
            p.terminal_at, c.id AS claim_id, c.purpose AS claim_purpose,
@@ -208,31 +175,6 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
     return [PodRow(*row) for row in rows]
 
 
-def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
-    """Record the Pods, by UID, that were listed on nodes that are gone, and those whose node is not gone any more.
-
-    A listed Pod on a gone node whose row says that it is gone gets its row back: a Terminating Pod is taken for gone
-    by the release of its claim, and there it would stay for ever with nobody to delete it.
-    Rows that others have locked are left to the next round.
-    """
-    if gone or back:
-        db.execute(
-            text("""
-                UPDATE runner_pods SET gone_at = NULL, node_gone_at = CASE WHEN uid = ANY(:gone)
-                                                                      THEN CAST(:now AS timestamptz) END
-                WHERE id IN (
-                    SELECT p.id FROM runner_pods p
-                    WHERE (p.uid = ANY(:gone) AND (p.node_gone_at IS NULL OR p.gone_at IS NOT NULL)
-                           AND NOT EXISTS (SELECT FROM runner_pods o WHERE o.namespace = p.namespace
-                                           AND o.name = p.name AND o.id <> p.id
-                                           AND (o.gone_at IS NULL OR o.uid IS NULL)))
-                       OR (p.uid = ANY(:back) AND p.node_gone_at IS NOT NULL AND p.gone_at IS NULL)
-                    ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
-            """),
-            {"gone": list(gone), "back": list(back), "now": now},
-        )
-
-
 def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
     """Return those of these rows whose Pods have ended, or were not `listed`, oldest first."""
     rows = db.execute(
@@ -240,21 +182,6 @@ def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datet
         {"pool_id": pool_id, "now": now, "listed": list(listed)},
     )
     return [PodRow(*row) for row in rows]
-
-
-def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str) -> None:
-    """Write the UID down that the cluster gave, and by which template; a poll may have brought the UID before.
-
-    A row that was given up while its Pod was being created is taken up again: the Pod exists.
-    """
-    db.execute(
-        text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
-        {"id": row_id, "uid": uid},
-    )
-    db.execute(
-        text("UPDATE runner_pods SET template_hash = :hash WHERE id = :id AND template_hash <> :hash"),
-        {"id": row_id, "hash": template_hash},
-    )
 
 
 def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime, who: str) -> int | None:
@@ -280,8 +207,3 @@ def is_wanted(db: Connection, *, row_id: int) -> bool:
         text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
     ).one_or_none()
     return found is not None
-
-
-def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
-    """Give up a row whose Pod was never created (its name is taken by something that is not ours)."""
-    db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

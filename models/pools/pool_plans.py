@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row
 from models.claims.matching import POOL_LOCK_WITHIN
 from models.claims.releases import insert_retire
 from models.db.sql import text
+from models.tables import pod_births
 from rules.pools.pool_plan import TICK, PoolPlan, Why
 from rules.pools.starts import Starts, Trouble, failed, over_quota, refused, taken
 
@@ -76,21 +77,16 @@ def commit_plan(
     `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round.
     """
     for name, attempt in names[: plan.create]:
-        db.execute(
-            text("""
-                INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at)
-                VALUES (:pool_id, :namespace, :name, :attempt, :hash, :now)
-            """),
-            {
-                "pool_id": pool.id,
-                "namespace": pool.namespace,
-                "name": name,
-                "attempt": attempt,
-                "hash": pool.template_hash,
-                "now": now,
-            },
+        pod_births.insert_planned(
+            db,
+            pool_id=pool.id,
+            namespace=pool.namespace,
+            name=name,
+            attempt_id=attempt,
+            template_hash=pool.template_hash,
+            now=now,
         )
-    _give_up_rows(db, plan.give_up, now=now)
+    pod_births.give_up(db, plan.give_up, now=now)
     retired = _retire(db, plan, due_after=due_after, now=now, who=who)
     if retired:
         _count_retired(db, pool, len(retired), now=now)
@@ -113,19 +109,6 @@ def _to_create(db: Connection, pool_id: int, *, limit: int) -> list[tuple[int, s
         {"id": pool_id, "limit": limit},
     )
     return [(row.id, row.name, row.attempt_id) for row in rows]
-
-
-def _give_up_rows(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
-    """Give up rows whose Pod was never seen; one that turns up after all is taken up again by its attempt."""
-    if rows:
-        db.execute(
-            text("""
-                UPDATE runner_pods SET gone_at = :now WHERE id IN (
-                    SELECT id FROM runner_pods WHERE id = ANY(:ids) AND uid IS NULL AND gone_at IS NULL
-                    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-            """),
-            {"ids": list(rows), "now": now},
-        )
 
 
 def _retire(db: Connection, plan: PoolPlan, *, due_after: float, now: datetime, who: str) -> dict[int, Why]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ from sqlalchemy import Connection, Index
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from models.claims.matching import PoolShape
 from models.db.base import Base, Serial
 from models.db.sql import text
 from rules.routing.labels import PoolLabels
@@ -115,3 +117,35 @@ def routes(db: Connection) -> list[PoolLabels]:
         )
         for row in rows
     ]
+
+
+def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
+    """Write down whether jobs were left without Pods; return whether that is news.
+
+    A pool's row that another session has locked is left: `resume` wakes the pool until a later run has written it.
+    """
+    if pool.wants_pods == wants:
+        return False
+    changed = db.execute(
+        text("""
+            UPDATE pools SET wants_pods = :wants
+            WHERE id = (SELECT id FROM pools WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"wants": wants, "id": pool.id},
+    )
+    return changed.rowcount > 0
+
+
+def end_rerouting(
+    db: Connection, pool_id: int, *, since: datetime | None, known: Sequence[int], left: Sequence[int]
+) -> bool:
+    """Let jobs be matched in a pool again, all but those that are `left`; False when its row is not as known."""
+    ended = db.execute(
+        text("""
+            UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])
+            WHERE id = :id AND rerouting_since IS NOT DISTINCT FROM CAST(:since AS timestamptz)
+              AND rerouting_jobs = CAST(:known AS bigint[])
+        """),
+        {"id": pool_id, "since": since, "known": list(known), "left": list(left)},
+    )
+    return ended.rowcount > 0

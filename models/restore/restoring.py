@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Row
 from models.claims.names import REPOSITORY_ID
 from models.claims.releases import lock_claim, request_release
 from models.db.sql import text
-from models.db.transitions import insert_events, move_claim, move_jobs
-from rules.claims.fairness import Budget
+from models.tables import claim_checks, claim_inserts, claim_jobs, job_holds, mint_attempts, pod_facts
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
 from rules.restore.restoring import Act, PodVerdict, Registered, RowClaim
 from rules.routing.holds import HoldReason
@@ -130,24 +130,6 @@ def skip_claim_ids(db: Connection, highest: int) -> None:
     )
 
 
-def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: datetime) -> None:
-    """Insert an account that only a stamp tells of; the next webhook of it tells its login."""
-    db.execute(
-        text("""
-            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
-            VALUES (:id, :login, :count, :vcpu, :memory, :now) ON CONFLICT DO NOTHING
-        """),
-        {
-            "id": account_id,
-            "login": f"account-{account_id}",
-            "count": budget.count,
-            "vcpu": budget.vcpu_millicores,
-            "memory": budget.memory_mib,
-            "now": now,
-        },
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Pod:
     """What is written of a Pod: `stamp` its annotation, `account_id` whom it is charged to, where that is known."""
@@ -186,20 +168,12 @@ def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, 
         case Act.EXECUTE | Act.REBUILD | Act.KEEP:
             claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)
             _register(db, claim_id, pod.runners, now=now)
-            _show_stamp(db, claim_id, Stamp.ON if pod.stamped else Stamp.GAVE_UP)
+            claim_checks.show_stamp(db, claim_id, Stamp.ON if pod.stamped else Stamp.GAVE_UP)
             return _deliver(db, claim_id, verdict.runner, why=verdict.why, now=now)
 
 
 def _state(db: Connection, claim_id: int) -> ClaimState:
     return ClaimState(db.execute(text("SELECT state FROM claims WHERE id = :id"), {"id": claim_id}).scalar_one())
-
-
-def _show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
-    """Let a claim that was losing its stamp have the one that its Pod shows: it keeps that Pod."""
-    db.execute(
-        text("UPDATE claims SET stamp = :stamp WHERE id = :id AND stamp = :removing"),
-        {"id": claim_id, "stamp": stamp, "removing": Stamp.REMOVING},
-    )
 
 
 def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
@@ -235,44 +209,24 @@ def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
 def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, now: datetime) -> int:
     """Insert the claim of a Pod whose own is lost. Its job is not known: a webhook or GitHub tells it."""
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.row_id})
-    db.execute(
-        text("UPDATE runner_pods SET stamp_value = :stamp WHERE id = :id"), {"id": pod.row_id, "stamp": pod.stamp}
+    pod_facts.record_annotation_of_row(db, pod.row_id, value=pod.stamp)
+    return claim_inserts.insert_rebuilt(
+        db,
+        runner_pod_id=pod.row_id,
+        account_id=pod.account_id,
+        installation_id=None if runner is None else runner.installation_id,
+        scope=None if runner is None else runner.scope,
+        stamp=Stamp.ON if pod.stamped else Stamp.GAVE_UP,
+        now=now,
+        who=WHO,
+        why=why,
     )
-    claim_id: int = db.execute(
-        text("""
-            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
-                                repository_id, vcpu, memory, state, stamp, created_at, changed_at)
-            SELECT 'job', p.id, p.uid, p.pool_id, :account, :installation, split_part(CAST(:scope AS text), '#', 1),
-                   CAST(nullif(split_part(CAST(:scope AS text), '#', 2), '') AS bigint), pool.vcpu, pool.memory, :state,
-                   :stamp, :now, :now
-            FROM runner_pods p JOIN pools pool ON pool.id = p.pool_id WHERE p.id = :pod_id RETURNING id
-        """),
-        {
-            "pod_id": pod.row_id,
-            "account": pod.account_id,
-            "state": ClaimState.CLAIMED,
-            "now": now,
-            "installation": None if runner is None else runner.installation_id,
-            "scope": None if runner is None else runner.scope,
-            "stamp": Stamp.ON if pod.stamped else Stamp.GAVE_UP,
-        },
-    ).scalar_one()
-    insert_events(db, "claim", [claim_id], name="claim", state=ClaimState.CLAIMED, now=now, who=WHO, why=why)
-    return claim_id
 
 
 def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, now: datetime) -> None:
     """Write down the runners that GitHub has of this Pod, so that whoever ends the claim finds them."""
     for runner in runners:
-        db.execute(
-            text("""
-                INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at, closed_at)
-                VALUES (:claim, :name, :id, 'minted', :now, :now)
-                ON CONFLICT (runner_name) DO UPDATE SET runner_id = excluded.runner_id, outcome = 'minted',
-                                                        claim_id = excluded.claim_id
-            """),
-            {"claim": claim_id, "name": runner.name, "id": runner.id, "now": now},
-        )
+        mint_attempts.register(db, claim_id, runner_name=runner.name, runner_id=runner.id, now=now)
 
 
 def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> bool:
@@ -290,10 +244,7 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
     move_claim(db, "deliver", claim_id, now=now, who=WHO, why=why, values=delivered, **known)
     idle = runner is not None and runner.online and not runner.busy
     if idle and _state(db, claim_id) is ClaimState.DELIVERED:
-        db.execute(
-            text("UPDATE claims SET spare_since = :now WHERE id = :id AND state = 'delivered' AND job_id IS NULL"),
-            {"id": claim_id, "now": now},
-        )
+        claim_jobs.make_spare(db, claim_id, guard="AND state = 'delivered' AND job_id IS NULL", now=now)
         return True
     values = {"delivered_at": "coalesce(t.delivered_at, :now)", **named}
     return move_claim(db, "execute", claim_id, now=now, who=WHO, why=why, values=values, **known) is not None
@@ -301,30 +252,35 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
 
 def hold(db: Connection, job_ids: Sequence[int]) -> None:
     """Let these jobs wait for GitHub's word; a job that is claimed takes its hold along into the queue."""
-    db.execute(
-        text("""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
-            WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
-                         ORDER BY id FOR NO KEY UPDATE)
-        """),
-        {"ids": list(job_ids), "hold": HoldReason.ASK_GITHUB, "detail": HELD},
+    job_holds.hold(
+        db,
+        """
+            id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                   ORDER BY id FOR NO KEY UPDATE)
+        """,
+        reason=HoldReason.ASK_GITHUB,
+        detail=HELD,
+        asks_at_once=True,
+        ids=list(job_ids),
     )
 
 
 def hold_open_jobs(db: Connection, *, limit: int) -> int:
     """Hold the next of the open jobs without a claim that were put back; return how many. 0: all are."""
-    held = db.execute(
-        text("""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
-            WHERE id IN (SELECT j.id FROM jobs j CROSS JOIN epochs e
-                         WHERE j.state <> 'completed' AND j.changed_at < e.older_since
-                           AND j.hold_reason IS DISTINCT FROM :hold
-                           AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
-                         ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j)
-        """),
-        {"hold": HoldReason.ASK_GITHUB, "detail": HELD, "limit": limit},
+    return job_holds.hold(
+        db,
+        """
+            id IN (SELECT j.id FROM jobs j CROSS JOIN epochs e
+                   WHERE j.state <> 'completed' AND j.changed_at < e.older_since
+                     AND j.hold_reason IS DISTINCT FROM :hold
+                     AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+                   ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j)
+        """,
+        reason=HoldReason.ASK_GITHUB,
+        detail=HELD,
+        asks_at_once=True,
+        limit=limit,
     )
-    return held.rowcount
 
 
 def open_jobs(db: Connection) -> int:

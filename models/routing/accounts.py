@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, GitHubId
 from models.db.sql import text
+from models.tables import renames
 from ostler.settings import Settings
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
@@ -151,6 +152,24 @@ def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, a
     )
 
 
+def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: datetime) -> None:
+    """Insert an account that only a stamp tells of; the next webhook of it tells its login."""
+    db.execute(
+        text("""
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
+            VALUES (:id, :login, :count, :vcpu, :memory, :now) ON CONFLICT DO NOTHING
+        """),
+        {
+            "id": account_id,
+            "login": f"account-{account_id}",
+            "count": budget.count,
+            "vcpu": budget.vcpu_millicores,
+            "memory": budget.memory_mib,
+            "now": now,
+        },
+    )
+
+
 def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
     """Give an account another budget; False when there is none with this id. A lower one ends nothing (L2)."""
     changed = db.execute(
@@ -216,22 +235,10 @@ def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
 
     Jobs and claims that others hold locked are left: whoever meets the old name later asks again.
     """
-    changed = 0
-    for statement in (
-        """
-        UPDATE jobs SET repository = :login || '/' || split_part(repository, '/', 2),
-               scope = CASE WHEN starts_with(scope, 'orgs/') THEN 'orgs/' || :login
-                            ELSE 'repos/' || :login || '/' || split_part(scope, '/', 3) END
-        WHERE id IN (SELECT id FROM jobs WHERE account_id = :id AND state <> 'completed'
-                       AND split_part(scope, '/', 2) <> :login ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """,
-        "UPDATE accounts SET login = :login WHERE id = :id AND login <> :login",
-        """
-        UPDATE claims SET scope = CASE WHEN starts_with(scope, 'orgs/') THEN 'orgs/' || :login
-                                       ELSE 'repos/' || :login || '/' || split_part(scope, '/', 3) END
-        WHERE id IN (SELECT id FROM claims WHERE account_id = :id AND ended_at IS NULL
-                       AND split_part(scope, '/', 2) <> :login ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """,
-    ):
-        changed += db.execute(text(statement), {"id": account_id, "login": login}).rowcount
+    changed = renames.set_login_of_jobs(db, account_id=account_id, login=login)
+    changed += db.execute(
+        text("UPDATE accounts SET login = :login WHERE id = :id AND login <> :login"),
+        {"id": account_id, "login": login},
+    ).rowcount
+    changed += renames.set_login_of_claims(db, account_id=account_id, login=login)
     return changed > 0

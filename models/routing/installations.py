@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row
 
 from models.db.sql import text
 from models.routing.accounts import NewAccount, ensure_accounts
+from models.tables import renames
 from models.upstream import backoffs
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
@@ -77,19 +78,9 @@ def succeed(db: Connection, installation_id: int) -> int | None:
     row = _successor(db, installation_id)
     if row is None:
         return None
-    for statement in (
-        """
-        UPDATE jobs SET installation_id = :new
-        WHERE id IN (SELECT id FROM jobs WHERE account_id = :account AND state <> 'completed'
-                       AND installation_id = :old ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """,
-        """
-        UPDATE claims SET installation_id = :new
-        WHERE id IN (SELECT id FROM claims WHERE account_id = :account AND ended_at IS NULL
-                       AND installation_id = :old ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """,
-    ):
-        db.execute(text(statement), {"new": row.id, "old": installation_id, "account": row.account_id})
+    about = {"account_id": row.account_id, "installation_id": row.id, "former": installation_id}
+    renames.set_installation_of_jobs(db, **about)
+    renames.set_installation_of_claims(db, **about)
     found: int = row.id
     return found
 
@@ -141,22 +132,8 @@ def come_back(
         access=access,
         now=now,
     )
-    db.execute(
-        text("""
-            UPDATE jobs SET installation_id = :installation
-            WHERE id IN (SELECT id FROM jobs WHERE account_id = :account AND state <> 'completed'
-                           AND installation_id IS DISTINCT FROM :installation ORDER BY id FOR NO KEY UPDATE)
-        """),
-        {"installation": installation_id, "account": account_id},
-    )
-    db.execute(
-        text("""
-            UPDATE claims SET installation_id = :installation
-            WHERE id IN (SELECT id FROM claims WHERE account_id = :account AND ended_at IS NULL
-                           AND installation_id IS DISTINCT FROM :installation ORDER BY id FOR NO KEY UPDATE)
-        """),
-        {"installation": installation_id, "account": account_id},
-    )
+    renames.set_installation_of_jobs(db, account_id=account_id, installation_id=installation_id)
+    renames.set_installation_of_claims(db, account_id=account_id, installation_id=installation_id)
     backoffs.forget_account(db, installation_id=installation_id, account_id=account_id, login=login)
     # After claims and backoffs, as the commit of a mint does: else the two could wait for each other.
     db.execute(

@@ -5,7 +5,7 @@ A job of such a run is held (`origin_unknown`) until it is known, unless every p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, GitHubId
 from models.db.sql import text
+from models.tables import job_holds
 from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
@@ -122,16 +123,19 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
             "now": now,
         },
     )
-    db.execute(
-        text("""
-            UPDATE jobs SET hold_detail = :detail
-            WHERE id IN (SELECT id FROM jobs WHERE run_id = :run AND hold_reason = :hold AND state = 'queued'
-                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {
-            "run": run_id,
-            "hold": HoldReason.ORIGIN_UNKNOWN,
-            "detail": f"whether its run comes from a fork is not known ({why})",
-        },
+    job_holds.explain(
+        db,
+        "run_id = :run AND hold_reason = :hold AND state = 'queued'",
+        detail=f"whether its run comes from a fork is not known ({why})",
+        run=run_id,
+        hold=HoldReason.ORIGIN_UNKNOWN,
     )
     return wait
+
+
+def delete_of_jobs(db: Connection, job_ids: Sequence[int]) -> None:
+    """Delete where the runs of jobs come from that are about to be deleted."""
+    db.execute(
+        text("DELETE FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))"),
+        {"ids": job_ids},
+    )

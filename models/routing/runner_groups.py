@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
 from models.db.sql import text
+from models.tables import job_holds
 from rules.routing.holds import HoldReason
 from rules.routing.routing import Wait
 from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group
@@ -167,23 +168,20 @@ def hold_alike(
     db: Connection, *, pool_id: int, wanted: Wanted, verdict: GroupVerdict, until: datetime, now: datetime
 ) -> int:
     """Hold the queued jobs of a pool that the same refusal concerns; return how many. Locked ones are left."""
-    held = db.execute(
-        text("""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :until, changed_at = :now
-            WHERE id IN (SELECT id FROM jobs
-                         WHERE pool_id = :pool AND state = 'queued' AND hold_reason IS NULL
-                           AND installation_id = :installation AND (:everywhere OR repository = :repository)
-                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {
-            "pool": pool_id,
-            "installation": wanted.installation_id,
-            "repository": wanted.repository,
-            "until": until,
-            "everywhere": verdict.everywhere,
-            "hold": HoldReason.RUNNER_GROUP,
-            "detail": verdict.refusal,
-            "now": now,
-        },
+    return job_holds.hold(
+        db,
+        """
+            id IN (SELECT id FROM jobs
+                   WHERE pool_id = :pool AND state = 'queued' AND hold_reason IS NULL
+                     AND installation_id = :installation AND (:everywhere OR repository = :repository)
+                   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """,
+        reason=HoldReason.RUNNER_GROUP,
+        detail=verdict.refusal,
+        not_before=until,
+        changed_at=now,
+        pool=pool_id,
+        installation=wanted.installation_id,
+        everywhere=verdict.everywhere,
+        repository=wanted.repository,
     )
-    return held.rowcount

@@ -91,30 +91,6 @@ def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Map
     return found if account_ids is None else {each: found.get(each, 0) for each in account_ids}
 
 
-def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
-    """Charge Pods to the accounts of their latest delivered claims where that was not recorded; return how many.
-
-    A delivery records it itself. This is for Pods whose delivery did not: one by a web process of an earlier version,
-    and a claim that was rebuilt after a restore. Rows that others have locked are left to the next round.
-    """
-    if not runner_pod_ids:
-        return 0
-    charged = db.execute(
-        text("""
-            UPDATE runner_pods p SET charged_account_id = c.account_id, charged_vcpu = c.vcpu, charged_memory = c.memory
-            FROM (SELECT id FROM runner_pods WHERE id = ANY(:ids) AND charged_account_id IS NULL
-                  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) free
-            CROSS JOIN LATERAL (
-                SELECT account_id, vcpu, memory FROM claims
-                WHERE runner_pod_id = free.id AND purpose = 'job' AND delivered_at IS NOT NULL
-                ORDER BY id DESC LIMIT 1) c
-            WHERE p.id = free.id AND c.account_id IS NOT NULL
-        """),
-        {"ids": list(runner_pod_ids)},
-    )
-    return charged.rowcount
-
-
 def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
     """Return the pools where the accounts wait that these Pods were charged to: the end of a Pod may help them."""
     if not uids:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from models.claims.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
 from models.claims.releases import Registration, apply_job_outcome, insert_retire, lock_claim, request_release
 from models.db.sql import text
-from models.db.transitions import move_claim
+from models.tables.transitions import move_claim
 from rules.claims.job_outcomes import JobOutcome
 from rules.claims.machines import ClaimState, EndReason
 
@@ -135,24 +135,6 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
         {"before": before, "began_before": began_before, "absent_before": absent_before, "limit": LIMIT},
     )
     return [Finished(*row) for row in rows]
-
-
-def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
-    """Remember the first check since a time that found a runner absent or idle, or forget it when it was seen busy.
-
-    `absent`: the same for a runner that was not there at all; None leaves that alone.
-    """
-    db.execute(
-        text("""
-            UPDATE claims SET runner_idle_at = CASE WHEN NOT :free THEN NULL
-                                               WHEN runner_idle_at >= :since THEN runner_idle_at ELSE :at END,
-                   runner_absent_at = CASE WHEN CAST(:absent AS boolean) IS NULL THEN runner_absent_at
-                                           WHEN NOT :absent THEN NULL
-                                           WHEN runner_absent_at >= :since THEN runner_absent_at ELSE :at END
-            WHERE id = :id
-        """),
-        {"id": claim_id, "free": free, "absent": absent, "since": since, "at": at},
-    )
 
 
 def still_executes(db: Connection, pod: Finished) -> bool:

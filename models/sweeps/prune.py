@@ -7,13 +7,18 @@ A page locks what it deletes and skips what others hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import Connection
 
+from models.claims import runner_failures
 from models.db.sql import text
+from models.routing import run_origins
+from models.sweeps import repairs, sweep_runs
+from models.tables import claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
 
 PAGE = 1000
 """Rows of its own kind that one transaction deletes at most; what hangs on them goes with them."""
@@ -76,16 +81,22 @@ _LOCKED: Mapping[Kind, str] = {
     Kind.JOBS: "j",
     Kind.RUNNER_PODS: "p",
 }
-_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
-    Kind.CLAIMS: (
-        "DELETE FROM mint_attempts WHERE claim_id = ANY(:ids)",
-        # Of a job that is over: it stays known that it was executed, as long as the job itself is.
-        "UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)",
-    ),
-    Kind.JOBS: (
-        "DELETE FROM executions WHERE job_id = ANY(:ids)",
-        "DELETE FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))",
-    ),
+_DELETE: Mapping[Kind, Callable[[Connection, Sequence[Any]], int]] = {
+    Kind.DELIVERIES: deliveries.delete,
+    Kind.JOB_EVENTS: jobs.delete_events,
+    Kind.CLAIM_EVENTS: claims.delete_events,
+    Kind.CLAIMS: claims.delete,
+    Kind.JOBS: jobs.delete,
+    Kind.RUNNER_PODS: runner_pods.delete,
+    Kind.REPAIRS: repairs.delete,
+    Kind.SWEEP_RUNS: sweep_runs.delete,
+    Kind.STALLS: stalls.delete,
+    Kind.RUNNER_FAILURES: runner_failures.delete,
+}
+_DELETE_WITH_THEM: Mapping[Kind, tuple[Callable[[Connection, Sequence[int]], None], ...]] = {
+    # An execution of a job that is over stays known, as long as the job itself is.
+    Kind.CLAIMS: (mint_attempts.delete_of_claims, executions.part_from_claims),
+    Kind.JOBS: (executions.delete_of_jobs, run_origins.delete_of_jobs),
 }
 
 
@@ -151,7 +162,6 @@ def prune_page(db: Connection, kind: Kind, *, before: datetime) -> int:
         ids = [each for each in ids if each not in stay]
     if not ids:
         return 0
-    for statement in _WITH_THEM.get(kind, ()):
-        db.execute(text(statement), {"ids": ids})
-    key = "guid" if kind is Kind.DELIVERIES else "id"
-    return db.execute(text(f"DELETE FROM {kind} WHERE {key} = ANY(:ids)"), {"ids": ids}).rowcount
+    for delete in _DELETE_WITH_THEM.get(kind, ()):
+        delete(db, ids)
+    return _DELETE[kind](db, ids)

@@ -15,11 +15,13 @@ from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.claims.matching import WEB_ALIVE
-from models.db import stalls
+from models.db import epochs
 from models.db.base import Base
 from models.db.sql import text
 from models.sweeps import sweep_runs
+from models.tables import stalls
 from rules.claims.stalls import Cause, FoundBy
+from rules.restore.epochs import Epoch
 from rules.sweeps.redelivery import Progress
 
 LIMIT = 1000
@@ -323,3 +325,22 @@ def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
         text("UPDATE redeliveries SET asks = :asks - 1, due_at = :now WHERE guid = :guid AND asks = :asks"),
         {"guid": ask.guid, "asks": ask.asks, "now": now},
     )
+
+
+def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
+    """Freeze rows that are an earlier state than the cluster knows, and read GitHub's list again from there.
+
+    False when they were frozen, or moved on. The arguments are those of `models.db.epochs.freeze`.
+    """
+    if not epochs.freeze(db, seen, why=why, kept=kept, unsure=unsure, now=now):
+        return False
+    # Webhooks that were accepted meanwhile are lost too.
+    db.execute(
+        text("""
+            UPDATE redelivery_progress SET checked_at = least(checked_at, e.lost_from), scan_began = NULL,
+                   checkpoint = least(checkpoint, e.lost_from), scan_cursor = NULL
+            FROM epochs e WHERE e.lost_from IS NOT NULL
+        """)
+    )
+    sweep_runs.end_lease(db, "redelivery")
+    return True

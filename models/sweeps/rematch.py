@@ -13,9 +13,11 @@ from sqlalchemy import Connection, Row
 
 from models.claims import runner_failures
 from models.db.sql import text
-from models.pools.offers import offering
+from models.pools import pools
 from models.pools.pools import routes
 from models.routing.runner_groups import GroupBook, Wanted
+from models.tables import job_holds
+from models.tables.offers import offering
 from models.upstream.backoffs import WaitBook, keys_of
 from rules.routing.access import Access
 from rules.routing.forks import Origin
@@ -105,18 +107,6 @@ def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
     return Unrouting(row.rerouting_since, tuple(row.rerouting_jobs))
 
 
-_UNROUTE = """
-    UPDATE jobs SET pool_id = NULL, changed_at = :now,
-           hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
-                              WHEN hold_reason = ANY(:asked) THEN :hold ELSE coalesce(hold_reason, :hold) END,
-           not_before = CASE WHEN state = 'queued' AND hold_reason = ANY(:asked) THEN NULL ELSE not_before END,
-           hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
-    WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')
-                 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-    RETURNING id
-"""
-
-
 def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now: datetime) -> Unrouted:
     """Take one page of a pool's jobs from it, by id: its routing changed or it went. `rematch` finds them a pool.
 
@@ -144,15 +134,7 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
     """Take those of these jobs from a pool that are still in it and that nobody holds locked."""
     if not ids:
         return Unrouted(0, (), None)
-    values = {
-        "pool_id": pool_id,
-        "ids": list(ids),
-        "hold": HoldReason.NO_POOL,
-        # What GitHub said was about what the pool asked for; `rematch` holds again what still is in force.
-        "asked": [str(HoldReason.RUNNER_GROUP), str(HoldReason.BACKOFF)],
-        "now": now,
-    }
-    moved = len(db.execute(text(_UNROUTE), values).all())
+    moved = job_holds.unroute(db, pool_id, ids, now=now)
     left = db.execute(
         text(
             "SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')"
@@ -165,15 +147,7 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
 
 def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
     """Let jobs be matched in a pool again, all but those that are left; not if somebody else has written it since."""
-    ended = db.execute(
-        text("""
-            UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])
-            WHERE id = :id AND rerouting_since IS NOT DISTINCT FROM CAST(:since AS timestamptz)
-              AND rerouting_jobs = CAST(:known AS bigint[])
-        """),
-        {"id": pool_id, "since": todo.since, "known": list(todo.jobs), "left": list(left)},
-    )
-    return ended.rowcount > 0
+    return pools.end_rerouting(db, pool_id, since=todo.since, known=todo.jobs, left=left)
 
 
 def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
@@ -374,22 +348,14 @@ def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: da
     for row in rows:
         to = router.route_locked(row)
         if _differs(row, to):
-            db.execute(
-                text("""
-                    UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
-                           hold_detail = :detail,
-                           changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
-                                             ELSE changed_at END
-                    WHERE id = :id
-                """),
-                {
-                    "id": row.id,
-                    "pool_id": to.pool_id,
-                    "hold": to.hold,
-                    "not_before": to.not_before,
-                    "detail": _detail(row, to),
-                    "now": now,
-                },
+            job_holds.route(
+                db,
+                row.id,
+                pool_id=to.pool_id,
+                reason=to.hold,
+                detail=_detail(row, to),
+                not_before=to.not_before,
+                now=now,
             )
         if to.hold is None and to.pool_id is not None:
             woken.add(to.pool_id)

@@ -208,3 +208,8 @@ def verify(db: Connection, sweep: str, *, now: datetime) -> Mapping[Repaired, in
     """Look at the repairs of a sweep whose outcome is open; return how many are verified and how many failed."""
     found = list(db.execute(_VERIFY, {"sweep": sweep, "limit": LIMIT, "now": now}).scalars())
     return {outcome: found.count(outcome) for outcome in (Repaired.VERIFIED, Repaired.FAILED) if outcome in found}
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete repairs whose outcome is known for long, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM repairs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from models.claims.releases import insert_retire
 from models.db.sql import text
+from models.tables import claim_checks
 
 LIMIT = 1000
 """Rows that one tick takes at most; the rest is the next one's."""
@@ -56,8 +57,4 @@ def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: 
     retire_id = pod.retire_id
     if retire_id is None:
         retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
-    allowed = db.execute(
-        text("UPDATE claims SET force_deleted_at = :now WHERE id = :id AND ended_at IS NULL RETURNING id"),
-        {"id": retire_id, "now": now},
-    ).one_or_none()
-    return None if allowed is None else retire_id
+    return retire_id if claim_checks.allow_force(db, retire_id, now=now) else None

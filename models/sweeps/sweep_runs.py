@@ -6,6 +6,7 @@ connection pool; a lease of a killed process only has to run out, and what it st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -292,3 +293,13 @@ def resume(db: Connection, name: str) -> None:
         """),
         {"name": name, "paused": Outcome.PAUSED},
     )
+
+
+def end_lease(db: Connection, name: str) -> None:
+    """Let a tick of a sweep that is under way commit nothing more."""
+    db.execute(text("UPDATE sweeps SET lease_no = lease_no + 1 WHERE name = :name"), {"name": name})
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete runs that ended long ago, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM sweep_runs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -16,7 +16,8 @@ from models.claims import runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
-from models.db.transitions import move_claim, move_jobs
+from models.tables import claim_jobs, executions
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome
 
 
@@ -130,17 +131,6 @@ def unused(
     ).all()
 
 
-def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
-    """Remember the first of two checks that did not find a runner, or forget it when it was seen."""
-    db.execute(
-        text("""
-            UPDATE claims SET runner_absent_at = CASE WHEN :absent THEN coalesce(runner_absent_at, :now) END
-            WHERE id = :id AND ended_at IS NULL
-        """),
-        {"id": claim_id, "absent": absent, "now": now},
-    )
-
-
 def set_executing(
     db: Connection,
     claim_id: int,
@@ -179,14 +169,7 @@ def set_executing(
         apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
         return True
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
-    db.execute(
-        text("""
-            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
-            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
-            ON CONFLICT (job_id) DO NOTHING
-        """),
-        {"job_id": job_id, "id": claim_id, "now": now},
-    )
+    executions.insert_for_claim(db, claim_id, job_id=job_id, now=now)
     return True
 
 
@@ -197,13 +180,14 @@ def make_spare(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOu
     (L4).
     """
     lock_job(db, job_id)
-    taken = db.execute(
-        text("""
-            UPDATE claims SET job_id = NULL, spare_since = :now, changed_at = :now
-            WHERE id = :id AND job_id = :job_id AND state = 'delivered' RETURNING id
-        """),
-        {"id": claim_id, "job_id": job_id, "now": now},
-    ).one_or_none()
-    if taken is not None:
+    taken = claim_jobs.make_spare(
+        db,
+        claim_id,
+        guard="AND job_id = :job_id AND state = 'delivered'",
+        values=", job_id = NULL, changed_at = :now",
+        job_id=job_id,
+        now=now,
+    )
+    if taken:
         apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
-    return taken is not None
+    return taken

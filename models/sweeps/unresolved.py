@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 from models.claims.names import SCOPE_NOW
 from models.claims.releases import Registration, apply_job_outcome, lock_job
 from models.db.sql import text
-from models.db.transitions import move_jobs
+from models.tables import job_holds
+from models.tables.transitions import move_jobs
 from rules.claims.machines import EndReason, JobState
 from rules.routing.holds import HoldReason
 from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict
@@ -106,25 +107,6 @@ def left_runners(db: Connection, job_id: int) -> list[Registration]:
     return [Registration(*row) for row in rows]
 
 
-def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
-    """Ask about jobs no earlier than that; see `ask_each_later`."""
-    ask_each_later(db, dict.fromkeys(job_ids, ask_after))
-
-
-def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
-    """Ask about each job no earlier; they have not moved, so their age stays. One that others hold locked is left."""
-    db.execute(
-        text("""
-            UPDATE jobs j SET ask_after = t.ask_after
-            FROM unnest(CAST(:ids AS bigint[]), CAST(:times AS timestamptz[])) AS t (id, ask_after)
-            WHERE j.id = t.id
-              AND j.id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
-                           ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {"ids": list(ask_after), "times": list(ask_after.values())},
-    )
-
-
 def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
     """Move a job as GitHub's answer says; False when it moved, started or got a claim since it was found."""
     lock_job(db, job.id)
@@ -139,15 +121,7 @@ def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, no
     ).one_or_none()
     if still is None:
         return False
-    db.execute(
-        text("""
-            UPDATE jobs SET ask_after = NULL,
-                   hold_reason = CASE WHEN hold_reason <> :ask_github THEN hold_reason
-                                      WHEN state = 'queued' AND pool_id IS NULL THEN :no_pool END
-            WHERE id = :id
-        """),
-        {"id": job.id, "ask_github": HoldReason.ASK_GITHUB, "no_pool": HoldReason.NO_POOL},
-    )
+    job_holds.end_question(db, job.id)
     match verdict.move:
         case Move.READY:
             move_jobs(

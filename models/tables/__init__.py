@@ -1,1 +1,1 @@
-"""Tables without queries of their own."""
+"""Tables that several rooms write, each with the statements that change its rows."""

@@ -5,12 +5,14 @@ Law L1 stands in two partial unique indexes: one live claim per Pod UID, one per
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, text
+from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, LargeBinary
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
+from models.db.sql import text
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
 
 _LIVE = text("ended_at IS NULL")
@@ -142,3 +144,13 @@ class MintAttempt(Base):
     outcome: Mapped[str]
     created_at: Mapped[datetime]
     closed_at: Mapped[datetime | None]
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete claims that are over for long, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM claims WHERE id = ANY(:ids)"), {"ids": ids}).rowcount
+
+
+def delete_events(db: Connection, ids: Sequence[int]) -> int:
+    """Delete events of claims that are over, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM claim_events WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Index
+from sqlalchemy import Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
+from models.db.sql import text
 
 
 class Delivery(Base):
@@ -22,3 +24,20 @@ class Delivery(Base):
     job_id: Mapped[int | None]
     outcome: Mapped[str]
     received_at: Mapped[datetime]
+
+
+def insert(db: Connection, *, guid: str, event: str, action: str, outcome: str, now: datetime) -> bool:
+    """Write down a delivery that is about no job; False when it was before. Those of jobs: `job_inserts`."""
+    fresh = db.execute(
+        text("""
+            INSERT INTO deliveries (guid, event, action, outcome, received_at)
+            VALUES (:guid, :event, :action, :outcome, :now) ON CONFLICT (guid) DO NOTHING RETURNING guid
+        """),
+        {"guid": guid, "event": event, "action": action, "outcome": outcome, "now": now},
+    )
+    return fresh.one_or_none() is not None
+
+
+def delete(db: Connection, guids: Sequence[str]) -> int:
+    """Delete deliveries that are over for long, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM deliveries WHERE guid = ANY(:ids)"), {"ids": guids}).rowcount

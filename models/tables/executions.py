@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import Connection, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
+from models.db.sql import text
 
 
 class Execution(Base):
@@ -28,3 +30,76 @@ class Execution(Base):
     memory: Mapped[int]
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+
+
+_INSERT = text("""
+    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+    VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
+    ON CONFLICT (job_id) DO NOTHING
+""")
+
+
+def insert(
+    db: Connection,
+    *,
+    job_id: int,
+    runner_name: str,
+    claim_id: int | None,
+    account_id: int,
+    vcpu: int,
+    memory: int,
+    started: datetime,
+) -> None:
+    """Record that a job executes on a runner. The first execution of a job stays. Sizes in millicores and MiB."""
+    db.execute(
+        _INSERT,
+        {
+            "job": job_id,
+            "runner": runner_name,
+            "claim": claim_id,
+            "account": account_id,
+            "vcpu": vcpu,
+            "memory": memory,
+            "started": started,
+        },
+    )
+
+
+def insert_for_claim(db: Connection, claim_id: int, *, job_id: int, now: datetime) -> None:
+    """Record that a job executes on the runner of a claim. The first execution of a job stays."""
+    db.execute(
+        text("""
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
+            ON CONFLICT (job_id) DO NOTHING
+        """),
+        {"job_id": job_id, "id": claim_id, "now": now},
+    )
+
+
+def end(db: Connection, job_id: int, *, ended: datetime) -> None:
+    """End the execution of a job that is not over."""
+    db.execute(
+        text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
+        {"ended": ended, "job": job_id},
+    )
+
+
+def delete_open(db: Connection, job_id: int) -> None:
+    """Delete the execution of a job that goes back to its queue."""
+    db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
+
+
+def part_from_claim(db: Connection, job_id: int) -> None:
+    """Take the claim, which has ended, from the execution of a job that still runs."""
+    db.execute(text("UPDATE executions SET claim_id = NULL WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
+
+
+def part_from_claims(db: Connection, claim_ids: Sequence[int]) -> None:
+    """Take claims that are about to be deleted from their executions: these stay known as long as their jobs."""
+    db.execute(text("UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)"), {"ids": claim_ids})
+
+
+def delete_of_jobs(db: Connection, job_ids: Sequence[int]) -> None:
+    """Delete the executions of jobs that are about to be deleted."""
+    db.execute(text("DELETE FROM executions WHERE job_id = ANY(:ids)"), {"ids": job_ids})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, text
+from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, GitHubId, Serial
+from models.db.sql import text
 from rules.claims.machines import JobState
 
 
@@ -94,3 +96,13 @@ class JobEvent(Base):
     who: Mapped[str]
     why: Mapped[str]
     latency_ms: Mapped[int | None]
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete jobs that are over for long, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM jobs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount
+
+
+def delete_events(db: Connection, ids: Sequence[int]) -> int:
+    """Delete events of jobs that are over, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM job_events WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import Connection, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
+from models.db.sql import text
 
 
 class RunnerPod(Base):
@@ -78,3 +80,8 @@ class RunnerPod(Base):
     )
     charged_vcpu: Mapped[int | None] = mapped_column(comment="millicores, those of the delivered claim")
     charged_memory: Mapped[int | None] = mapped_column(comment="MiB, those of the delivered claim")
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete Pods that are gone for long, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM runner_pods WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

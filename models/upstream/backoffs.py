@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
 from models.db.sql import text
+from models.tables import job_holds
 from rules.claims.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key, is_default
 from rules.routing.holds import HoldReason
 from rules.routing.routing import Wait
@@ -130,20 +131,17 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
         """),
         {"kind": kind, "key": key, "not_before": not_before, "reason": reason, "now": now},
     )
-    column = _HELD_BY[kind]
-    db.execute(
-        text(f"""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before, changed_at = :now
-            WHERE id IN (SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {column} = :key
-                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {
-            "hold": HoldReason.BACKOFF,
-            "detail": f"{describe(kind, key)}: {reason}",
-            "not_before": not_before,
-            "key": key,
-            "now": now,
-        },
+    job_holds.hold(
+        db,
+        f"""
+            id IN (SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {_HELD_BY[kind]} = :key
+                   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """,
+        reason=HoldReason.BACKOFF,
+        detail=f"{describe(kind, key)}: {reason}",
+        not_before=not_before,
+        changed_at=now,
+        key=key,
     )
 
 
@@ -185,6 +183,13 @@ def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
     return gone.rowcount > 0
 
 
+def forget_repositories(db: Connection, *, login: str) -> None:
+    """End the backoffs of all repositories of an owner's former login."""
+    db.execute(
+        text("DELETE FROM backoffs WHERE kind = 'repository' AND starts_with(key, :former)"), {"former": f"{login}/"}
+    )
+
+
 def forget_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
     """End every backoff of an account and its installation: whatever GitHub refused, it may grant now."""
     forget(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
@@ -203,15 +208,13 @@ def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
     Those that others hold locked are left, not waited for: callers hold other locks, and such a job is checked when
     its own wait is over.
     """
-    ended = db.execute(
-        text("""
-            UPDATE jobs SET not_before = :now
-            WHERE id IN (SELECT id FROM jobs WHERE hold_reason = :hold AND state = 'queued' AND account_id = :account
-                           AND not_before > :now ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {"hold": HoldReason.BACKOFF, "account": account_id, "now": now},
+    return job_holds.end_waits(
+        db,
+        "hold_reason = :hold AND state = 'queued' AND account_id = :account",
+        hold=HoldReason.BACKOFF,
+        account=account_id,
+        now=now,
     )
-    return ended.rowcount
 
 
 PROBE_DUE = """
@@ -266,24 +269,26 @@ def allow_probe(
     ).scalar()
     if key is None:
         return None
-    job_id: int | None = db.execute(
-        text(f"""
-            UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now
-            WHERE id = (SELECT j.id FROM jobs j JOIN backoffs b ON b.kind = 'installation' AND b.key = :key
-                        WHERE {_PROBE_HERE}
-                        ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED)
-            RETURNING id
-        """),
-        values | {"key": key},
-    ).scalar()
-    if job_id is not None:
+    lifted = job_holds.lift(
+        db,
+        f"""
+            id = (SELECT j.id FROM jobs j JOIN backoffs b ON b.kind = 'installation' AND b.key = :key
+                  WHERE {_PROBE_HERE}
+                  ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED)
+        """,
+        now=now,
+        pool_id=pool_id,
+        without=without,
+        key=key,
+    )
+    for job_id in lifted:
         db.execute(
             text(
                 "UPDATE backoffs SET probed_at = :now, probe_job_id = :job WHERE kind = 'installation' AND key = :key"
             ),
             {"now": now, "job": job_id, "key": key},
         )
-    return job_id
+    return lifted[0] if lifted else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,17 +454,3 @@ class WaitBook:
             refusal, not_before=until, probe_job_id=job_id if taken.rowcount else refusal.probe_job_id
         )
         return None if taken.rowcount else refusal.wait(until=until)
-
-
-def hold_job(
-    db: Connection, job_id: int, *, hold: HoldReason, detail: str, not_before: datetime | None, now: datetime
-) -> None:
-    """Set a job aside; it keeps its age. `rematch` lifts the hold when `not_before` has passed."""
-    db.execute(
-        text("""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before,
-                   failures = failures + 1, changed_at = :now
-            WHERE id = :id AND state IN ('queued', 'claimed')
-        """),
-        {"id": job_id, "hold": hold, "detail": detail, "not_before": not_before, "now": now},
-    )

@@ -1,13 +1,13 @@
-"""May a Pod hold a JIT? The one judgement behind law L3, used by every caller.
+"""Busy judgement: might a Pod hold a JIT? This one function implements law L3 for every caller.
 
-Yes when a claim of the Pod was delivered, its poller exited 0, its container `runner` is or was ready, or
-a runner of its mint attempts is online or busy on GitHub. After that it ends only by proof: the Pod is
-over or gone, GitHub removed the runner, or the job that the runner *executed* is long over and the
-runner was absent or idle in two checks. The end of the job that the Pod was *claimed* for proves nothing:
-GitHub gives a job to any runner whose labels cover it. So the evidence has no field for it.
+The verdict is yes if a claim of the Pod was delivered, its poller exited 0, its container `runner` is or was ready, or
+a runner of its mint attempts is online or busy on GitHub. After that only proof ends it. Proof is: the Pod is over or
+gone, GitHub removed the runner, or the job that the runner *executed* ended long ago and the runner was absent or idle
+in two checks. The end of the job that the Pod was *claimed* for proves nothing, because GitHub gives a job to any
+runner whose labels cover it. The evidence therefore has no field for it.
 
-A runner that was minted and never delivered is not enough, and a runner that could not be looked up adds
-nothing: it neither makes a Pod busy nor sets it free.
+A runner that was minted and never delivered is not enough for a yes. A failed look-up of a runner adds nothing: it
+makes a Pod neither busy nor free.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ JOB_OVER_AFTER = 900.0
 
 @dataclass(frozen=True, slots=True)
 class PodEvidence:
-    """What Postgres, Kubernetes and GitHub say of one Pod UID; of several runners the most alive one.
+    """Evidence from Postgres, Kubernetes and GitHub about one Pod UID; of several runners the most active one.
 
-    `any_delivered`: one of its claims has `delivered_at` set. `runner_ever_ready`: container `runner` is or
-    was ready. `github_runner_seen`: in the last check; `unknown` when GitHub could not be asked.
-    `runner_removed_proof`: GitHub answered 204 to the removal, or the runner was absent in two checks of a
-    minute apart. `executed_job_terminal_for_seconds`: since the end of the job that the runner executed;
-    None while that runs, or when no execution is known. Signs have to be given; a proof that is not given is none.
+    `any_delivered`: one of its claims has `delivered_at` set. `runner_ever_ready`: container `runner` is or was ready.
+    `github_runner_seen`: result of the last check, `unknown` if GitHub could not be asked. `runner_removed_proof`:
+    GitHub answered 204 to the removal, or the runner was absent in two checks a minute apart.
+    `executed_job_terminal_for_seconds`: seconds since the end of the job that the runner executed; None while it runs
+    or if no execution is known. Signs of a JIT are required arguments; a proof that is not given does not exist.
     """
 
     any_delivered: bool
@@ -43,16 +43,16 @@ class PodEvidence:
 
 @dataclass(frozen=True, slots=True)
 class BusyVerdict:
-    """Whether the Pod may hold a JIT, and everything that speaks for that verdict."""
+    """Verdict on whether the Pod might hold a JIT, with everything that supports it."""
 
     busy: bool
     reasons: tuple[str, ...]
 
 
 def may_hold_jit(evidence: PodEvidence, *, job_over_after: float = JOB_OVER_AFTER) -> BusyVerdict:
-    """Return whether the Pod may hold a JIT; `job_over_after` is in seconds.
+    """Return whether the Pod might hold a JIT; `job_over_after` is in seconds.
 
-    A proof that the last check of GitHub contradicts (removed, yet online or busy) is none: doubt means busy.
+    A proof that the last check of GitHub contradicts (removed, yet online or busy) does not count: doubt means busy.
     """
     proofs = _proofs(evidence, job_over_after)
     if proofs:

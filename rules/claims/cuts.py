@@ -1,8 +1,8 @@
-"""Silent cut: a JIT that was delivered and never arrived, because the Pod's own stamp cut its way to us.
+"""Silent cuts: a JIT that was delivered but never arrived, because the Pod's own stamp cut its connection to web.
 
 A network policy that drops packets shows nothing to web: the answer is sent, and never arrives. The Pod cannot poll
-again until its stamp comes off. So one Pod that had a delivery may be un-stamped, and only on the word of the cluster
-and of GitHub: a row says that the JIT was sent, never that it did not arrive.
+again until its stamp is removed. So one Pod with a delivery may be un-stamped, but only on evidence of the cluster and
+of GitHub: a row says that the JIT was sent, never that it did not arrive.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ CUT_OFF_AFTER = 15.0
 
 @dataclass(frozen=True, slots=True)
 class CutEvidence:
-    """What a GET of the Pod and a check-up of its runner show, `delivered_seconds` after the delivery.
+    """Result of a GET of the Pod and a check of its runner, `delivered_seconds` after the delivery.
 
-    `runner_began`: container `runner` is ready, or has ended. `stamped`: the Pod carries an owner label.
+    `runner_began`: container `runner` is ready or has ended. `stamped`: the Pod carries an owner label.
     """
 
     delivered_seconds: float
@@ -30,7 +30,7 @@ class CutEvidence:
 
 @dataclass(frozen=True, slots=True)
 class CutVerdict:
-    """Whether the stamp may come off a Pod that had a delivery, and why."""
+    """Verdict on whether the stamp of a Pod with a delivery may be removed, and why."""
 
     cut: bool
     why: str

@@ -1,16 +1,16 @@
-"""Whose job comes next, and how many fit: the order of accounts and the jobs of one batch.
+"""Fair order of accounts, and the jobs of one batch.
 
-The account with the smallest weighted dominant share comes first: its usage over all pools as a share of
-the sum of all budgets, the largest of count, vCPU and memory, divided by its weight; a tie goes to the
-older head. (Dominant Resource Fairness, Ghodsi et al., NSDI 2011.) Each pick raises that share at once,
-so a batch is filled progressively and its size changes nobody's part of it.
+The account with the smallest weighted dominant share comes first: its usage over all pools as a share of the sum of all
+budgets, the largest of count, vCPU and memory, divided by its weight; a tie goes to the older head. (Dominant Resource
+Fairness, Ghodsi et al., NSDI 2011.) Each pick raises that share at once, so a batch is filled progressively and its
+size changes nobody's part of it.
 
-Within an account the higher priority comes first, then the older job, then the lower id. A job that does
-not fit blocks the later jobs of its account in the same pool: letting smaller ones overtake it would
-starve it. It blocks no other account (law L14), and other pools of its account only through a reservation.
+Within an account the higher priority comes first, then the older job, then the lower id. A job that does not fit blocks
+the later jobs of its account in the same pool: letting smaller ones overtake it would starve it. It blocks no other
+account (law L14), and other pools of its account only through a reservation.
 
-The plan only admits. Whether the budget still has room is counted again from rows, under the accounts'
-locks, before anything is inserted (law L2).
+The plan only admits. Whether the budget still has room is counted again from rows, under the accounts' locks, before
+anything is inserted (law L2).
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class JobHead:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room of one account, kept for a job of `pool_id` that waited long for budget.
+    """Room of one account, reserved for a job of `pool_id` that waited long for budget.
 
-    Jobs of that pool may use it; younger jobs of the account's other pools must leave it. An older one need
-    not: else two pools of an account with room for one job would wait for each other for ever. It stands for
-    the whole batch, also after a job of its pool was picked: which job that was is for its owner to see.
+    Jobs of that pool may use it; younger jobs of the account's other pools must leave it. An older job does not have
+    to: otherwise two pools of an account with room for one job would wait for each other for ever. A reservation lasts
+    for the whole batch, even after a job of its pool was picked. Its owner has to check which job that was.
     """
 
     vcpu_millicores: int
@@ -187,7 +187,7 @@ def dominant_share(usage: Usage, totals: Budget) -> float:
 
 
 def weighted_share(account: AccountView, totals: Budget) -> float:
-    """Return the number by which accounts are ordered, the smallest first."""
+    """Return the number that orders accounts; the smallest comes first."""
     # NaN and infinity pass the column's CHECK (weight > 0); either would spoil the order for everybody (L14).
     weight = account.weight if math.isfinite(account.weight) and account.weight > 0 else 1.0
     return dominant_share(account.usage, totals) / weight

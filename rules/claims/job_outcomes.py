@@ -1,4 +1,4 @@
-"""What becomes of a job whose claim ends: decided from what GitHub says of it (law L4)."""
+"""Outcome of a job whose claim ends, from GitHub's answer about the job (law L4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class NextStep(StrEnum):
-    """The three ways on; a job never just disappears."""
+    """Next step of a job: one of three, so that no job disappears."""
 
     REQUEUE = "requeue"
     FINISH = "finish"
@@ -24,17 +24,17 @@ class JobOutcome:
 
 
 NO_JOB = JobOutcome(NextStep.REQUEUE, "the claim had no job")
-NOT_SHOWN = JobOutcome(NextStep.RUNNING, "GitHub answers 404, which may be for want of access: asked again")
+NOT_SHOWN = JobOutcome(NextStep.RUNNING, "GitHub answers 404, perhaps because access is missing; asked again later")
 NO_SUCH_JOB = JobOutcome(NextStep.FINISH, "GitHub has no such job", "unknown")
 
 
 WAITS = frozenset({"queued", "waiting", "pending", "requested"})
-"""GitHub's words for a job that has not begun."""
+"""GitHub's statuses of a job that has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverRun:
-    """A run that is over, with GitHub's word for how it ended."""
+    """A run that is over, with the conclusion that GitHub reports."""
 
     conclusion: str | None
 
@@ -44,9 +44,9 @@ def from_github(
 ) -> JobOutcome:
     """Return the outcome of a job from GitHub's answer; `status` None is a 404, `runner` is named in the reason.
 
-    GitHub answers that also where it does not let us look (a repository taken from the installation, say), so it
-    ends no job: `rules.sweeps.unresolved` judges what stays unseen. With its `run` over, a job that GitHub shows as
-    waiting will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
+    GitHub also answers 404 when we have no access, for example after a repository was removed from the installation. So
+    a 404 ends no job here: `rules.sweeps.unresolved` judges jobs that stay invisible. If its `run` is over, a job that
+    GitHub shows as waiting will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"

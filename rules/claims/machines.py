@@ -1,8 +1,8 @@
-"""The states of claims and jobs and every transition that is allowed: the one table.
+"""Table of the states of claims and jobs, and of every allowed transition.
 
-`models.db.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes
-a state. The kill-point test makes its halting points from `TRANSITIONS`, so a step that is not here
-cannot be committed, and one that is here is tested by killing the process on both sides of its commit.
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes a state.
+The kill-point test derives its halting points from `TRANSITIONS`. So a step that is not in the table cannot be
+committed, and a step in the table is tested by killing the process on both sides of its commit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from enum import StrEnum
 
 
 class Purpose(StrEnum):
-    """What a claim is for."""
+    """Purpose of a claim."""
 
     JOB = "job"
     RETIRE = "retire"
 
 
 class ClaimState(StrEnum):
-    """Where a claim stands; `ended` is the only terminal one."""
+    """State of a claim; `ended` is the only terminal one."""
 
     CLAIMED = "claimed"
     MINTED = "minted"
@@ -30,7 +30,7 @@ class ClaimState(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job stands; `completed` is terminal and sticks."""
+    """State of a job; `completed` is terminal and final."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -40,7 +40,7 @@ class JobState(StrEnum):
 
 
 class Stamp(StrEnum):
-    """What we know of a claim's stamp on its Pod. A fact beside the state, not a state."""
+    """Recorded state of a claim's stamp on its Pod. A fact beside the state, not a state."""
 
     NONE = "none"
     ON = "on"
@@ -50,7 +50,7 @@ class Stamp(StrEnum):
 
 
 class EndReason(StrEnum):
-    """Why a claim ended."""
+    """Reason for the end of a claim."""
 
     COMPLETED = "completed"
     RELEASED = "released"
@@ -61,7 +61,7 @@ class EndReason(StrEnum):
 
 
 class Machine(StrEnum):
-    """What a transition moves. `LEASE` entries commit that a step begins; they change no state."""
+    """Subject of a transition. `LEASE` entries commit the start of a step; they change no state."""
 
     CLAIM = "claim"
     JOB = "job"
@@ -70,7 +70,7 @@ class Machine(StrEnum):
 
 
 class Process(StrEnum):
-    """Which process commits a transition first when nothing goes wrong."""
+    """Process that commits a transition first when nothing goes wrong."""
 
     WEB = "web"
     WORKER = "worker"
@@ -78,7 +78,7 @@ class Process(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One allowed move. No source means that the row is inserted by it."""
+    """One allowed transition. Without a source the transition inserts the row."""
 
     name: str
     machine: Machine
@@ -86,6 +86,8 @@ class Transition:
     target: str
     process: Process
     purpose: Purpose = Purpose.JOB
+    seconds: float = 0.0
+    """Of a `LEASE`: how long it lasts, which is the time that its step has for everything it does."""
 
 
 _C = ClaimState
@@ -114,8 +116,8 @@ def _stamp(name: str, sources: tuple[Stamp, ...], target: Stamp, process: Proces
     return Transition(name, Machine.STAMP, frozenset(sources), target, process)
 
 
-def _lease(name: str, sources: tuple[ClaimState, ...], purpose: Purpose = Purpose.JOB) -> Transition:
-    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purpose)
+def _lease(name: str, sources: tuple[ClaimState, ...], *, seconds: float, purpose: Purpose = Purpose.JOB) -> Transition:
+    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purpose, seconds)
 
 
 TRANSITIONS: dict[str, Transition] = {
@@ -126,7 +128,7 @@ TRANSITIONS: dict[str, Transition] = {
         _claim("mint", (_C.CLAIMED,), _C.MINTED, _WORKER),
         _claim("deliver", (_C.MINTED,), _C.DELIVERED, _WEB),
         _claim("execute", (_C.DELIVERED, _C.RELEASING), _C.EXECUTING, _WEB),
-        # the ways out
+        # ends of a claim
         _claim("begin_release", _OPEN, _C.RELEASING, _WORKER),
         _claim("refuse_release", (_C.RELEASING,), _C.EXECUTING, _WORKER),
         _claim("end_released", (_C.RELEASING,), _C.ENDED, _WORKER),
@@ -148,14 +150,14 @@ TRANSITIONS: dict[str, Transition] = {
         _stamp("stamp_gave_up", (_S.NONE, _S.OFF, _S.ON), _S.GAVE_UP),
         _stamp("stamp_removing", (_S.ON, _S.GAVE_UP), _S.REMOVING),
         _stamp("stamp_off", (_S.REMOVING,), _S.OFF),
-        # a poll that arrives proves that no stamp cuts the Pod's way to us
+        # a poll that arrives proves that no stamp cuts the Pod's connection to web
         _stamp("cancel_unstamp", (_S.REMOVING,), _S.OFF, _WEB),
         # leases of steps
-        _lease("lease_stamp", (_C.CLAIMED, _C.DELIVERED, _C.EXECUTING)),
-        _lease("lease_mint", (_C.CLAIMED,)),
-        _lease("lease_unstamp", (_C.MINTED, _C.DELIVERED)),
-        _lease("lease_release", (_C.RELEASING,)),
-        _lease("lease_retire", (_C.CLAIMED,), Purpose.RETIRE),
+        _lease("lease_stamp", (_C.CLAIMED, _C.DELIVERED, _C.EXECUTING), seconds=2.0),
+        _lease("lease_mint", (_C.CLAIMED,), seconds=10.0),
+        _lease("lease_unstamp", (_C.MINTED, _C.DELIVERED), seconds=5.0),
+        _lease("lease_release", (_C.RELEASING,), seconds=20.0),
+        _lease("lease_retire", (_C.CLAIMED,), seconds=20.0, purpose=Purpose.RETIRE),
     )
 }
 

@@ -1,7 +1,7 @@
-"""What a refused mint asked GitHub for: the key under which the next ones back off.
+"""Backoff keys of refused mints: the part of a request to GitHub that the refusal applies to.
 
-A refusal holds what was asked and nothing beside it: the repository where runners are registered in repositories (of a
-user account), and the runner group of an organisation. A refused default group is kept as a refusal of the account.
+A refusal holds only what was requested: the repository if runners are registered in repositories (of a user account),
+or the runner group of an organisation. A refused default group counts as a refusal of the account.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FULL = re.compile(r"has reached max(?:imum)? limit of [0-9,]+ runners", re.IGNO
 
 
 def is_full(words: str | None) -> bool:
-    """Return whether GitHub says that the runner group takes no further runner (10,000 at most, a 422)."""
+    """Return whether GitHub says that the runner group has no room for another runner (10,000 at most, a 422)."""
     return words is not None and _FULL.search(words) is not None
 
 
@@ -40,7 +40,7 @@ def asked_for(
     group: int | str,
     full: bool = False,
 ) -> tuple[str, str]:
-    """Return kind and key of the backoff of a mint. `full`: its group is, so that only the group is concerned."""
+    """Return kind and key of the backoff of a mint. `full`: the group is full, so only the group is affected."""
     if Scope.parse(scope).repository_name is not None:
         return REPOSITORY, repository
     if is_default(group) and not full:
@@ -49,7 +49,7 @@ def asked_for(
 
 
 def describe(kind: str, key: str) -> str:
-    """Return in words whose jobs a backoff holds."""
+    """Return a phrase that names the jobs which a backoff holds."""
     if kind != RUNNER_GROUP:
         return f"{kind} {key}"
     installation, _, group = key.partition("/")
@@ -60,8 +60,8 @@ _CURES = (
     (
         "ip allow list",
         (
-            "In the organisation: Settings, Authentication security, IP allow list: add the address from which "
-            "the workers reach GitHub."
+            "In the organisation: Settings, Authentication security, IP allow list: add the address that "
+            "the workers use to reach GitHub."
         ),
     ),
     (
@@ -71,28 +71,28 @@ _CURES = (
     (
         "reached max limit",
         (
-            "Remove runners of that group in the organisation's settings, or give pools another runnerGroup: a "
-            "group takes 10,000."
+            "Remove runners of that group in the organisation's settings, or set another runnerGroup in the pools: a "
+            "group holds 10,000 runners at most."
         ),
     ),
     (
         "not accessible by integration",
         (
-            "Give the App the permission to administer self-hosted runners, and see that a runner group of "
-            "GitHub-hosted larger runners is not named in runnerGroup."
+            "Give the App the permission to administer self-hosted runners, and check that no runner group of "
+            "GitHub-hosted larger runners is named in runnerGroup."
         ),
     ),
 )
-"""Of GitHub's words in lower case: what can be done about it."""
+"""Pairs of a lower-case phrase of GitHub and its cure."""
 
 
 def cure_of_refusal(detail: str) -> str:
-    """Return what can be done about a hold, by GitHub's words in it; they choose among these texts and no more."""
+    """Return the cure for a hold. GitHub's words select one of these texts and are not used otherwise."""
     lower = detail.lower()
     known = next((cure for words, cure in _CURES if words in lower), None)
     if known is not None:
-        return f"{known} One job is tried at a time, and all go on with the first that GitHub takes."
+        return f"{known} One job at a time is tried, and all continue after the first success."
     return (
-        "It goes on by itself then. If it comes back: see that the App is installed for this repository "
-        "with the permission to administer runners, and check GitHub's status."
+        "The job is retried automatically then. If this repeats, check that the App is installed for this repository "
+        "with the permission to administer runners, and check the status page of GitHub."
     )

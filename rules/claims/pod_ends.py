@@ -1,7 +1,7 @@
-"""How a runner Pod ended, in words: what was seen of its deletion and of its containers, and no more than that.
+"""Descriptions of a runner Pod's end, built from observations of its deletion and its containers.
 
-Ostler deletes no Pod that has a live job claim (law L7). So a deletion that was asked for while a job had the Pod came
-from somebody else: a person, a drain, the API server's own controllers, or the kubelet.
+Ostler deletes no Pod that has a live job claim (law L7). So a deletion that was requested while a job had the Pod came
+from another client: a person, a drain, a controller of Kubernetes, or the kubelet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rules.claims.pod_events import PodEvent
 
 
 class How(StrEnum):
-    """What took a Pod, as a label of a metric; `deleted` names nobody, `unknown` was not seen."""
+    """Cause of a Pod's end, as a metric label; `deleted` has no known client, `unknown` was not observed."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -42,21 +42,21 @@ _REASONS: dict[str, tuple[How, str]] = {
     "NodeShutdown": (How.NODE, "ended by the shutdown of its node"),
     "Terminated": (How.NODE, "ended by the shutdown of its node"),
     "DeadlineExceeded": (How.DEADLINE, "ended by the kubelet: its job took longer than maxJobDuration of its pool"),
-    "OOMKilled": (How.OUT_OF_MEMORY, "killed for want of memory: raise the memory limit of its pool"),
+    "OOMKilled": (How.OUT_OF_MEMORY, "killed for lack of memory: raise the memory limit of its pool"),
 }
-"""The reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""
+"""Reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""
 
-_OTHERS = "by somebody other than Ostler"
-_AUDIT = f"{_OTHERS}; the audit log of the API server names who"
+_OTHERS = "by a client other than Ostler"
+_AUDIT = f"{_OTHERS}; the audit log of the API server names the client"
 
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """What was seen of the end of a Pod; None and False: not seen.
+    """Observations of the end of a Pod; None and False mean not observed.
 
-    `deletion_at` is when its deletion was asked for, `reason` what Kubernetes calls it, of the Pod or of its container
-    `runner`. `ours`: a retire claim deleted it. `over`: its containers `poller` and `runner` were seen to have ended.
-    `event` is what another component wrote about its end.
+    `deletion_at`: time of the deletion request. `reason`: Kubernetes' reason, of the Pod or of its container `runner`.
+    `ours`: a retire claim deleted it. `over`: its containers `poller` and `runner` were seen terminated. `event`: the
+    Event of another component about its end.
     """
 
     deletion_at: datetime | None = None
@@ -70,7 +70,7 @@ class PodEnd:
 
     @property
     def how(self) -> How:
-        """What took it."""
+        """Cause of the end."""
         named = _named(self.reason)
         if named is not None:
             return named[0]
@@ -82,7 +82,7 @@ class PodEnd:
 
 
 def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
-    """Return a clause about the end of a Pod; None while nothing says that it ends."""
+    """Return a clause about the end of a Pod; None if nothing shows that it ends."""
     named = _named(end.reason)
     told = end.event is not None and end.event.names_somebody
     if end.deletion_at is not None:
@@ -94,7 +94,7 @@ def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
     elif end.runner_exit_code is not None or end.over:
         said = f"{pod} has ended"
     elif end.gone:
-        how = ", retired by Ostler" if end.ours else "" if end.event else ", and nothing was seen of how it went"
+        how = ", retired by Ostler" if end.ours else "" if end.event else ", and no report of its end was received"
         said = f"{pod} is gone{how}"
     else:
         return None
@@ -113,5 +113,5 @@ def _quoted(event: PodEvent) -> str:
 
 
 def _named(reason: str | None) -> tuple[How, str] | None:
-    """Return the entry of a reason; it may be followed by the number of a signal in brackets."""
+    """Return the entry of a reason. A reason can be followed by the number of a signal in brackets."""
     return None if reason is None else _REASONS.get(reason.partition(" ")[0])

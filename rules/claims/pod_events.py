@@ -1,6 +1,6 @@
-"""Choice of the Kubernetes Event that says best who ended a Pod, from those that were written about it.
+"""Choice of the Kubernetes Event that best explains the end of a Pod.
 
-Its words are another component's: they are shown to people, and nothing is decided by them (law L6).
+The text comes from another component. It is shown to people and never used in a decision (law L6).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 LONGEST_WORD = 100
-"""Characters of a reason or of a component's name that are kept."""
+"""Longest reason or component name in characters; the rest is cut."""
 LONGEST_NOTE = 200
-"""Characters of a message that are kept."""
+"""Longest message in characters; the rest is cut."""
 
 _ORDER = (
     "Preempted",  # the scheduler, for another Pod
@@ -25,17 +25,17 @@ _ORDER = (
     "NodeControllerEviction",
     "DeadlineExceeded",  # the kubelet
     "NodeNotReady",  # the node controller; the Pod may live on
-    "ExceededGracePeriod",  # the kubelet, after whoever asked for the deletion
+    "ExceededGracePeriod",  # the kubelet, after the client that requested the deletion
     "Killing",  # the same
 )
 _NAMES_NOBODY = frozenset({"NodeNotReady", "ExceededGracePeriod", "Killing"})
 _UNDONE = "Cancelling deletion"
-"""First words of the taint manager's Event that takes an eviction back; its reason is that of the eviction."""
+"""First words of the taint manager's Event that cancels an eviction. It has the same reason as the eviction."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """One Event about a Pod; `action` and `at` are None where whoever wrote it said none."""
+    """One Event about a Pod; `action` and `at` are None if its writer did not set them."""
 
     reason: str
     component: str
@@ -45,17 +45,17 @@ class PodEvent:
 
     @property
     def kind(self) -> str:
-        """The reason, or the action where that says more."""
+        """The reason, or the action if that is more specific."""
         return self.action if self.action == "Descheduled" else self.reason
 
     @property
     def names_somebody(self) -> bool:
-        """Whether its component asked for the end of the Pod, and not merely carried it out or saw it."""
+        """Whether its component requested the end of the Pod, and did not merely execute or observe it."""
         return self.kind not in _NAMES_NOBODY
 
 
 def choose(events: Iterable[PodEvent]) -> PodEvent | None:
-    """Return the Event that says best who ended the Pod, the latest of several; None where none says anything."""
+    """Return the latest Event that best explains the end of the Pod; None if no Event explains it."""
     found = [each for each in events if each.kind in _ORDER and not each.note.startswith(_UNDONE)]
     if not found:
         return None
@@ -65,7 +65,7 @@ def choose(events: Iterable[PodEvent]) -> PodEvent | None:
 
 
 def one_line(text: str, *, longest: int) -> str:
-    """Return text of others as one line of at most `longest` characters, without control and format characters."""
+    """Return foreign text as one line of at most `longest` characters, without control and format characters."""
     shown = (" " if each.isspace() or unicodedata.category(each).startswith("C") else each for each in text)
     line = " ".join("".join(shown).split())
     return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -1,8 +1,8 @@
-"""What a runner Pod's poll is answered, from what the rows say of the Pod.
+"""Answers to the polls of runner Pods, from the rows about the Pod.
 
-The answers are those of `POST /runners/v1/dispatch`. 410 makes a Pod exit for ever, so it is
-said only where the Pod is to be deleted under a retire claim or its JIT cannot be handed out any more:
-an old template, a deleted pool or a drain alone is never a reason.
+The answers are those of `POST /runners/v1/dispatch`. 410 makes a Pod exit for ever, so it is given only if the Pod is
+to be deleted under a retire claim, or if its JIT cannot be delivered any more. An old template, a deleted pool or a
+drain alone is never a reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rules.claims.machines import ClaimState, Purpose, Stamp
 
 
 class Verdict(StrEnum):
-    """What to do with a poll."""
+    """Decision about a poll."""
 
     HOLD = "hold"
     DELIVER = "deliver"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolledClaim:
-    """The live claim on the Pod that polls. `delivered`: its JIT was handed out at least once."""
+    """The live claim on the Pod that polls. `delivered`: its JIT was delivered at least once."""
 
     id: int
     purpose: Purpose
@@ -39,12 +39,16 @@ class PolledClaim:
 
 @dataclass(frozen=True, slots=True)
 class PollFacts:
-    """What the rows say of the Pod that polls.
+    """Facts from the rows about the Pod that polls.
 
-    `known`: it has a row · `bound`: that row carries its UID · `gone`: proven terminal or gone ·
-    `offered`: the offer is this poll's · `used`: an ended claim on this UID was ever delivered ·
-    `locked`: another transaction holds a row that its offer needs ·
-    `arrived`: the statement that read this also wrote the poll's first offer, so that the poll came after all it read.
+    - `known`: it has a row.
+    - `bound`: that row carries its UID.
+    - `gone`: it is proven terminal or gone.
+    - `offered`: the offer is this poll's.
+    - `used`: an ended claim on this UID was delivered.
+    - `locked`: another transaction holds a row that its offer needs.
+    - `arrived`: the statement that read these facts also wrote the poll's first offer, so the poll is newer than all
+      facts.
     """
 
     known: bool
@@ -59,9 +63,9 @@ class PollFacts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict with its reason; `claim_id` is there when something is to be delivered.
+    """A verdict with its reason; `claim_id` is set if a JIT is to be delivered.
 
-    `cancels_unstamp`: the poll arrived after the un-stamp of its Pod began, so that nothing has to be un-stamped (L10).
+    `cancels_unstamp`: the poll arrived after the un-stamp of its Pod began, so nothing has to be un-stamped (L10).
     """
 
     verdict: Verdict
@@ -75,7 +79,7 @@ _SUPERSEDED = Answer(Verdict.NOTHING, "a newer poll of this Pod has the offer")
 
 
 def answer(facts: PollFacts) -> Answer:
-    """Return what to do with a poll of which the rows say `facts`."""
+    """Return the answer to a poll, from the facts in the rows."""
     if not facts.known:
         return Answer(Verdict.LOOK_UP, "no row of this Pod")
     if not facts.bound:
@@ -103,7 +107,7 @@ def _of_undelivered(claim: PolledClaim, *, arrived: bool) -> Answer:
 
 
 def _of_claim(claim: PolledClaim) -> Answer | None:
-    """Return the answer that a claim gives whoever has the offer, or None when it gives none."""
+    """Return the answer that a claim requires, whichever poll has the offer; None if it requires none."""
     if claim.purpose is Purpose.RETIRE:
         return Answer(Verdict.REPLACE, "this Pod is being retired")
     if claim.state is ClaimState.EXECUTING:

@@ -1,8 +1,8 @@
-"""Brakes for pools whose runners never execute: when a pool or an account is braked, and when a probe may go.
+"""Brakes for pools whose runners never execute: when a pool or an account is braked, and when a probe may start.
 
-A failure is a Pod that was given a JIT and ended, or whose runner never came, while its job was still queued at GitHub:
-the runner is too old, its image is broken, or it does not reach GitHub. What is read are the failures in a row of the
-pool's present template, since the last execution.
+A failure is a Pod that got a JIT and ended, or whose runner never appeared, while its job was still queued at GitHub.
+Then the runner is too old, its image is broken, or it does not reach GitHub. The rule reads the consecutive failures of
+the pool's present template since the last execution.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from rules.claims.pod_ends import How
 
 FEWEST_JOBS = 3
 FEWEST_PODS = 2
-"""So many jobs have failed on so many Pods before a pool, or an account in it, is braked."""
+"""Different jobs and different Pods that must have failed before a pool, or an account in it, is braked."""
 
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 300.0
-"""Seconds before the first probe, doubled by every probe that fails, and the longest."""
+"""Seconds before the first probe, and the longest wait. Each failed probe doubles the wait."""
 
 PROBE_LASTS = timedelta(minutes=15)
-"""A claim that is older is no probe any more: its runner waits for GitHub to give it a job."""
+"""Longest age of a probe. An older claim does not count as one: its runner waits for GitHub to assign it a job."""
 
 TOO_OLD = 7
-"""Exit code of a runner whose version GitHub refuses, where it was asked for (`poller/run.sh`)."""
+"""Exit code of a runner whose version GitHub refuses, as `poller/run.sh` requests it."""
 
 JOB_TRIES = 3
 ASIDE = timedelta(hours=1)
-"""A job on which so many Pods have failed is set aside, and tried once after each such time."""
+"""A job that failed on `JOB_TRIES` Pods is set aside, and tried once after each period of `ASIDE`."""
 
 ENDED_BEFORE_IT = "ended before it began"
-"""Words in the hold detail of such a job, by which its explanation is told from others that are set aside."""
+"""Phrase in the hold detail of such a job. It selects the explanation of the job."""
 
 _TAKEN_AWAY = frozenset({How.DELETED, How.EVICTED, How.PREEMPTED, How.NODE})
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A delivered Pod that never executed. `claimed_at`: when its claim was made; `why`: the end of it, in words."""
+    """A delivered Pod that never executed a job. `claimed_at`: time of its claim; `why`: description of its end."""
 
     pod_uid: str
     job_id: int
@@ -52,11 +52,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Dispatch that is held back, of a whole pool or of one account in it (`account_id`).
+    """A restriction of dispatch to one probe at a time, for a whole pool or for one account in it (`account_id`).
 
-    `since`: when it was braked; `last_at`: the last failure that counted; `probe_at`: when one claim may be made.
-    `accounts`: the accounts that have failures, the one with the latest failure last. `tells_last`: whoever reads it
-    may see how the latest failure ended.
+    `since`: start of the brake; `last_at`: the last failure that counted; `probe_at`: earliest time of the next claim.
+    `accounts`: the accounts with failures, the one with the latest failure last. `tells_last`: the reader is allowed to
+    see how the latest failure ended.
     """
 
     account_id: int | None
@@ -71,9 +71,9 @@ class Brake:
     tells_last: bool = True
 
     def seen_by(self, accounts: Collection[int] | None) -> Brake:
-        """Return the brake as somebody may read it who sees these accounts alone (None: all).
+        """Return the brake as shown to a reader who may see only these accounts (None: all).
 
-        How a runner of another account ended is not theirs. That the pool's runners do not start is.
+        The end of another account's runner is hidden. The fact that the pool's runners do not start is not.
         """
         if accounts is None or (self.accounts and self.accounts[-1] in accounts):
             return self
@@ -85,7 +85,7 @@ class Brake:
         return self.exit_code == TOO_OLD
 
     def describe(self) -> str:
-        """Return what is wrong, in one clause."""
+        """Return the problem in one clause."""
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:
             code = f" (exit code {TOO_OLD})" if self.tells_last else ""
@@ -93,25 +93,25 @@ class Brake:
         if not self.tells_last:
             return ended
         code = "" if self.exit_code is None else f"exit code {self.exit_code}, "
-        return f"{ended}; of the last one: {code}{self.why}"
+        return f"{ended}; the last one: {code}{self.why}"
 
 
 def counts(how: How) -> bool:
-    """Return whether a Pod that ended so says anything about its runner; one that somebody took away does not."""
+    """Return whether a Pod with this end says something about its runner. A Pod that was taken away does not."""
     return how not in _TAKEN_AWAY
 
 
 def wait_seconds(step: int) -> float:
-    """Return the wait before the probe that follows so many counted failures."""
+    """Return the seconds to wait before the probe that follows `step` counted failures."""
     return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(max(0, step - 1), 10))
 
 
 def brake_of(failures: Sequence[Failure]) -> Brake | None:
-    """Return the brake that the failures in a row of a pool amount to, or None.
+    """Return the brake that results from the consecutive failures of a pool, or None.
 
-    Failures of one account alone brake that account, unless the version of the runner is refused. What was claimed
-    before the last failure that counted doubles nothing: it was under way already. When the brake of an account becomes
-    that of the pool, it begins anew: the other accounts do not inherit a long wait.
+    Failures of one account alone brake that account, unless GitHub refuses the version of the runner. A claim made
+    before the last counted failure does not double the wait: it was already under way. When the brake of an account
+    becomes that of the pool, the wait starts again: the other accounts do not inherit a long wait.
     """
     jobs: set[int] = set()
     pods: set[str] = set()

@@ -1,8 +1,8 @@
-"""The name of a runner on GitHub: its Pod's name, cut to fit, and 8 hex digits.
+"""Name of a runner on GitHub: the name of its Pod, cut to fit, and 8 hex digits.
 
-GitHub takes at most 64 characters. A name is used for one mint attempt only and written down before the
-call, so that an attempt of unknown outcome can be looked up by it. The digits make it new; that it is
-unique is the business of the index on `mint_attempts`.
+GitHub allows at most 64 characters. A name is used for one mint attempt only and is committed before the call, so that
+an attempt with an unknown outcome can be looked up by it. The digits make the name new; the index on `mint_attempts`
+guarantees that it is unique.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def make_runner_name(pod_name: str, suffix8hex: str) -> str:
     Any other character becomes `-`. ValueError when the suffix is not 8 lower-case hex digits.
     """
     if _SUFFIX.fullmatch(suffix8hex) is None:
-        raise ValueError("the suffix of a runner name is 8 lower-case hex digits")
+        raise ValueError("the suffix of a runner name must be 8 lower-case hex digits")
     room = MAX_LENGTH - len(suffix8hex) - 1
-    # First what leads, then the cut, then what trails: the cut may end on a separator.
+    # First the leading separators, then the cut, then the trailing ones: the cut might end on a separator.
     stem = _NOT_ALLOWED.sub("-", pod_name).lstrip("-._")[:room].rstrip("-._")
     return f"{stem or 'runner'}-{suffix8hex}"
 
 
 def random_suffix(random: bytes) -> str:
-    """Return the 8 hex digits of the first 4 of these random bytes; ValueError when there are fewer."""
+    """Return 8 hex digits from the first 4 of the given random bytes. Raises ValueError if there are fewer."""
     if len(random) < _SUFFIX_BYTES:
         raise ValueError(f"a runner name needs {_SUFFIX_BYTES} random bytes")
     return random[:_SUFFIX_BYTES].hex()

@@ -1,7 +1,7 @@
-"""What a job, its claim or its Pod can be stalled by, who finds it, and which step serves it.
+"""Stalls of a job, its claim or its Pod: causes, finders, and the step that ends each stall.
 
-Stalled is what stands where only a repair moves it on. A path is a cause with its finder: one cause may be found fast
-by one and slowly by another, and the two are told apart in `docs/metrics.md` and in the times to hold.
+A stall is a state that only a repair can end. A path is a cause with its finder: one cause might be found quickly by
+one finder and slowly by another, so `docs/metrics.md` and the time limits list them separately.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from rules.claims.machines import ClaimState, Machine, allowed
 
 
 class Cause(StrEnum):
-    """Why something stands still.
+    """Cause of a stall.
 
-    - `message_lost`: the message of a claim's next step was lost, or the process that had begun it.
+    - `message_lost`: the message of a claim's next step was lost, or the process that had begun the step.
     - `pod_gone`: the Pod of a live claim is gone.
     - `pod_spent`: the Pod of a live claim has ended, and no `completed` came.
     - `runner_unused`: a JIT was delivered, and nothing executes.
-    - `webhook_lost`: GitHub told something that did not reach us.
+    - `webhook_lost`: a webhook of GitHub did not arrive.
     """
 
     MESSAGE_LOST = "message_lost"
@@ -29,7 +29,10 @@ class Cause(StrEnum):
 
 
 class FoundBy(StrEnum):
-    """Who noticed. `lists`: the reconciler or `missing_pods`; `watch`: an event of the watch; the others are sweeps."""
+    """Component that found a stall.
+
+    `lists`: the reconciler or `missing_pods`; `watch`: an event; the others are sweeps.
+    """
 
     RESUME = "resume"
     WATCH = "watch"
@@ -48,11 +51,11 @@ PATHS = (
     (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY),
     (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP),
 )
-"""All that there are."""
+"""All existing paths."""
 
 
 class After(StrEnum):
-    """What a transition leaves of a stalled claim; `never_was`: it turned out not to have been stalled."""
+    """State of a stalled claim after a transition; `never_was`: it turned out not to have been stalled."""
 
     STALLED = "stalled"
     SERVED = "served"
@@ -60,15 +63,15 @@ class After(StrEnum):
 
 
 def after(cause: Cause, transition: str) -> After:
-    """Return what a claim that was stalled by `cause` is after a transition of this name.
+    """Return the state of a claim stalled by `cause` after the transition of this name.
 
-    The beginning of a release serves nobody: the job is queued again at its end.
+    The start of a release does not end a stall: the job is queued again only at its end.
     """
     moved = allowed(transition)
     if moved.machine is not Machine.CLAIM or transition == "begin_release":
         return After.STALLED
     if moved.target == ClaimState.ENDED or cause is Cause.MESSAGE_LOST:
         return After.SERVED
-    if cause is Cause.RUNNER_UNUSED:  # it executes after all
+    if cause is Cause.RUNNER_UNUSED:  # it executes, contrary to the assumption
         return After.NEVER_WAS
     return After.STALLED

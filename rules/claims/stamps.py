@@ -1,11 +1,11 @@
-"""The value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
+"""Value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
 
-It is there from the Pod's creation and never removed; stamp, un-stamp and release all write it, each with
-a higher n, and name the value they replace. So it tells which claim wrote last, not whether the Pod is
-stamped: that is the owner label.
+It exists from the Pod's creation and is never removed. Stamp, un-stamp and release all write it, each with a higher n,
+and name the value they replace. So it shows which claim wrote last, not whether the Pod is stamped: that is the owner
+label.
 
-What is read comes from the cluster, where anybody with the right may have written it: anything that we
-would not have written ourselves parses as None.
+The value is read from the cluster, where any authorised client might have written it. A value that Ostler would not
+write parses as None.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _VALUE = re.compile(r"(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class StampValue:
-    """The claim that wrote last (0: none yet) and its number of that write.
+    """The claim that wrote last (0: none yet) and the number of that write.
 
-    ValueError when one of them is negative or does not fit a bigint.
+    Raises ValueError if one of them is negative or does not fit a bigint.
     """
 
     claim_id: int
@@ -30,7 +30,7 @@ class StampValue:
 
     def __post_init__(self) -> None:
         if not (0 <= self.claim_id <= MAX_NUMBER and 0 <= self.n <= MAX_NUMBER):
-            raise ValueError("a stamp is made of two numbers from 0 to 2**63 - 1")
+            raise ValueError("a stamp must consist of two numbers from 0 to 2**63 - 1")
 
 
 def format_stamp(value: StampValue) -> str:
@@ -39,7 +39,7 @@ def format_stamp(value: StampValue) -> str:
 
 
 def parse(text: str | None) -> StampValue | None:
-    """Return what the annotation says, or None when it is missing or not exactly what we write."""
+    """Return the value of the annotation, or None if it is missing or not in Ostler's format."""
     found = _VALUE.fullmatch(text or "")
     if found is None:
         return None
@@ -50,6 +50,6 @@ def parse(text: str | None) -> StampValue | None:
 
 
 def owned_by(text: str | None, claim_id: int) -> bool:
-    """Return whether this claim wrote the annotation last; the initial value is nobody's."""
+    """Return whether this claim wrote the annotation last. The initial value belongs to no claim."""
     value = parse(text)
     return value is not None and value.claim_id == claim_id != 0

@@ -1,8 +1,8 @@
 """Binding of a started job to the claim that runs it, and the outcome for those that it displaces.
 
-GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job need not be
-the one that was minted for it. These functions check rows and return a verdict; `models.intake.bindings` locks
-the rows before and writes the verdict after.
+GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job might not be the one that
+was minted for it. These functions check rows and return a verdict; `models.intake.bindings` locks the rows before and
+writes the verdict afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.claims.machines import ClaimState, JobState
 
 @dataclass(slots=True)
 class JobView:
-    """A job as its locked row says; `execution` is the open or ended execution, if there is one."""
+    """A job as its locked row shows it. `execution` is the open or ended execution, if there is one."""
 
     id: int
     state: str
@@ -27,7 +27,7 @@ class JobView:
 
 @dataclass(slots=True)
 class ClaimView:
-    """A live claim for a job, as its locked row says. `executes` is the job of its open execution."""
+    """A live claim for a job, as its locked row shows it. `executes` is the job of its open execution."""
 
     id: int
     state: str
@@ -42,24 +42,24 @@ class ClaimView:
 
 
 class Loss(StrEnum):
-    """What becomes of a claim whose job went elsewhere."""
+    """Effect on a claim whose job went elsewhere."""
 
     SPARE = "spare"
     """Delivered: a registered runner without a job of its own."""
     RELEASE = "release"
     """Never delivered: its mint is undone and its Pod is warm again."""
     FORGET = "forget"
-    """Under release or executing something: it only no longer names the job."""
+    """In release or executing another job: it only stops naming the job."""
 
 
 class Runner(StrEnum):
-    """What we make of the runner that an event names."""
+    """Judgement of the runner that an event names."""
 
     OURS = "ours"
     FOREIGN = "foreign"
-    """No live claim carries this runner: it was never ours, or its claim has ended."""
+    """No live claim has this runner: it is not Ostler's, or its claim has ended."""
     UNDELIVERED = "undelivered"
-    """Its claim never handed out a JIT, so this cannot be: an anomaly, treated as foreign."""
+    """Its claim never delivered a JIT, so this is impossible: an anomaly, treated as foreign."""
     TAKEN = "taken"
     """A single-use runner reported for a second job: an anomaly, treated as foreign."""
 
@@ -76,7 +76,7 @@ def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> R
 
 
 def loss_of(claim: ClaimView) -> Loss:
-    """Return what becomes of `claim` when its job goes elsewhere."""
+    """Return the effect on `claim` when its job goes elsewhere."""
     if claim.state == ClaimState.DELIVERED:
         return Loss.SPARE
     if claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
@@ -87,8 +87,8 @@ def loss_of(claim: ClaimView) -> Loss:
 def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> bool:
     """Return whether `loser`, whose job `winner` took, can continue with the job of `winner` instead.
 
-    Only within one pool, scope and account, only for a job that still waits for its runner, and only when the
-    loser is on its way to a runner that is free: not under release, not executing.
+    The swap is allowed only within one pool, scope and account, and only for a job that still waits for its runner. The
+    loser must be on its way to a free runner: not in release, not executing.
     """
     return (
         former is not None

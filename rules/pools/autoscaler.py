@@ -1,11 +1,12 @@
-"""What the autoscaler does to every pool of one check: fleets are shared, decisions made, and what must stay is left.
+"""Autoscaler of all pools: share the fleets, decide for each pool, and leave unchanged what is in doubt.
 
-Left as they are: pools that are deleted, paused or cannot be used; all of them while the gate of GitHub or Kubernetes
-is closed, since then jobs pile up that no Pod would help, and Pods seem missing that are not (decision 0013); and no
-pool shrinks while the rows may be older than the cluster. A node that is not Ready counts for `scaleDownDelay` where a
-pool would shrink without it: it may come back, and its loss must not end healthy Pods on other nodes. A pool where jobs
-wait for long beside idle Pods does not grow: more Pods are not what these jobs lack
-(actions/actions-runner-controller#4397 tells of such statistics).
+Pools that are deleted, paused or invalid stay unchanged. All pools stay unchanged while the gate of GitHub or
+Kubernetes is closed: jobs then accumulate that no Pod would help, and Pods seem to be missing that are not (decision
+0013). No pool shrinks while the rows might be older than the cluster.
+
+A node that is not Ready counts for `scaleDownDelay` if a pool would shrink without it: it might come back, and its loss
+must not end healthy Pods on other nodes. A pool whose jobs wait long beside idle Pods does not grow, because these jobs
+do not lack Pods (actions/actions-runner-controller#4397 describes such statistics).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from rules.pools.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, c
 from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
 
 STUCK_AFTER = timedelta(seconds=60)
-"""A job that waited so long beside an idle Pod does not wait for a Pod: the matcher takes milliseconds."""
+"""Seconds after which a job beside an idle Pod is not waiting for a Pod: the matcher takes milliseconds."""
 
 
 def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> str | None:
-    """Return why a queue says nothing of Pods that are missing; None where it does.
+    """Return why a queue must not trigger a scale-up, or None.
 
-    `oldest` is when that head of the pool's queues was queued that has waited longest and that its budget admits.
+    `oldest` is the queue time of the longest waiting head in the pool's queues that its budget admits.
     """
     if not queue or not idle or oldest is None or now - oldest < STUCK_AFTER:
         return None
@@ -33,10 +34,10 @@ def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool at one check. `hands_off` says why it is left alone, None where it is not.
+    """One pool at one evaluation. `hands_off` explains why it is left alone; None if it is not.
 
-    `holds` are the Pods that it has on its nodes, or will have, while it is left alone. `scaled_up_at` is None where it
-    never was.
+    `holds` are the Pods that it has, or will have, on its nodes while it is left alone. `scaled_up_at` is None if it
+    was never scaled up.
     """
 
     pool_id: int
@@ -50,12 +51,15 @@ class PoolView:
     holds: int
     hands_off: str | None = None
     stuck: str | None = None
-    """Why its queue says nothing of Pods that are missing; None where it does."""
+    """Reason why its queue must not trigger a scale-up, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """Why the autoscaler may not act: `barred` stops everything, `shrinking` stops scale-downs; None: nothing does."""
+    """Doubts that stop the autoscaler (None: no doubt).
+
+    `barred` stops every change, `shrinking` stops scale-downs.
+    """
 
     barred: str | None = None
     shrinking: str | None = None
@@ -63,7 +67,7 @@ class Doubts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A pool's decision, and what it was granted."""
+    """A pool's decision and its grant."""
 
     decision: Decision
     granted: Parts
@@ -72,7 +76,7 @@ class Outcome:
 def plan(
     views: Sequence[PoolView], *, nodes: Sequence[Node] | None, doubts: Doubts, now: datetime
 ) -> dict[int, Outcome]:
-    """Return what becomes of each pool; `nodes` is None when they are not known."""
+    """Return the outcome of each pool; `nodes` is None if they are unknown."""
     outcomes: dict[int, Outcome] = {}
     for fleet in {view.fleet for view in views}:
         shared = [view for view in views if view.fleet == fleet]
@@ -100,7 +104,7 @@ def plan(
 def _outcome(
     view: PoolView, granted: Parts, room: Size | None, *, hoped: Parts, doubts: Doubts, now: datetime
 ) -> Outcome:
-    """Return a pool's decision. `hoped`: its grant if the nodes came back that are not Ready."""
+    """Return a pool's decision. `hoped`: its grant if the nodes that are not Ready came back."""
     if doubts.barred is not None:
         return Outcome(left(view.replicas, doubts.barred), granted)
     short_of = None if room is None else f"{view.fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"

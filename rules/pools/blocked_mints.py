@@ -1,4 +1,4 @@
-"""Backoffs of mints that hold jobs of a pool, in the words of the pool's condition."""
+"""Backoffs of mints that block jobs of a pool, described for the pool's condition."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from rules.claims.mint_questions import describe
 
 INSTALLATION = "installation"
-"""The kind of backoff that says that GitHub did not answer or asked to wait. The other kinds are refusals."""
+"""Kind of backoff after GitHub did not answer or asked to wait. The other kinds are refusals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockedMints:
-    """The backoff that holds the most jobs of a pool.
+    """The backoff that blocks the most jobs of a pool.
 
-    `words`: why, GitHub's own words included. `jobs`: jobs of the pool that wait for it, its probe included;
-    `oldest`: when the first of them was queued. `account`: the login that all of them are charged to.
-    `others`: queued jobs of the pool that wait for nothing but a Pod. `more`: further backoffs that hold jobs of it.
+    `words`: the reason, with GitHub's own words. `jobs`: jobs of the pool that wait for it, its probe included;
+    `oldest`: queue time of the first of them. `account`: the login that all of them are charged to. `others`: queued
+    jobs of the pool that wait only for a Pod. `more`: number of further backoffs that block its jobs.
     """
 
     kind: str
@@ -33,11 +33,11 @@ class BlockedMints:
 
     @property
     def reason(self) -> str:
-        """Return the reason of the condition: GitHub refuses what is asked for, or mints of an installation fail."""
+        """Return the reason of the condition: GitHub refuses the requests, or mints of an installation fail."""
         return "MintsBackOff" if self.kind == INSTALLATION else "MintsRefused"
 
     def describe(self, *, busy: int, now: datetime) -> str:
-        """Return the condition's message. `busy`: Pods of the pool that have a job, which this does not concern."""
+        """Return the message of the condition. `busy`: Pods of the pool with a job, which are not affected."""
         waits = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         verb, oldest = ("waits", "queued at") if self.jobs == 1 else ("wait", "the oldest since")
         told = [
@@ -45,15 +45,15 @@ class BlockedMints:
             f"{oldest} {_time(self.oldest)}, {self._next_try(now)}",
         ]
         if self.more:
-            told.append("1 more backoff holds jobs" if self.more == 1 else f"{self.more} more backoffs hold jobs")
+            told.append("1 more backoff delays jobs" if self.more == 1 else f"{self.more} more backoffs delay jobs")
         if busy or self.others:
-            told.append(f"beside them {_count(busy, 'Pod')} with a job and {_count(self.others, 'queued job')}")
+            told.append(f"not affected: {_count(busy, 'Pod')} with a job and {_count(self.others, 'queued job')}")
         return "; ".join(told)
 
     def _next_try(self, now: datetime) -> str:
         if self.not_before <= now:
-            return "one is tried now"
-        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # such an installation is probed meanwhile
+            return "the next try is due now"
+        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # it is probed earlier
         return f"next try {by} {_time(self.not_before)}"
 
 

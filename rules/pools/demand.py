@@ -1,11 +1,11 @@
-"""How many queued jobs a pool could serve now, if only it had the Pods: what budgets allow, and no more.
+"""Demand of pools: the queued jobs that budgets allow and that only lack Pods.
 
-A job that its account's budget does not admit needs no Pod. Counted as demand it would keep one idle, and where pools
-share nodes it would take that one from a pool whose jobs could run.
+A job that its account's budget does not admit needs no Pod. Counted as demand it would keep one idle, and if pools
+share nodes it would take that Pod from a pool whose jobs could run.
 
-What is left of a budget is given to the account's pools in turn, the one with the more urgent head first. So an account
-whose jobs wait in several pools fills none of them beyond its budget, and none of them gets nothing for ever. (Which
-job the matcher takes is `rules.claims.fairness`; here only numbers count.)
+The rest of a budget is given to the account's pools in turn, the one with the more urgent head first. So an account
+whose jobs wait in several pools fills none of them beyond its budget, and no pool is starved. (`rules.claims.fairness`
+decides which job the matcher takes; here only numbers count.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rules.claims.fairness import AccountView, JobHead, refusal
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The jobs of one account that are queued in one pool and not held; priority and age are those of their head.
+    """Jobs of one account that are queued in one pool and not held; priority and age are those of their head.
 
-    `jobs` need be no more than the pool has places for, or than the account's budget counts.
+    `jobs` can be capped at the places of the pool, or at the count of the account's budget.
     """
 
     pool_id: int
@@ -33,7 +33,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Pods of a pool that could still be given a job, counting those that may yet be made; and the size of one."""
+    """Pods of a pool that can still get a job, including Pods that might be created, and the size of one."""
 
     count: int
     vcpu_millicores: int
@@ -43,7 +43,7 @@ class Places:
 def dispatchable(
     queues: Sequence[Queue], accounts: Mapping[int, AccountView], pools: Mapping[int, Places]
 ) -> dict[int, int]:
-    """Return, by pool, how many queued jobs the budgets of their accounts admit; never more than its places.
+    """Return, by pool, the number of queued jobs that the budgets of their accounts admit, at most its places.
 
     An account or a pool that was not read has no demand.
     """
@@ -59,7 +59,7 @@ def dispatchable(
 
 
 def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int, Places]) -> dict[int, int]:
-    """Return how many of one account's jobs its budget admits in each pool, one pool after the other in turn."""
+    """Return the number of one account's jobs that its budget admits in each pool, round-robin over the pools."""
     ordered = sorted(queues, key=lambda queue: (-queue.priority, queue.queued_at, queue.pool_id))
     left = {queue.pool_id: min(queue.jobs, max(0, pools[queue.pool_id].count)) for queue in ordered}
     admitted = dict.fromkeys(left, 0)
@@ -78,7 +78,7 @@ def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int,
                 pool_id=queue.pool_id,
             )
             if left[queue.pool_id] <= 0 or refusal(head, account) is not None:
-                del left[queue.pool_id]  # what does not fit now fits no later either: the rest only shrinks
+                del left[queue.pool_id]  # a job that does not fit now cannot fit later, because the rest only shrinks
                 continue
             left[queue.pool_id] -= 1
             admitted[queue.pool_id] += 1

@@ -1,7 +1,7 @@
-"""When a pool whose deletion was asked for may go, and what is said of it until then.
+"""Draining of a pool whose deletion was requested: when it may be deleted, and its status until then.
 
-Nothing here ends a job: a pool that drains waits for its busy Pods for as long as they take. `drainTimeout` only says
-from when on that is worth a check.
+Nothing here ends a job: a draining pool waits for its busy Pods without a limit. `drainTimeout` only sets the time
+after which the condition is reported as overdue.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class DrainSeen:
-    """What is left of a pool: its Pods by a complete list first, its rows second.
+    """Remains of a pool: its Pods by a complete list first, its rows second.
 
-    `alive`: listed Pods that are not terminal. `unrecorded`: listed terminal ones whose exit is in no row. `open_rows`:
-    rows of Pods that are known to be neither gone nor over, Pods that are about to be created among them.
+    `alive`: listed Pods that are not terminal. `unrecorded`: listed terminal Pods whose exit is in no row. `open_rows`:
+    rows of Pods that are neither known to be gone nor over, including Pods that are about to be created.
     """
 
     alive: int
@@ -25,18 +25,18 @@ class DrainSeen:
 
 @dataclass(frozen=True, slots=True)
 class DrainVerdict:
-    """Whether the pool may go, and what it waits for."""
+    """Whether the pool may be deleted, and what it waits for."""
 
     go: bool
     waits_for: tuple[str, ...]
 
 
 def judge_drain(seen: DrainSeen) -> DrainVerdict:
-    """Return whether the pool may go: cluster and rows have to agree that nothing of it lives (L8)."""
+    """Return whether the pool may be deleted: cluster and rows must agree that nothing of it is alive (L8)."""
     found = (
-        (seen.alive, "Pods that are not over"),
+        (seen.alive, "Pods that are not terminal"),
         (seen.unrecorded, "Pods whose exit is not recorded"),
-        (seen.open_rows, "rows of Pods that may live"),
+        (seen.open_rows, "rows of Pods that might be alive"),
     )
     waits_for = tuple(f"{count} {what}" for count, what in found if count)
     return DrainVerdict(go=not waits_for, waits_for=waits_for)
@@ -44,7 +44,7 @@ def judge_drain(seen: DrainSeen) -> DrainVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A pool that drains. `timeout` in seconds; `oldest_job` is the one that has been running for longest, if any."""
+    """A draining pool. `timeout` is in seconds; `oldest_job` is the job that has been running longest, if any."""
 
     since: datetime
     timeout: float | None
@@ -56,7 +56,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class DrainReport:
-    """What the condition Draining says: a reason in one word, and a sentence."""
+    """Content of the condition Draining: a reason and a message."""
 
     overdue: bool
     reason: str
@@ -64,14 +64,14 @@ class DrainReport:
 
 
 def report(drain: Drain, *, now: datetime) -> DrainReport:
-    """Return what is said of a pool that drains. Nothing in it changes from minute to minute but the Pods."""
+    """Return the report on a draining pool. Only its Pods change the text, not the passing of time."""
     late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
     overdue = late and drain.left > 0
-    parts = [f"since {_time(drain.since)}: {drain.busy} busy of {drain.left} Pods left"]
+    parts = [f"Draining since {_time(drain.since)}: {drain.busy} of {drain.left} remaining Pods are busy"]
     if drain.oldest_job is not None and drain.oldest_since is not None:
-        parts.append(f"job {drain.oldest_job} runs since {_time(drain.oldest_since)}")
+        parts.append(f"job {drain.oldest_job} has been running since {_time(drain.oldest_since)}")
     if overdue:
-        parts.append("longer than drainTimeout; nothing is killed")
+        parts.append("drainTimeout has passed, but no job is stopped")
     reason = "Overdue" if overdue else "PodsLeft" if drain.left else "Drained"
     return DrainReport(overdue=overdue, reason=reason, message="; ".join(parts))
 

@@ -1,10 +1,10 @@
-"""What pools that share nodes get of them: real load first, then floors, then headroom.
+"""Shares of pools that use the same nodes: real load first, then floors, then headroom.
 
-Real load is always granted in full, beyond the capacity too: a Pod that is pending for a job is what makes an operator,
-or an autoscaler of nodes, buy one. The floors and then the headroom get what is left; what does not fit is split in
-proportion and rounded down, and what comes after it gets nothing. Where the capacity is not known, or there seems to be
-none, everybody gets what it wants: no doubt about nodes may ever end Pods (law L8). A node that is not Ready is such a
-doubt: it may come back, so `capacity` can count it for a while.
+Real load is always granted in full, even beyond the capacity: a Pod that is pending for a job makes an operator, or a
+node autoscaler, add a node. The floors and then the headroom get the rest. What does not fit is split in proportion and
+rounded down, and later tiers get nothing. If the capacity is unknown or appears to be zero, every pool gets what it
+wants: doubt about nodes must never end Pods (law L8). A node that is not Ready is such a doubt: it might come back, so
+`capacity` can count it for a while.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fractions import Fraction
 from rules.pools.scaling import Parts
 
 USABLE = Fraction(9, 10)
-"""Of what nodes can allocate: the rest is for what else runs on every node."""
+"""Usable fraction of a node's allocatable resources. The rest is for other workloads of every node."""
 
 
 _OF_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""Taints that Kubernetes itself puts on a node that is not Ready, and takes off again."""
+"""Prefixes of taints that Kubernetes itself adds to a node that is not Ready, and removes again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Size:
         return Size(self.vcpu + other.vcpu, self.memory + other.memory)
 
     def times(self, many: int) -> Size:
-        """Return so many of it."""
+        """Return the size multiplied by `many`."""
         return Size(self.vcpu * many, self.memory * many)
 
 
@@ -44,7 +44,7 @@ NOTHING = Size(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint of a node that keeps Pods away which do not tolerate it."""
+    """A taint of a node that repels Pods without a toleration."""
 
     key: str
     value: str
@@ -53,7 +53,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A toleration of a Pod; its operator is Exists or Equal, and without a key or an effect it is for any of them."""
+    """A toleration of a Pod. Its operator is Exists or Equal; without a key or an effect it matches any."""
 
     key: str | None
     operator: str
@@ -61,7 +61,7 @@ class Toleration:
     effect: str | None
 
     def covers(self, taint: Taint) -> bool:
-        """Return whether a Pod with it may go where this taint is."""
+        """Return whether a Pod with this toleration may run on a node with this taint."""
         if self.effect and self.effect != taint.effect:
             return False
         if not self.key:
@@ -71,9 +71,9 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node; `usable`: it is Ready and not cordoned. `taints` are those that keep Pods away.
+    """A node; `usable`: it is Ready and not cordoned. `taints` are those that repel Pods.
 
-    `not_ready`: it is not cordoned, and its condition Ready is not True, since `not_ready_since` where that is known.
+    `not_ready`: it is not cordoned and its condition Ready is not True, since `not_ready_since` if that is known.
     """
 
     labels: Mapping[str, str]
@@ -84,19 +84,19 @@ class Node:
     not_ready_since: datetime | None = None
 
     def may_return(self, *, lost_before: datetime) -> bool:
-        """Return whether it is not Ready, and was Ready at that time; one whose time is not known may have been."""
+        """Return whether the node is not Ready but was Ready at that time, or the time of its loss is unknown."""
         return self.not_ready and (self.not_ready_since is None or self.not_ready_since > lost_before)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes that pools share: those whose labels hold these (none: all nodes)."""
+    """The nodes that pools share: those with these labels (none: all nodes)."""
 
     selector: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, selector: Mapping[str, str]) -> Fleet:
-        """Return the fleet that a node selector names, whatever the order of its labels."""
+        """Return the fleet of a node selector, independent of the order of its labels."""
         return cls(tuple(sorted(selector.items())))
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pool of a fleet: what it wants and the size of one of its Pods."""
+    """A pool of a fleet: its wishes and the size of one of its Pods."""
 
     pool_id: int
     wants: Parts
@@ -115,9 +115,9 @@ class Member:
 def capacity(
     fleet: Fleet, nodes: Iterable[Node], tolerations: Sequence[Toleration], *, lost_before: datetime | None = None
 ) -> Size:
-    """Return what the fleet's usable nodes hold for Pods, of which some tolerate so much.
+    """Return the capacity of the fleet's usable nodes for Pods with these tolerations.
 
-    With `lost_before` also what nodes hold that are not Ready and were Ready at that time.
+    With `lost_before`, also count nodes that are not Ready but were Ready at that time.
     """
     total = NOTHING
     for node in nodes:
@@ -131,9 +131,9 @@ def capacity(
 
 
 def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING) -> dict[int, Parts]:
-    """Return what each pool of a fleet is granted of its `room`, of which others hold `taken`.
+    """Return the grant of each pool of a fleet. `room` is the capacity, `taken` the part that others use.
 
-    A room that is not known, or without CPU or memory, grants everything.
+    A room that is unknown, or without CPU or memory, grants everything.
     """
     if room is None or room.vcpu <= 0 or room.memory <= 0:
         return {member.pool_id: member.wants for member in members}
@@ -147,7 +147,7 @@ def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING
 
 
 def _tier(left: Size, wants: Sequence[tuple[Size, int]]) -> tuple[list[int], Size]:
-    """Return what each gets of what is left, and what is left for the next tier: nothing, where not all of it fit."""
+    """Return each pool's part of `left`, and the rest for the next tier: nothing, if not all of it fits."""
     need = NOTHING
     for size, many in wants:
         need += size.times(many)

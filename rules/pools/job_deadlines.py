@@ -1,7 +1,7 @@
-"""The longest job of a pool (`maxJobDuration`), as the deadline of a Pod that executes one.
+"""Longest duration of a pool's jobs (`maxJobDuration`), as the deadline of a Pod that executes one.
 
-Kubernetes counts `spec.activeDeadlineSeconds` of a Pod from `status.startTime`. A runner Pod is warm before its job,
-for as long as no job comes, so the deadline is the Pod's age plus the duration. It cannot be in the Pod's template.
+Kubernetes counts `spec.activeDeadlineSeconds` of a Pod from `status.startTime`. A runner Pod can be warm for any time
+before its job, so the deadline is the Pod's age plus the duration. It cannot be part of the Pod's template.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 from datetime import datetime
 
 MARGIN = 60.0
-"""Seconds by which the clock of a node may be ahead of ours. The start of a Pod is by the clock of its node."""
+"""Seconds by which the clock of a node might be ahead of ours. A Pod's start time is set by the clock of its node."""
 
 
 def active_deadline(*, started_at: datetime, now: datetime, max_job_seconds: float) -> int:
-    """Return the seconds from the start of a Pod after which its job, which is running now, has had its time.
+    """Return the deadline in seconds since the start of a Pod for the job that it is running now.
 
     The job began before `now`, so it gets a little more than its time. It gets less only if the clock of its node is
     ahead by more than `MARGIN` (law L3).

@@ -1,4 +1,4 @@
-"""States of a runner Pod, as docs/glossary.md defines them: every Pod is in exactly one of them."""
+"""States of a runner Pod, as docs/glossary.md defines them. Every Pod is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 
 
 class PodState(StrEnum):
-    """The states of a runner Pod; that its template is stale is a flag beside them.
+    """The states of a runner Pod; a stale template is a flag beside them.
 
-    - `starting`: it has never polled, or is not even created yet.
-    - `warm`: it polls, has no live claim, and was never given anything.
-    - `reserved`: a live job claim, of which nothing was delivered.
-    - `busy`: it may hold a JIT.
-    - `ending`: its delivered claim is over, and the Pod is not yet.
-    - `retiring`: a live retire claim.
-    - `unresponsive`: it polled once, and nobody hears it any more.
-    - `spent`: it is over, whatever containers beside `poller` and `runner` do.
+    - `starting`: it has never polled, or is not created yet.
+    - `warm`: it polls, has no live claim, and never got a JIT.
+    - `reserved`: it has a live job claim that is not delivered.
+    - `busy`: it might hold a JIT.
+    - `ending`: its delivered claim has ended, but the Pod is not over.
+    - `retiring`: it has a live retire claim.
+    - `unresponsive`: it polled once and stopped polling.
+    - `spent`: it is over, whatever containers other than `poller` and `runner` do.
     """
 
     STARTING = "starting"
@@ -30,15 +30,15 @@ class PodState(StrEnum):
 
 
 AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.ENDING})
-"""States of Pods that serve or can serve at once; the others are what a roll waits for."""
+"""States of Pods that serve or can serve at once. A rollout waits for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFacts:
-    """What rows, evidence and the cluster say of one Pod.
+    """Facts about one Pod from rows, evidence and the cluster.
 
     `may_hold_jit` is the verdict of `rules.claims.busy`. `delivered`: by its live claim; `ever_delivered`: by any of
-    its claims. `heard`: it is offered, or polled a moment ago.
+    its claims. `heard`: it is offered, or polled recently.
     """
 
     terminal: bool = False
@@ -52,7 +52,7 @@ class StateFacts:
 
 
 def state_of(pod: StateFacts) -> PodState:
-    """Return the state of a Pod; what speaks for a JIT goes before all that speaks for an idle Pod (L3)."""
+    """Return the state of a Pod. Evidence of a JIT takes precedence over all evidence of an idle Pod (L3)."""
     answers = (
         (pod.terminal, PodState.SPENT),
         (pod.retiring, PodState.RETIRING),

@@ -1,9 +1,9 @@
-"""A pool's own overlay of the runner Pod: what it may change, and how it is laid over the Pod that Ostler builds.
+"""Overlay of a pool on the runner Pod: the allowed fields, and the merge with the Pod that Ostler builds.
 
-Strategic merge, as `kubectl patch` does it: maps merge key by key, lists of things with a name merge by that name,
-every other list is replaced. What the overlay may hold is a list of what is known to be harmless, so that a field that
-a later Kubernetes brings is refused until somebody has checked it. Container `poller` holds the token and container
-`runner` runs other people's code: nothing here may bring the two closer.
+The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named things merge by name, every other
+list is replaced. The overlay may contain only fields that are known to be harmless, so a field of a later Kubernetes is
+refused until it has been reviewed. Container `poller` holds the token and container `runner` runs foreign code: no
+field may weaken their separation.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
 
 
 def lay_over(pod: Json, overlay: Json) -> Json:
-    """Return the Pod with the overlay laid over it; neither is changed. Ask `refusals` first."""
+    """Return the Pod with the overlay applied; neither argument is changed. Call `refusals` first."""
     merged = copy.deepcopy(pod)
     for part in ("metadata", "spec"):
         if part in overlay:
@@ -154,18 +154,19 @@ def _merge_named(below: Sequence[Json], above: Sequence[Json], key: str) -> list
 
 
 def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
-    """Return a Pod's tolerations such that a node that is cut off never evicts the Pod.
+    """Return a Pod's tolerations, extended so that the loss of its node's network never evicts the Pod.
 
-    The effect must be NoExecute: without one the scheduler would place new Pods on dead nodes. Ours come first, because
-    the first toleration that matches a taint decides how long the Pod stays; a later one, such as a wildcard with
-    `tolerationSeconds`, has no say. Tolerations of the same keys are replaced, tolerations of other taints are kept.
+    The effect must be NoExecute: without one the scheduler would place new Pods on dead nodes. Ostler's tolerations
+    come first, because the first toleration that matches a taint decides how long the Pod stays; a later one, such as a
+    wildcard with `tolerationSeconds`, has no effect. Tolerations of the same keys are replaced, tolerations of other
+    taints stay.
     """
     ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in LOST_NODE_TAINTS]
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
 def refusals(overlay: Any) -> tuple[str, ...]:
-    """Return why this overlay is not laid over any Pod, each with the field; nothing when it may be."""
+    """Return why this overlay is refused, each reason with its field; empty if it is allowed."""
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is no object",)
     try:
@@ -208,7 +209,7 @@ def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
 
 
 def _misshapen(value: Any, where: str) -> Iterator[str]:
-    """Yield what is no map or no list where it has to be one; a null takes away what is below it, as `$patch` does."""
+    """Yield the fields that must be maps or lists and are not. A null removes everything below it, as `$patch` does."""
     if isinstance(value, dict):
         for key, inner in value.items():
             here = f"{where}.{key}"

@@ -1,10 +1,10 @@
-"""What a reconcile of one pool does: how many Pods it creates, which it retires and why, and how its starts go.
+"""Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and the state of its starts.
 
-A pure plan over what was observed. Pods that may hold a JIT or have a job are never in it (L3). What is retired is
-bounded per tick (L9), and a Pod that serves goes for its template or its node only while the share of the replicas
-that may be unavailable is not used up: Pods of the new template count as available once they polled, so a template
-that never comes to poll stops its own roll. Up to `maxSurge` new Pods are made before the old ones go, so that a pool
-of one warm Pod is never without.
+A pure plan over observations. Pods that might hold a JIT or have a job are never in it (L3). Retirements are bounded
+per tick (L9). A serving Pod is retired for its template or its node only while the allowed share of unavailable
+replicas is not used up. Pods of the new template count as available once they have polled, so a template that never
+polls stops its own rollout. Up to `maxSurge` new Pods are created before old ones are retired, so that a pool of one
+warm Pod is never empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, fail
 
 
 class Why(StrEnum):
-    """Why a Pod of a pool is retired, in the words of the claim's event."""
+    """Reason for the retirement of a Pod, as the claim's event has it."""
 
     SURPLUS = "the pool has too many Pods"
     DRAINED = "the pool is being deleted"
@@ -31,11 +31,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedPod:
-    """One Pod, or the row of one that is to be created (`unborn`). `seen`: it was in the list, or it is not touched.
+    """One Pod, or the row of a Pod that is to be created (`unborn`). `seen`: it was listed; other Pods are not touched.
 
-    `idle_since`: its first poll, or the end of its last claim. `stale`: its template is not the pool's any more.
-    `terminating`: somebody else deletes it, as a drain of its node does. `node_gone`: its node is gone.
-    `waiting`: what the kubelet says a container waits for. `poller_exit_code` is None while the poller runs.
+    `idle_since`: its first poll, or the end of its last claim. `stale`: its template is not the pool's present one.
+    `terminating`: another client deletes it, for example a drain of its node. `node_gone`: its node is gone. `waiting`:
+    the kubelet's reason for a waiting container. `poller_exit_code` is None while the poller runs.
     """
 
     id: int
@@ -55,13 +55,13 @@ class ObservedPod:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedPool:
-    """What the pool's row asks for, and what bears on its Pods.
+    """The pool's row, with the facts that affect its Pods.
 
-    `leaving`: its object is being deleted, or gone. `suspended`: it is paused, or its spec cannot be used: its Pods
-    stay as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
-    `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says something of a Pod.
-    `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were retired by earlier plans
-    of this tick: a pool may be checked many times in one, and they share its budget.
+    `leaving`: its object is being deleted, or gone. `suspended`: it is paused or its spec is invalid, so its Pods stay
+    unchanged. `max_surge`: Pods above `replicas` that a rollout may create; None is the default (`surge_of`).
+    `web_beats`: a web process was up for all of `start_timeout` (seconds), so silence of a Pod is meaningful.
+    `gate_open`: the gate of Kubernetes; a closed one stops all deletions of Pods. `retired`: Pods retired by earlier
+    plans of this tick. A pool can be reconciled several times in a tick, and these runs share one budget.
     """
 
     replicas: int
@@ -78,13 +78,13 @@ class ObservedPool:
 
     @property
     def wanted(self) -> int:
-        """Pods to keep."""
+        """Number of Pods that the pool should have."""
         return 0 if self.leaving else self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """One Pod to retire; `detail` says more than the reason where there is more to say."""
+    """One Pod to retire; `detail` adds to the reason if there is more to say."""
 
     id: int
     why: Why
@@ -96,13 +96,13 @@ class Retirement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPlan:
-    """What to do, and how the pool stands before it is done; a row without a Pod is counted nowhere.
+    """The actions, and the state of the pool before them; a row without a Pod is not counted.
 
-    `lost` are Pods on nodes that are gone, which `counts` leaves out unless they are terminal.
+    `lost`: Pods on gone nodes. `counts` omits them unless they are terminal.
 
-    `create` is how many rows to insert, `creates` whether Pods may be created for rows now. `give_up` are rows whose
-    Pod was never created. `failed_starts`: what was in the way of the Pods that are retired for it. `hopeless`: what
-    the kubelet says of an image that no waiting helps, of Pods that are starting now.
+    `create`: number of rows to insert. `creates`: whether Pods may be created for rows now. `give_up`: rows whose Pod
+    was never created. `failed_starts`: the troubles of the Pods that are retired for them. `hopeless`: the kubelet's
+    reason for an image of starting Pods that no waiting helps.
     """
 
     create: int = 0
@@ -119,51 +119,53 @@ class PoolPlan:
 
     @property
     def available(self) -> int:
-        """Pods that serve, or can at once."""
+        """Pods that serve, or can serve at once."""
         return sum(self.counts.get(state, 0) for state in AVAILABLE)
 
     @property
     def alive(self) -> int:
-        """Pods that are not spent, those that are being retired included."""
+        """Pods that are not spent, including those that are being retired."""
         return sum(count for state, count in self.counts.items() if state is not PodState.SPENT)
 
     @property
     def goes_on(self) -> bool:
-        """Return whether more Pods are wanted than one reconcile creates, of a pool whose Pods start."""
+        """Return whether the pool needs more Pods than one reconcile creates, and its Pods start."""
         return 0 < self.create < self.wanted - self.alive
 
 
 TICK = 9.0
-"""Seconds for which one budget of retirements is: the schedule's ten, less what one check of it may come early.
+"""Period in seconds of one budget of retirements: the reconciler's interval, less the earliness of a run.
 
-With all ten, a check that came a little early found the budget of the one before, and the next was ten seconds away.
+With all ten seconds, a run that came a little early would meet the budget of the previous one, and the next run would
+be ten seconds away.
 """
 
 
 def budget_of(pods: int) -> int:
-    """Return how many Pods may be retired in one tick, of so many that are alive (L9)."""
+    """Return how many Pods may be retired in one tick, if `pods` are alive (L9)."""
     return max(5, pods // 10)
 
 
 def share_of(pool: ObservedPool) -> int:
-    """Return how many of the replicas may be unavailable for the sake of a roll, one at least."""
+    """Return how many replicas may be unavailable during a rollout, at least one."""
     return max(1, pool.wanted * pool.max_unavailable_percent // 100)
 
 
 NO_ROOM = frozenset({Trouble.UNSCHEDULABLE, Trouble.QUOTA})
-"""Troubles of a Pod for which there is no room beside those that are there."""
+"""Troubles of a Pod that lacks room next to the existing Pods."""
 
 ROOM_WITHIN = 90.0
-"""Seconds that a roll waits for a node that takes a Pod in advance, while more than its share of the Pods are warm."""
+"""Seconds that a rollout waits for a node with room for a surge Pod, while more than its share of the Pods are warm."""
 
 SURGE_AGAIN = timedelta(minutes=10)
-"""After this time a roll that found no room for one more Pod tries whether there is room now."""
+"""Time after which a rollout that found no room for a surge Pod tries again."""
 
 
 def surge_of(pool: ObservedPool) -> int:
-    """Return how many Pods above the replicas a roll may make: by default 1 if the share is 1, else none.
+    """Return how many Pods above the replicas a rollout may create: by default 1 if the share is 1, else none.
 
-    None where there was no room for one in this roll: then an old Pod goes first, and its successor has the room of it.
+    The result is 0 if this rollout found no room for one. Then an old Pod is retired first, and its successor takes its
+    room.
     """
     if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
         return 0
@@ -173,31 +175,31 @@ def surge_of(pool: ObservedPool) -> int:
 
 
 def unavailable_of(pool: ObservedPool) -> int:
-    """Return how many of the replicas may be unavailable for a roll: the share without those made in advance."""
+    """Return how many replicas may be unavailable during a rollout: the share less the surge Pods."""
     return max(0, share_of(pool) - surge_of(pool))
 
 
 def _extra(pool: ObservedPool, kept: Iterable[ObservedPod]) -> int:
-    """Return how many Pods above the replicas there may be now: no more than there are warm Pods to replace."""
+    """Return how many Pods above the replicas are allowed now: at most the number of warm Pods to replace."""
     return min(surge_of(pool), sum(_is_replaced(pod) for pod in kept))
 
 
 def _is_replaced(pod: ObservedPod) -> bool:
-    """Return whether a warm Pod goes for its template or its node."""
+    """Return whether a warm Pod is replaced because of its template or its node."""
     return pod.state is PodState.WARM and (pod.stale or pod.cordoned)
 
 
 def rolls(pods: Iterable[ObservedPod]) -> bool:
-    """Return whether there are warm Pods left to replace, for a template or a cordoned node."""
+    """Return whether warm Pods are left to replace, because of a template or a cordoned node."""
     return any(_is_replaced(pod) and not _leaves(pod) for pod in pods)
 
 
 def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
-    """Return how starts stand with what a Pod in advance says of the room on the nodes.
+    """Return the state of starts, updated by the fate of a surge Pod.
 
-    The last warm Pods of a pool wait for the whole `start_timeout`, after which that Pod is a failed start. Where more
-    are warm than a roll may replace at a time, it goes on earlier. What it found out then holds no longer when the
-    others were given jobs.
+    The last warm Pods of a pool wait for the whole `start_timeout`; after it the surge Pod is a failed start. If more
+    Pods are warm than a rollout may replace at a time, the rollout continues earlier. This result becomes invalid when
+    the other Pods get jobs.
     """
     starts = pool.starts
     refused = [
@@ -215,7 +217,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
 
 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
-    """Return the plan of one reconcile, which creates `most` Pods at most."""
+    """Return the plan of one reconcile, which creates at most `most` Pods."""
     kept = [pod for pod in pods if not _leaves(pod)]
     if not pool.suspended and not pool.leaving:
         pool = replace(pool, starts=_room(pool, kept, now=now))
@@ -237,7 +239,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
     retire = _retirements(pool, kept, overdue, too_many - len(give_up))[:budget]
     retired = {each.id for each in retire}
-    # A start that has failed and could not be retired yet is counted when it is.
+    # A failed start that could not be retired yet is counted when it is retired.
     counted = {pod.id for pod, _, _ in overdue} & retired
     starting = sum(pod.state is PodState.STARTING and pod.id not in retired for pod in kept) - len(give_up)
     starts = starts if counted else pool.starts
@@ -258,9 +260,9 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
 
 
 def _leaves(pod: ObservedPod) -> bool:
-    """Return whether a Pod is over or on its way out; one that works is waited for, whoever deletes it.
+    """Return whether a Pod is over or being deleted. A working Pod is waited for, whichever client deletes it.
 
-    On a node that is gone nothing works: its Pods hold no place, and the sweep `gone_nodes` ends them.
+    Nothing works on a gone node: its Pods take no place, and the sweep `gone_nodes` deletes them.
     """
     if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
@@ -268,7 +270,7 @@ def _leaves(pod: ObservedPod) -> bool:
 
 
 def _is_lost(pod: ObservedPod) -> bool:
-    """Return whether a Pod is on a node that is gone, and may therefore stay for ever."""
+    """Return whether a Pod is on a gone node and might therefore stay for ever."""
     return pod.node_gone and pod.state is not PodState.SPENT
 
 
@@ -276,7 +278,7 @@ Overdue = tuple[ObservedPod, Trouble, str]
 
 
 def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
-    """Return the Pods that have not come to poll in time, and why; none while no web process could hear them."""
+    """Return the Pods that did not poll in time, with the cause; none while no web process could hear them."""
     if not pool.web_beats:
         return []
     found = []
@@ -298,7 +300,7 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
 def _count(
     pool: ObservedPool, overdue: Sequence[Overdue], *, now: datetime
 ) -> tuple[Starts, list[tuple[int, Trouble]]]:
-    """Return how starts stand with these failures. What an older template did says nothing of this one."""
+    """Return the state of starts after these failures. Failures of an older template do not count."""
     starts = pool.starts
     for pod, trouble, detail in sorted(overdue, key=lambda each: each[0].created_at):
         if not pod.stale:
@@ -309,11 +311,11 @@ def _count(
 def _retirements(
     pool: ObservedPool, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int
 ) -> list[Retirement]:
-    """Return who goes, most dispensable first: failed starts, what is too many, stale starts, then what still serves.
+    """Return the Pods to retire, most dispensable first: failed starts, surplus, stale starts, then serving Pods.
 
-    Of the surplus, unresponsive Pods go first and starting ones next, those without a node before others, so that those
-    that serve stay. Of the warm ones, those go first that would be replaced anyway (cordoned, then stale), then those
-    that have been idle longest.
+    Of the surplus, unresponsive Pods come first and starting ones next, Pods without a node before others, so that
+    serving Pods stay. Of the warm Pods, those come first that would be replaced anyway (cordoned, then stale), then
+    those that have been idle longest.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
@@ -326,7 +328,7 @@ def _retirements(
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)
-    # One that was made in advance lets an old one go.
+    # One surge Pod allows one old Pod to be retired.
     allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
     cordoned = [Retirement(pod.id, Why.CORDONED) for pod in warm if pod.cordoned]
     stale = [Retirement(pod.id, Why.TEMPLATE) for pod in warm if pod.stale and not pod.cordoned]
@@ -335,11 +337,11 @@ def _retirements(
 
 
 def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, int]:
-    """Return the sort key of Pods of one state, the most dispensable first."""
+    """Return the sort key of Pods in one state, the most dispensable first."""
     return not pod.cordoned, not pod.stale, pod.idle_since, pod.id
 
 
 def _hopeless(kept: Iterable[ObservedPod]) -> str | None:
-    """Return what the kubelet says of a present image that no waiting helps; None when it says nothing of the kind."""
+    """Return the kubelet's reason for a present image that no waiting helps; None without such a reason."""
     starting = (pod for pod in kept if pod.state is PodState.STARTING and not pod.stale)
     return next((pod.waiting for pod in starting if pod.waiting in IMAGE_REFUSED), None)

@@ -1,6 +1,6 @@
-"""What a pool's status says: counts, and the conditions Ready, Draining and Degraded with their reasons.
+"""Status of a pool: counts, and the conditions Ready, Draining and Degraded with their reasons.
 
-A condition's `lastTransitionTime` moves with its status alone, so that a check that finds the same changes nothing.
+A condition's `lastTransitionTime` changes only with its status, so an evaluation with the same result changes nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from rules.pools.starts import Starts, Trouble
 Json = dict[str, Any]
 
 REPEATED = 2
-"""Failures in a row from which a pool whose Pods do not start is Degraded; an image that is missing is at once."""
+"""Consecutive failed starts after which a pool is Degraded. A missing image degrades it at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
-    """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves.
+    """Facts for the status in addition to the plan.
 
-    `brake`: its runners never execute; `blocked_mints`: mints of its jobs back off.
-    `replicas_writer`: who else writes the replicas of an autoscaled pool.
+    `problem`: why the spec is invalid; `drain`: only of a deleted pool.
+
+    `brake`: its runners never execute; `blocked_mints`: mints of its jobs back off. `replicas_writer`: another field
+    manager that sets the replicas of an autoscaled pool.
     """
 
     generation: int
@@ -43,13 +45,13 @@ class PoolNow:
     brake: Brake | None = None
     blocked_mints: BlockedMints | None = None
     version: str | None = None
-    """What is to be said of the version of its runner, if anything."""
+    """Warning about the version of its runner, if there is one."""
     replicas_writer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, before it is known since when."""
+    """One condition, without its transition time."""
 
     type: str
     status: Literal["True", "False"]
@@ -58,7 +60,7 @@ class Condition:
 
 
 def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
-    """Return the whole status; `before` is the one that was written last."""
+    """Return the whole status; `before` is the previous one."""
     status: Json = {
         "observedGeneration": pool.generation,
         "replicas": plan.alive,
@@ -77,7 +79,7 @@ def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None
 def dated(
     conditions: Iterable[Condition], *, before: Mapping[str, Any] | None, generation: int, now: datetime
 ) -> list[Json]:
-    """Return conditions as they are written, each with the time at which its status last changed."""
+    """Return the conditions in their written form, each with the time of the last change of its status."""
     known = {each["type"]: each for each in (before or {}).get("conditions") or ()}
     found = []
     for each in conditions:
@@ -97,7 +99,7 @@ def dated(
 
 
 def conditions_of(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
-    """Return Ready, Draining and Degraded, and RunnerOutdated where GitHub refuses its runner or soon will."""
+    """Return Ready, Draining and Degraded, and RunnerOutdated if GitHub refuses the runner or soon will."""
     found = _ready(pool, plan), _draining(pool), _degraded(pool, plan, now=now)
     if pool.version is None:
         return found
@@ -112,21 +114,23 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     enough = plan.available >= plan.wanted - pool.allowed_unavailable or plan.available >= plan.wanted
     holds = enough and not pool.leaving and (plan.available > 0 or (plan.wanted == 0 and pool.problem is None))
     if pool.leaving:
-        return Condition("Ready", "False", "Deleted", "the pool is being deleted")
+        return Condition("Ready", "False", "Deleted", "The pool is being deleted")
     if plan.starts.trouble is Trouble.QUOTA and plan.available < plan.wanted:
         return Condition("Ready", _word(holds), "QuotaExceeded", plan.starts.detail)
     if pool.paused:
-        return Condition("Ready", _word(holds), "Paused", "the pool is paused: its Pods stay as they are")
+        return Condition("Ready", _word(holds), "Paused", "The pool is paused, and its Pods are not changed")
     if holds:
-        return Condition("Ready", "True", "PodsAvailable", "Pods serve or can serve")
+        return Condition("Ready", "True", "PodsAvailable", "Enough Pods are available")
     if pool.problem is None and plan.hopeless is None and (plan.starts.trouble is None or plan.starts.without_surge):
-        return Condition("Ready", "False", "PodsStarting", "Pods start, for more than may be missing at once")
-    return Condition("Ready", "False", "PodsMissing", "fewer Pods than wanted serve or can serve")
+        return Condition(
+            "Ready", "False", "PodsStarting", "Pods are starting, and more are unavailable than the pool allows"
+        )
+    return Condition("Ready", "False", "PodsMissing", "Fewer Pods are available than the pool needs")
 
 
 def _draining(pool: PoolNow) -> Condition:
     if pool.drain is None:
-        return Condition("Draining", "False", "NotDeleted", "the pool is not being deleted")
+        return Condition("Draining", "False", "NotDeleted", "The pool is not being deleted")
     return Condition("Draining", "True", pool.drain.reason, pool.drain.message)
 
 
@@ -134,33 +138,35 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
     if pool.problem is not None:
         return Condition("Degraded", "True", "InvalidSpec", pool.problem)
     if plan.hopeless is not None:
-        return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
+        return Condition(
+            "Degraded", "True", plan.hopeless, f"The kubelet cannot use the image of a new Pod: {plan.hopeless}"
+        )
     of_starts = _of_starts(plan.starts)
     return of_starts if of_starts.status == "True" else _of_running(pool, plan, now=now) or of_starts
 
 
 def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:
-    """Return what is in the way of a pool whose Pods start, if anything."""
+    """Return the problem of a pool whose Pods start, if there is one."""
     if pool.brake is not None:
         return _of_runners(pool.brake)
     if pool.blocked_mints is not None:
         told = pool.blocked_mints.describe(busy=plan.counts.get(PodState.BUSY, 0), now=now)
         return Condition("Degraded", "True", pool.blocked_mints.reason, told)
     if plan.lost:
-        return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
+        return Condition("Degraded", "True", "NodeLost", f"Pods on gone nodes: {plan.lost}")
     if pool.replicas_writer is not None:
         return Condition(
             "Degraded",
             "True",
             "ReplicasConflict",
-            f"autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
+            f"Autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
             "remove replicas from its manifest",
         )
     return None
 
 
 def _of_runners(brake: Brake) -> Condition:
-    """Return the condition of a braked pool; its message says what to do where that is known."""
+    """Return the condition of a braked pool; its message names the cure if one is known."""
     whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
     cure = "; use an image with a newer runner" if brake.too_old else ""
     return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")
@@ -172,18 +178,18 @@ def _of_starts(starts: Starts) -> Condition:
             "Degraded",
             "False",
             "NoRoomToSurge",
-            f"{starts.detail}: the roll retires an old Pod before it makes a new one",
+            f"Rolling without surge: {starts.detail}; an old Pod is retired before a new one is created",
         )
     match starts.trouble:
         case Trouble.REFUSED:
-            return Condition("Degraded", "True", "PodRefused", f"the API server refuses its Pods: {starts.detail}")
+            return Condition("Degraded", "True", "PodRefused", f"The API server refuses the Pods: {starts.detail}")
         case Trouble.IMAGE:
             return Condition("Degraded", "True", starts.detail, f"Pods do not start: {starts.detail}")
         case Trouble() as trouble if trouble is not Trouble.QUOTA and starts.failures >= REPEATED:
             return Condition("Degraded", "True", "PodsDoNotStart", f"Pods do not start: {starts.detail}")
-    return Condition("Degraded", "False", "AsWanted", "nothing is in its way")
+    return Condition("Degraded", "False", "AsExpected", "No problem detected")
 
 
 def written(at: datetime) -> str:
-    """Return a time as Kubernetes writes it, in whole seconds."""
+    """Return a time in the format of Kubernetes, in whole seconds."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

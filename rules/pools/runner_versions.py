@@ -1,15 +1,15 @@
-"""How long GitHub takes the version of a runner, and when that is to be told."""
+"""End of support of a runner version at GitHub, and the time to warn about it."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 SOON = timedelta(days=14)
-"""GitHub refuses a version 30 days after a newer one came out: this is time for a new image."""
+"""Time of the warning before the end. GitHub refuses a version 30 days after a newer one was released."""
 
 
 def warn(version: str, ends_at: datetime | None, *, now: datetime) -> str | None:
-    """Return what is to be said of a version that GitHub refuses or soon will; None: nothing."""
+    """Return the warning about a version that GitHub refuses or soon will; None without one."""
     if ends_at is None or ends_at > now + SOON:
         return None
     day = f"{ends_at:%Y-%m-%d}"

@@ -1,12 +1,12 @@
-"""How many Pods an autoscaled pool is to keep: the formula, the cool-down, and the verdict with its reason.
+"""Replicas of an autoscaled pool: the formula, the cool-down, and the verdict with its reason.
 
-`clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`: `load` are the Pods that have a job or had one and are not
-over yet, `queue` the jobs that budgets allow to run (`rules.pools.demand`), `usual` what was needed at a time in all
-but 5 % of the last hour's minutes. Up at once; down when the last scale-up is `scaleDownDelay` old. Above `maxReplicas`
-nothing stays: that is a bound, not a wish.
+`clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`: `load` counts the Pods that have a job or had one and are
+not over, `queue` the jobs that budgets allow to run (`rules.pools.demand`), `usual` the Pods that were needed in all
+but 5 % of the last hour's minutes. Scale-ups happen at once, scale-downs when the last scale-up is `scaleDownDelay`
+old. `maxReplicas` is a hard bound and applies at once.
 
-Pods that are kept beyond what is needed cost money, Pods that are missing cost waiting. So whatever is not known leaves
-the replicas as they are (law L8), and every verdict says in numbers what it was made from.
+Surplus Pods cost money, missing Pods cost waiting time. So anything unknown leaves the replicas unchanged (law L8), and
+every verdict states its inputs in numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a pool's `spec.autoscaling` says; the delay in seconds."""
+    """The fields of a pool's `spec.autoscaling`; the delay is in seconds."""
 
     min_warm: int
     max_replicas: int
@@ -27,7 +27,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked of a pool, in Pods. `load`: reserved, busy and ending ones; `queue`: dispatchable jobs."""
+    """Demand of a pool in Pods. `load`: reserved, busy and ending ones; `queue`: dispatchable jobs."""
 
     load: int
     queue: int
@@ -36,7 +36,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A number of Pods by what they are for, the most needed first."""
+    """A number of Pods by purpose, the most needed first."""
 
     real: int
     floor: int
@@ -44,17 +44,17 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all parts."""
         return self.real + self.floor + self.headroom
 
 
 class Verdict(StrEnum):
-    """What becomes of a pool's replicas.
+    """Effect on a pool's replicas.
 
-    - `up`, `down`: they are set.
-    - `steady`: they are what they are to be.
-    - `cooling`: fewer would do, but the last scale-up is not old enough.
-    - `left`: something is not known, or must not be concluded now; they stay.
+    - `up`, `down`: the replicas are changed.
+    - `steady`: the replicas are right.
+    - `cooling`: fewer are needed, but the last scale-up is too recent.
+    - `left`: something is unknown or in doubt, so the replicas stay.
     """
 
     UP = "up"
@@ -66,7 +66,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas a pool gets, and why."""
+    """The replicas of a pool, and why."""
 
     replicas: int
     verdict: Verdict
@@ -74,7 +74,7 @@ class Decision:
 
 
 def wanted(demand: Demand, limits: Limits) -> Parts:
-    """Return what a pool wants, by what it is for; all of it together is the formula above."""
+    """Return the wishes of a pool by purpose; their sum is the formula above."""
     most = max(0, limits.max_replicas)
     needed = max(0, demand.load + demand.queue)
     target = min(most, max(needed, demand.usual) + max(0, limits.min_warm))
@@ -86,9 +86,9 @@ def wanted(demand: Demand, limits: Limits) -> Parts:
 def decide(
     replicas: int, granted: Parts, *, limits: Limits, scaled_up_at: datetime | None, why: str, now: datetime
 ) -> Decision:
-    """Return what becomes of the `replicas` of a pool that was granted so much; `why` says where that came from.
+    """Return the decision about the `replicas` of a pool with this grant; `why` explains the grant.
 
-    `scaled_up_at` is when it was last scaled up; None where it never was.
+    `scaled_up_at` is the time of the last scale-up; None if there was none.
     """
     target = min(granted.total, max(0, limits.max_replicas))
     if target > replicas:
@@ -106,17 +106,17 @@ def decide(
 
 
 def left(replicas: int, why: str) -> Decision:
-    """Return the decision to leave a pool as it is."""
+    """Return the decision to leave a pool unchanged."""
     return Decision(replicas, Verdict.LEFT, why)
 
 
 def growth_only(decision: Decision, replicas: int, *, why: str) -> Decision:
-    """Return a decision without its scale-down: for when what is counted may be too little."""
+    """Return a decision without its scale-down, for use when the counts might be too low."""
     return left(replicas, why) if decision.verdict is Verdict.DOWN else decision
 
 
 def explain(demand: Demand, limits: Limits, granted: Parts, *, short_of: str | None) -> str:
-    """Return in one line of numbers what a pool was granted; `short_of` names what there was too little of."""
+    """Return one line of numbers about the grant of a pool; `short_of` names the resource that limited it."""
     needed = demand.load + demand.queue
     usual = f", usually {demand.usual}" if demand.usual > needed else ""
     asked = wanted(demand, limits)

@@ -1,7 +1,7 @@
-"""Pods that do not come to poll: what is in their way, when one has failed, and how long no more are made after that.
+"""Failed starts: the troubles of Pods that never poll, and the backoff before new Pods are created.
 
-A failure is counted once for all Pods that were made before it was counted: a broken image is one failure a round,
-however large the pool. A first poll under the pool's present template ends the story.
+A failure is counted once for all Pods that were created before it: a broken image is one failure per round, however
+large the pool is. A first poll of a Pod with the present template resets the count.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from enum import StrEnum
 
 FIRST_STEP = 5.0
 LONGEST_STEP = 300.0
-"""Seconds: 0 after the first failure, then 5, 10, 20, 40, 80 … and this at most."""
+"""Seconds: 0 after the first failure, then 5, 10, 20, 40, 80 … up to this maximum."""
 
 IMAGE_REFUSED = frozenset({"ErrImageNeverPull", "InvalidImageName", "ImageInspectError"})
-"""What a kubelet says of an image that no waiting helps."""
+"""Reasons of a kubelet for an image that no waiting helps."""
 
 IMAGE_MISSED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
-"""What it says of one that it could not get, and will try again."""
+"""Reasons of a kubelet for an image that it could not pull and will try again."""
 
 
 class Trouble(StrEnum):
-    """Why no Pod of a pool comes to poll.
+    """Trouble that stops the Pods of a pool from polling.
 
-    - `image`: the kubelet does not get the image.
-    - `container`: it cannot make or run a container, as for a Secret that is missing.
-    - `unschedulable`: no node takes the Pod.
-    - `poller`: the poller ended before its first poll was taken.
-    - `unresponsive`: the Pod runs, and nobody hears it.
-    - `refused`: the API server does not take the Pod (Pod Security, admission, a field that is wrong).
-    - `quota`: the namespace's quota is used up; no failure, it waits.
+    - `image`: the kubelet cannot pull the image.
+    - `container`: the kubelet cannot create or run a container, for example because a Secret is missing.
+    - `unschedulable`: no node accepts the Pod.
+    - `poller`: the poller ended before its first poll was accepted.
+    - `unresponsive`: the Pod runs, but no poll arrives.
+    - `refused`: the API server refuses the Pod (Pod Security, admission, an invalid field).
+    - `quota`: the namespace's quota is used up; this is no failure, the pool waits.
     """
 
     IMAGE = "image"
@@ -45,10 +45,10 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Starts:
-    """How the starts of a pool go: failures in a row, and until when no Pod is created.
+    """State of a pool's starts: consecutive failures, and the time before which no Pod is created.
 
-    `trouble` and `detail` stay until a Pod polls, or for those of the API server until it takes one. `unschedulable`
-    without a failure is what a roll found out: there is no room for a Pod above the replicas (`without_room`).
+    `trouble` and `detail` stay until a Pod polls; those of the API server stay until it accepts a Pod. `unschedulable`
+    without a failure is the result of a rollout that found no room for a surge Pod (`without_room`).
     """
 
     failures: int = 0
@@ -59,27 +59,27 @@ class Starts:
 
     @property
     def without_surge(self) -> bool:
-        """Whether a roll goes on without Pods above the replicas, as there was no room for one."""
+        """Whether a rollout continues without surge Pods because there was no room for one."""
         return self.trouble is Trouble.UNSCHEDULABLE and self.failures == 0
 
     def waits(self, now: datetime) -> bool:
-        """Return whether no Pod is to be created yet."""
+        """Return whether the creation of Pods has to wait."""
         return self.create_after is not None and now < self.create_after
 
 
 NOTHING_YET = Starts()
-"""How starts go as long as none has failed."""
+"""State of starts without a failure."""
 
 
 def backoff_seconds(failures: int) -> float:
-    """Return for how long no Pod is created after so many failures in a row."""
+    """Return the seconds without new Pods after this number of consecutive failures."""
     if failures <= 1:
         return 0.0
     return min(LONGEST_STEP, FIRST_STEP * 2.0 ** min(failures - 2, 10))
 
 
 def failed(starts: Starts, *, trouble: Trouble, detail: str, made_at: datetime, now: datetime) -> Starts:
-    """Return how starts stand after one that was made then has failed; one of a round that is counted adds nothing."""
+    """Return the state after the failure of a Pod made at `made_at`; a round that is already counted adds nothing."""
     if starts.failures and starts.failed_at is not None and made_at < starts.failed_at:
         return starts
     failures = starts.failures + 1
@@ -93,12 +93,12 @@ def failed(starts: Starts, *, trouble: Trouble, detail: str, made_at: datetime, 
 
 
 def refused(starts: Starts, *, detail: str, now: datetime) -> Starts:
-    """Return how starts stand after the API server refused to take a Pod; every refusal counts."""
+    """Return the state after the API server refused a Pod; every refusal counts."""
     return failed(replace(starts, failed_at=None), trouble=Trouble.REFUSED, detail=detail, made_at=now, now=now)
 
 
 def over_quota(starts: Starts, *, detail: str) -> Starts:
-    """Return how starts stand while a quota is used up: it waits, and is no failure."""
+    """Return the state while a quota is used up: the pool waits, without a failure."""
     if starts.without_surge:
         return Starts(trouble=Trouble.QUOTA, detail=detail)
     if starts.trouble not in {None, Trouble.QUOTA}:
@@ -107,7 +107,7 @@ def over_quota(starts: Starts, *, detail: str) -> Starts:
 
 
 def taken(starts: Starts) -> Starts:
-    """Return how starts stand after the API server took a Pod: what it said before is past."""
+    """Return the state after the API server accepted a Pod: its earlier refusals no longer apply."""
     if starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}:
         return starts
     return Starts(failures=starts.failures, failed_at=starts.failed_at, create_after=starts.create_after)
@@ -116,40 +116,40 @@ def taken(starts: Starts) -> Starts:
 def trouble_of(
     *, waiting: str | None, unschedulable: bool, poller_exit_code: int | None, seconds: float
 ) -> tuple[Trouble, str]:
-    """Return what is in the way of a Pod that has not polled for so many seconds, and in words."""
+    """Return the trouble of a Pod that has not polled for `seconds`, with a description."""
     if poller_exit_code is not None:
-        return Trouble.POLLER, f"its poller exited {poller_exit_code} before its first poll"
+        return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
     if waiting in IMAGE_REFUSED | IMAGE_MISSED:
         return Trouble.IMAGE, f"{waiting}"
     if unschedulable:
-        return Trouble.UNSCHEDULABLE, f"no node took it within {seconds:.0f} s"
+        return Trouble.UNSCHEDULABLE, f"no node accepted the Pod within {seconds:.0f} s"
     if waiting not in {None, "ContainerCreating", "PodInitializing"}:
         return Trouble.CONTAINER, f"{waiting}"
-    return Trouble.UNRESPONSIVE, f"it did not poll within {seconds:.0f} s"
+    return Trouble.UNRESPONSIVE, f"the Pod did not poll within {seconds:.0f} s"
 
 
 def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tuple[Trouble, str]:
-    """Return what was in the way of a Pod that ended before its first poll, and in words.
+    """Return the trouble of a Pod that ended before its first poll, with a description.
 
-    `reason` is the Pod's own: the kubelet names it where it did not admit the Pod (`OutOfcpu`) or evicted it.
+    `reason` is the Pod's own reason: the kubelet sets it if it did not admit the Pod (`OutOfcpu`) or evicted it.
     """
     if reason is not None:
-        return Trouble.UNSCHEDULABLE, f"its node did not take it or gave it up: {reason}"
+        return Trouble.UNSCHEDULABLE, f"the node did not admit or evicted the Pod: {reason}"
     if poller_exit_code is not None:
-        return Trouble.POLLER, f"its poller exited {poller_exit_code} before its first poll"
-    return Trouble.CONTAINER, "it ended before its poller ran"
+        return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
+    return Trouble.CONTAINER, "the Pod ended before its poller ran"
 
 
 def without_room(*, since: datetime) -> Starts:
-    """Return how starts stand in a roll that found no room for a Pod above the replicas; it is no failure."""
-    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node takes one more Pod")
+    """Return the state in a rollout that found no room for a surge Pod; it is no failure."""
+    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node has room for one more Pod")
 
 
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:
-    """Return how starts stand when these are the first polls of Pods of the present template: one ends the story.
+    """Return the state after these first polls of Pods with the present template: one poll resets the failures.
 
-    `rolls`: there are warm Pods left to replace. That there was no room for one more is not forgotten until they are
-    gone: a successor that polls has the room of an old Pod.
+    `rolls`: there are warm Pods left to replace. Until they are gone the missing room for a surge Pod stays recorded: a
+    successor that polls has merely taken the room of an old Pod.
     """
     failed_at = starts.failed_at
     if starts.without_surge and not rolls:

@@ -1,7 +1,7 @@
-"""Is this Postgres older than what the cluster knows? The epoch's one judgement.
+"""Epoch judgement: whether this Postgres is older than the state recorded in the cluster.
 
-A number in Postgres and in the cluster rises every few seconds, in Postgres first. So the cluster's is never the
-higher one, unless Postgres was put back to an earlier state: then every Pod that was claimed since would look free.
+A number in Postgres and in the cluster increases every few seconds, first in Postgres. So the cluster's number is never
+higher, unless Postgres was restored to an earlier state. Then every Pod that was claimed since would look free.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CLUSTER_LOST_IT = "the cluster's epoch is gone"
-"""What a verdict begins with that was reached without the cluster's epoch."""
+"""Prefix of a verdict that was reached without the cluster's epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One side's epoch. `database` names the Postgres that wrote it: made once, and put back with a backup."""
+    """Epoch of one side. `database` identifies the Postgres that wrote it: created once, and restored with a backup."""
 
     number: int
     database: str
 
 
 class Standing(StrEnum):
-    """What the two sides say of each other.
+    """Comparison of the two sides.
 
-    - `current`: Postgres is as new as the cluster; the epoch may rise.
-    - `first`: the cluster has none. Postgres writes one, unless Pods are stamped by claims that it does not know.
-    - `older`: Postgres was put back to an earlier state.
-    - `foreign`: another Postgres wrote the cluster's.
+    - `current`: Postgres is as new as the cluster; the epoch may increase.
+    - `first`: the cluster has no epoch. Postgres writes one, unless Pods are stamped by claims that it does not know.
+    - `older`: Postgres was restored to an earlier state.
+    - `foreign`: another Postgres wrote the cluster's epoch.
     """
 
     CURRENT = "current"
@@ -38,21 +38,21 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EpochVerdict:
-    """A standing, and why in words for an operator."""
+    """The result of a comparison, with the reason for an operator."""
 
     standing: Standing
     why: str
 
     @property
     def older(self) -> bool:
-        """Whether nothing may be concluded from what Postgres does not know."""
+        """Whether the absence of a row in Postgres proves nothing."""
         return self.standing in {Standing.OLDER, Standing.FOREIGN}
 
 
 def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int) -> EpochVerdict:
-    """Return where Postgres stands; the cluster's side was read before ours.
+    """Return the standing of Postgres; the cluster's epoch was read before ours.
 
-    `unknown_stamps`: Pods stamped by claims that Postgres does not know, counted where the cluster has no epoch.
+    `unknown_stamps`: number of Pods stamped by claims that Postgres does not know, counted if the cluster has no epoch.
     """
     if cluster is None:
         if unknown_stamps:

@@ -1,6 +1,6 @@
-"""What `ostler restore` makes of a Pod: from itself, its stamp and GitHub's runners, where the rows know too little.
+"""Verdicts of `ostler restore` on Pods: from the Pod, its stamp and GitHub's runners, if the rows are too old.
 
-In doubt a Pod is kept: a Pod that may hold a JIT gets a claim, whatever else is known of it.
+In doubt a Pod stays: a Pod that might hold a JIT gets a claim, whatever else is known about it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _SUFFIX_LENGTH = 8
 
 
 class Act(StrEnum):
-    """What becomes of a Pod.
+    """Action on a Pod.
 
-    - `leave`: the rows say enough, or nothing can go wrong with it.
-    - `execute`: it has a claim that the rows believe undelivered: it executes.
-    - `rebuild`: its claim is lost: it gets one that executes, or that is a spare when its runner is idle.
-    - `keep`: as `rebuild`, but which runner it has is not known. Only the end of the Pod ends that claim.
-    - `release`: it is claimed, and nothing was delivered: the claim (rebuilt where it is lost) is released, which
+    - `leave`: the rows are sufficient, or nothing can go wrong with it.
+    - `execute`: it has a claim that the rows show as undelivered; the claim becomes executing.
+    - `rebuild`: its claim is lost; it gets one that executes, or a spare if its runner is idle.
+    - `keep`: as `rebuild`, but its runner is unknown. Only the end of the Pod ends that claim.
+    - `release`: it is claimed and nothing was delivered. The claim (rebuilt if it is lost) is released, which
       deregisters first and obeys a refusal.
     """
 
@@ -36,7 +36,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A runner that GitHub lists under the name of one of our Pods."""
+    """A runner that GitHub lists under the name of a runner Pod."""
 
     id: int
     name: str
@@ -47,18 +47,18 @@ class Registered:
 
     @property
     def seen(self) -> RunnerSeen:
-        """Return GitHub's word on it."""
+        """Return GitHub's statement about it."""
         return "busy" if self.busy else "online" if self.online else "offline"
 
     @property
     def certain(self) -> bool:
-        """Return whether it was listed where no other repository can be; some are by name and by id."""
+        """Return whether it was listed where no other repository can be; some scopes are listed by name and by id."""
         return Scope.parse(self.scope).certain
 
 
 @dataclass(frozen=True, slots=True)
 class RowClaim:
-    """The live claim of a Pod in the rows that were put back, and where its runner is registered, as far as known."""
+    """The live claim of a Pod in the restored rows, and the scope of its runner as far as it is known."""
 
     id: int
     purpose: Purpose
@@ -69,7 +69,7 @@ class RowClaim:
     scope: str | None = None
 
     def is_of_another(self, owner: int | None, runner: Registered | None) -> bool:
-        """Return whether a Pod with this owner label and this runner serves another account than this claim's."""
+        """Return whether a Pod with this owner label and this runner serves another account than that of the claim."""
         if owner is not None and self.account_id is not None and owner != self.account_id:
             return True
         if runner is None or self.scope is None:
@@ -78,7 +78,7 @@ class RowClaim:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return whether two scopes are one: repositories by their ids where both are known, else by their names."""
+    """Return whether two scopes are the same: compare repository ids if both are known, else names."""
     mine, its = Scope.parse(one), Scope.parse(other)
     if mine.repository_id is not None and its.repository_id is not None:
         return mine.repository_id == its.repository_id
@@ -89,9 +89,9 @@ def _same(one: str, other: str) -> bool:
 class RestoredPod:
     """A Pod as the cluster, GitHub and the rows show it.
 
-    `owner`: the account of its owner label, None when it has none. `stamp_claim`: the claim that wrote its annotation
-    last, 0 when none did. `asked`: GitHub was asked for the runners of every scope that its runner can be in. `used`:
-    an ended claim of it in the rows was delivered. `runners`: those that bear its name.
+    `owner`: the account of its owner label, or None. `stamp_claim`: the claim that wrote its annotation last, 0 if none
+    did. `asked`: GitHub was asked for the runners of every possible scope of its runner. `used`: an ended claim of it
+    in the rows was delivered. `runners`: those with its name.
     """
 
     terminal: bool
@@ -112,9 +112,9 @@ class RestoredPod:
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """What becomes of a Pod and why; `runner` is the one that it has, as far as one can tell.
+    """Action on a Pod, and why; `runner` is its runner as far as it can be identified.
 
-    `drops`: its claim in the rows ends first, since the Pod serves another one.
+    `drops`: its claim in the rows ends first, because the Pod serves another one.
     """
 
     act: Act
@@ -124,19 +124,19 @@ class PodVerdict:
 
     @property
     def decided(self) -> bool:
-        """Whether what the Pod does is known."""
+        """Whether it is known what the Pod does."""
         return self.act is not Act.KEEP
 
 
 def judge_pod(pod: RestoredPod) -> PodVerdict:
-    """Return what becomes of a Pod after Postgres was put back."""
+    """Return the action on a Pod after Postgres was restored."""
     runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id, each.certain), default=None)
     if pod.terminal:
         return PodVerdict(Act.LEAVE, "it has ended: the reconciler sees to it")
     claim, drops = pod.claim, None
     undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
     if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):
-        claim, drops = None, claim  # the Pod went on to a later claim, or to another account: this one was over by then
+        claim, drops = None, claim  # the Pod went on with a later claim or another account: this claim was over
     if claim is not None and claim.delivered:
         return PodVerdict(Act.LEAVE, f"its claim {claim.id} was delivered before, and goes on")
     if pod.used and claim is None:
@@ -179,12 +179,12 @@ def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -
 
 
 def stem_of(pod_name: str) -> str:
-    """Return what the names of a Pod's runners begin with. Long names of several Pods may have it in common."""
+    """Return the common start of the names of a Pod's runners. Pods with long names can share it."""
     return make_runner_name(pod_name, "0" * _SUFFIX_LENGTH)[: -_SUFFIX_LENGTH - 1]
 
 
 def stem_of_runner(runner_name: str) -> str | None:
-    """Return the stem of the Pods that a runner may be of, by its name: only ever a reason to keep a Pod."""
+    """Return the start of the names of Pods that might own this runner. It is only ever a reason to keep a Pod."""
     stem, suffix = runner_name[: -_SUFFIX_LENGTH - 1], runner_name[-_SUFFIX_LENGTH:]
     try:
         return stem if make_runner_name(stem, suffix) == runner_name else None

@@ -1,6 +1,6 @@
-"""Access of accounts: whose jobs are served at all.
+"""Access of accounts: the decision to serve their jobs at all.
 
-GitHub signs the webhooks of everybody who installs the App, so a signature says nothing about who may use the cluster.
+GitHub signs the webhooks of everybody who installs the App, so a signature does not prove a right to use the cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class Access(StrEnum):
     """Whether the jobs of an account are served.
 
     - `allowed`: they are, within its budget.
-    - `held`: nobody has let the account in; its jobs are held (`unknown_account`).
+    - `held`: no operator has allowed the account; its jobs are held (`unknown_account`).
     """
 
     ALLOWED = "allowed"
@@ -20,5 +20,5 @@ class Access(StrEnum):
 
 
 def cure_of(*, account_id: int, login: str) -> str:
-    """Return how an operator lets an account in, in one sentence."""
+    """Return one sentence that tells an operator how to allow an account."""
     return f"`ostler account allow {login}` (or its id, {account_id}), or PUT /api/v1/accounts/{account_id}/access"

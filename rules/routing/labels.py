@@ -1,9 +1,9 @@
-"""Which pool serves a job.
+"""Choice of the pool for a job.
 
-A pool serves a job when its labels cover the job's labels, ignoring case, its allow lists name the job's account and
-repository (an empty list allows all), and the job is no fork's or the pool allows those. Of several pools the one with
-exactly the job's labels wins, then the one with the fewest labels, then the highest `spec.routingPriority`. What is
-equal after that is held for a human, never guessed: a guess would change with the order of the rows.
+A pool serves a job if its labels cover the job's labels, ignoring case, its allow lists name the job's account and
+repository (an empty list allows all), and the job is not from a fork or the pool allows forks. Of several pools the one
+with exactly the job's labels wins, then the one with the fewest labels, then the highest `spec.routingPriority`. A
+remaining tie is held for a human, never broken arbitrarily: such a choice would change with the order of the rows.
 
 A job without labels is served by no pool: every pool would cover it, and GitHub never sends one.
 """
@@ -18,11 +18,11 @@ from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
 MOST_REFUSALS = 3
-"""Pools of which a hold's detail tells the rule; there may be hundreds."""
+"""Pools whose rules a hold's detail names. There could be hundreds."""
 
 
 class Rule(StrEnum):
-    """What of a pool's spec keeps a job out whose labels it covers."""
+    """Rule of a pool's spec that refuses a job whose labels the pool covers."""
 
     ACCOUNTS = "allowedAccounts"
     REPOSITORIES = "allowedRepositories"
@@ -31,10 +31,10 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolLabels:
-    """What of a pool decides whether it serves a job.
+    """Fields of a pool that decide whether it serves a job.
 
-    `labels` and `allowed_repositories` (`owner/name`) are lower-cased; an empty allow list allows all.
-    Of two `routing_priority` the higher wins. `runner_group`: a number or a name, resolved where the job is.
+    `labels` and `allowed_repositories` (`owner/name`) are lower-cased; an empty allow list allows all. The higher
+    `routing_priority` wins. `runner_group` is a number or a name, resolved at the owner of the job.
     """
 
     id: int
@@ -49,7 +49,7 @@ class PoolLabels:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A pool that covers the job's labels, and the rule that keeps the job out."""
+    """A pool that covers the job's labels, and the rule that refuses the job."""
 
     pool: str
     rule: Rule
@@ -59,8 +59,8 @@ class Refusal:
 class PoolChoice:
     """The pool of a job, or why it has none: exactly one of `pool_id` and `hold_reason` is set.
 
-    `candidates` are the pools between which it was decided: all that serve the job, best first; of a job
-    held as `two_pools` only the tied ones, by id. `refusals`: of a job held as `not_allowed`, best pool first.
+    `candidates`: the pools that serve the job, best first; for a job held as `two_pools` only the tied ones, by id.
+    `refusals`: set for a job held as `not_allowed`, best pool first.
     """
 
     pool_id: int | None
@@ -79,7 +79,7 @@ def choose_pool(
 ) -> PoolChoice:
     """Return the pool that serves a job with these labels (any case) of this account, repository and origin.
 
-    Where it is not known whether a fork sent the job it is held, unless that makes no difference.
+    If the origin is unknown the job is held, unless the origin makes no difference.
     """
     wanted = frozenset(label.lower() for label in labels)
     covering = [pool for pool in pools if wanted and wanted <= pool.labels]
@@ -108,7 +108,7 @@ def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, 
 
 
 def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bool) -> Rule | None:
-    """Return the rule of a pool that keeps out a job whose labels it covers; `full_name` is lower-cased."""
+    """Return the rule of a pool that refuses a job whose labels it covers; `full_name` is lower-cased."""
     if pool.allowed_accounts and account_id not in pool.allowed_accounts:
         return Rule.ACCOUNTS
     if pool.allowed_repositories and full_name not in pool.allowed_repositories:
@@ -119,7 +119,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bo
 
 
 def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, repository: str) -> str | None:
-    """Return what is to be known of a hold beside its reason; None of a job that has its pool."""
+    """Return the detail of a hold, in addition to its reason; None for a job with a pool."""
     match choice.hold_reason:
         case None:
             return None
@@ -139,7 +139,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
 
 
 def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
-    """Return in words which rule of a pool keeps a job out."""
+    """Return a phrase about the rule of a pool that refuses a job."""
     match rule:
         case Rule.ACCOUNTS:
             return f"its {rule} do not name account {account_id}"
@@ -150,7 +150,7 @@ def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
 
 
 def _merit(pool: PoolLabels) -> tuple[int, int]:
-    # Of pools that cover the job, the exact set is the one with the fewest labels: one key says both.
+    # Among pools that cover the job, the exact match has the fewest labels, so one key serves both rules.
     return len(pool.labels), -pool.routing_priority
 
 

@@ -1,8 +1,8 @@
-"""The priority of a job within its account's queue, from the rules that the account keeps.
+"""Priority of a job within its account's queue, from the rules of the account.
 
-A rule is `{"repository": …, "workflow": …, "branch": …, "priority": …}`. The first three are shell patterns
-(`*`, `?`, `[…]`); one that is absent or null matches everything. The first rule that matches decides.
-Repositories are compared without case, as GitHub does; workflows and branches with it.
+A rule is `{"repository": …, "workflow": …, "branch": …, "priority": …}`. The first three are shell patterns (`*`, `?`,
+`[…]`); one that is absent or null matches everything. The first rule that matches decides. Repositories are compared
+without case, as on GitHub; workflows and branches with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 DEFAULT = 0
 LIMIT = 2**31
-"""Priorities beyond this are cut to it, so that no rule can make a job's row unwritable."""
+"""Bound of priorities. Larger ones are cut to it, so that no rule can make a job's row unwritable."""
 
 
 def priority_of(
@@ -21,7 +21,7 @@ def priority_of(
 ) -> int:
     """Return the priority of the first rule that matches, or 0; larger goes first.
 
-    A rule that is malformed matches nothing: a typing error costs its priority, not the job (law L14).
+    A malformed rule matches nothing: a typing error costs its priority, not the job (law L14).
     """
     for rule in rules:
         priority = rule.get("priority")

@@ -1,6 +1,6 @@
-"""What holds a job that is routed: nothing, or the first of the reasons for which it cannot go on.
+"""Route of a queued job: its pool, and the first reason to hold it, if any.
 
-What nothing serves comes before what must wait, so that the reason that is shown is the one to be mended first.
+Missing service comes before waiting, so that the reported reason is the one to correct first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.routing.labels import PoolChoice
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Something that may be tried no earlier than `until`, and why."""
+    """A retry that is allowed no earlier than `until`, and why."""
 
     detail: str
     until: datetime
@@ -23,7 +23,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a queued job goes, and what holds it (None: nothing)."""
+    """Pool of a queued job, and its hold (None: not held)."""
 
     pool_id: int | None
     hold: HoldReason | None
@@ -40,9 +40,9 @@ def route(
     backoff: Wait | None,
     access: Access = Access.ALLOWED,
 ) -> Route:
-    """Return where a job goes.
+    """Return the route of a job.
 
-    `access` is that of its account: the jobs of one that nobody let in are held, whatever else they lack.
+    `access` is that of its account: the jobs of an account that is not allowed are held, whatever else they lack.
     `detail` belongs to the choice, `budget_count` to its account; `group` is the refusal of the pool's runner group,
     `backoff` the longest wait of its installation, account or repository.
     """

@@ -1,9 +1,9 @@
-"""Which runner group a job's runner is registered in, and whether the job would ever reach it there.
+"""Runner group of a job's runner, and whether GitHub would assign the job to a runner in it.
 
-A pool names its group by number or by name; numbers differ from organisation to organisation, except that 1 is the
-default one everywhere. GitHub registers a runner in a group that does not admit the job's repository without a word,
-and then never gives it the job. So the group is checked before a runner is made (GitHub docs, "REST API endpoints
-for self-hosted runner groups"; "Managing access to self-hosted runners using groups").
+A pool names its group by number or by name; numbers differ between organisations, except that 1 is the default group
+everywhere. GitHub registers a runner in a group that does not admit the job's repository without an error, and then
+never gives it the job. So the group is checked before a runner is created (GitHub docs, "REST API endpoints for
+self-hosted runner groups"; "Managing access to self-hosted runners using groups").
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ DEFAULT_NAME = "default"
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """A group as GitHub lists it. `visibility`: `all`, `private` or `selected`; `public`: public repositories too."""
+    """A group as GitHub lists it.
+
+    `visibility`: `all`, `private` or `selected`; `public`: admits public repositories too.
+    """
 
     id: int
     name: str
@@ -27,7 +30,7 @@ class GroupSeen:
 
 
 class Ask(StrEnum):
-    """What GitHub has to be asked before a verdict: all groups, or those that this repository may use."""
+    """Question to GitHub before a verdict: all groups, or those that this repository may use."""
 
     GROUPS = "groups"
     VISIBLE = "visible"
@@ -35,9 +38,9 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:
-    """One is set: the group's number, the question to ask first, or why the job cannot run there.
+    """The group's number, the question to ask first, or why the job cannot run there: exactly one is set.
 
-    `everywhere`: a refusal that concerns every repository of the owner.
+    `everywhere`: the refusal applies to every repository of the owner.
     """
 
     group_id: int | None = None
@@ -56,17 +59,17 @@ def judge_group(
     groups: Sequence[GroupSeen] | None = None,
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:
-    """Return the group that a pool `wanted` for a job of this repository.
+    """Return the verdict on the group `wanted` by a pool for a job of this repository.
 
     `groups` are all of the organisation's, `visible` the numbers of those that the repository may use; None: not asked.
-    The default group is not asked about for a private repository: nearly all jobs are like that, and a call for each
-    installation would tell what holds nearly everywhere.
+    No question is asked about the default group of a private repository: nearly all jobs have it, and a call for each
+    installation would almost always confirm it.
     """
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:
         if default:
             return GroupVerdict(group_id=DEFAULT)
-        told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, and those have no groups"
+        told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, which has no runner groups"
         return GroupVerdict(refusal=told)
     if wanted == DEFAULT and not public:
         return GroupVerdict(group_id=DEFAULT)

@@ -1,7 +1,7 @@
 """Scopes: the organisation or repository that a runner is registered in.
 
-Organisations register runners for all their repositories; a user account has no such endpoint, so the
-runners of its jobs are registered in the repository (GitHub docs, "REST API endpoints for self-hosted runners").
+Organisations register runners for all their repositories. A user account has no such endpoint, so the runners of its
+jobs are registered in the repository (GitHub docs, "REST API endpoints for self-hosted runners").
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 
 from ostler.errors import Invalid
 
-# A login or repository name goes into a URL path, so nothing else may get in.
+# A login or repository name becomes part of a URL path, so no other characters are allowed.
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
 _ID = re.compile(r"[0-9]{1,18}")
@@ -20,10 +20,10 @@ _ID = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """An organisation (`repository_name` is None) or a repository; `str()` is what tables keep.
+    """An organisation (`repository_name` is None) or a repository; `str()` is its form in tables.
 
-    With a `repository_id` GitHub is asked by that: the name may be another repository's by now. Text shows it behind
-    the name, as `repos/ada/app#5`.
+    With a `repository_id` GitHub is asked by id, because another repository might have the name by now. The text form
+    appends it to the name, as in `repos/ada/app#5`.
     """
 
     login: str
@@ -32,9 +32,9 @@ class Scope:
 
     def __post_init__(self) -> None:
         if not _LOGIN.fullmatch(self.login):
-            raise Invalid("a scope needs a login of letters, digits, - and _")
+            raise Invalid("the login of a scope must consist of letters, digits, - and _")
         if self.repository_name is not None and not _NAME.fullmatch(self.repository_name):
-            raise Invalid("a repository scope needs a name of letters, digits, ., - and _")
+            raise Invalid("the repository name of a scope must consist of letters, digits, ., - and _")
 
     @classmethod
     def organization(cls, login: str) -> Self:
@@ -52,12 +52,12 @@ class Scope:
         """
         login, slash, name = full_name.partition("/")
         if not slash:
-            raise Invalid("a repository is given as owner/name")
+            raise Invalid("a repository must be given as owner/name")
         return cls(login, name)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the scope that `str()` wrote.
+        """Return the scope that was written by `str()`.
 
         Raises `Invalid`.
         """
@@ -67,21 +67,21 @@ class Scope:
         if kind == "repos":
             name, mark, number = rest.partition("#")
             if mark and not _ID.fullmatch(number):
-                raise Invalid("a repository's id is a number")
+                raise Invalid("the id of a repository must be a number")
             named = cls.repository(name)
             return cls(named.login, named.repository_name, int(number) if mark else None)
-        raise Invalid("a scope begins with orgs/ or repos/")
+        raise Invalid("a scope must begin with orgs/ or repos/")
 
     @property
     def path(self) -> str:
-        """Return the beginning of the scope's API paths, as `/orgs/acme`."""
+        """Return the prefix of the scope's API paths, such as `/orgs/acme`."""
         return f"/{self}" if self.repository_id is None else f"/repositories/{self.repository_id}"
 
     @property
     def certain(self) -> bool:
-        """Return whether what answers under it is the same as ever: the name of a repository may be another's by now.
+        """Return whether its path always names the same owner; a repository's name might belong to another one by now.
 
-        That of an organisation may, too; its installation answers there no more.
+        The name of an organisation might change owners, too, but then its installation no longer answers there.
         """
         return self.repository_name is None or self.repository_id is not None
 

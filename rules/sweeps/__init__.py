@@ -1,1 +1,1 @@
-"""Sweeps: judgements about what is left over, and the limits of each repair."""
+"""Sweeps: verdicts on leftovers, and the limits of each repair."""

@@ -1,4 +1,7 @@
-"""What the sweep `catch_up` makes of what GitHub lists, how much it may ask, and when it asks again where it failed."""
+"""Sweep `catch_up`: verdicts on the jobs that GitHub lists, its quota of calls, and its retries.
+
+The quota leaves most of an installation's rate limit to other callers.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ from enum import StrEnum
 from rules.claims.machines import JobState
 
 BASE_QUOTA = 5000
-"""Calls an hour of an installation whose quota no answer has told yet ("Rate limits for GitHub Apps")."""
+"""Calls per hour of an installation whose quota is unknown so far ("Rate limits for GitHub Apps")."""
 
 LONGEST_WAIT = timedelta(hours=1)
 
 
 class Catch(StrEnum):
-    """What a listed job needs.
+    """Treatment of a listed job.
 
-    - `bring`: its webhook `queued` never came; it goes the same way now.
-    - `finish`: its webhook `completed` never came.
-    - `later`: one of these, when it stays so: its webhook may still be on its way.
-    - `leave`: nothing; it stands where we think, or others find it.
+    - `bring`: its webhook `queued` never arrived; the job is taken in the same way now.
+    - `finish`: its webhook `completed` never arrived.
+    - `later`: one of these, unless its webhook still arrives.
+    - `leave`: nothing to do; the row agrees, or other sweeps find the job.
     """
 
     BRING = "bring"
@@ -39,9 +42,9 @@ def judge_listed(
     over_after: timedelta,
     now: datetime,
 ) -> Catch:
-    """Return what a job needs that GitHub lists with `status`; `ours` is where we think it stands (None: unknown).
+    """Return the treatment of a job that GitHub lists with `status`; `ours` is the state of its row (None: no row).
 
-    What runs is left: its runner is bound by other sweeps. What is over is left when we never heard of it.
+    A running job is left: other sweeps bind its runner. A completed job without a row is left.
     """
     if status == "queued" and ours in {None, JobState.WAITING}:
         return Catch.BRING if now - created_at >= after else Catch.LATER
@@ -52,7 +55,7 @@ def judge_listed(
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """What an installation may still be asked, in calls, as of a moment; `quota` is what GitHub allows it an hour."""
+    """Remaining calls to an installation at a moment; `quota` is GitHub's hourly limit."""
 
     calls: float
     at: datetime
@@ -60,14 +63,15 @@ class Purse:
 
     @classmethod
     def new(cls, *, percent: float, now: datetime) -> Purse:
-        """Return that of an installation that was never asked."""
+        """Return the purse of an installation that was never asked."""
         return cls(_burst(BASE_QUOTA, percent), now, BASE_QUOTA)
 
 
 def spend(purse: Purse, *, percent: float, now: datetime) -> Purse | None:
-    """Take one call out; None when there is none.
+    """Take out one call; None if there is none.
 
-    A quarter of the share is there at once and the rest comes evenly, so that no hour holds more than `percent`.
+    A quarter of the share is available at once and the rest accrues evenly, so that no hour contains more than
+    `percent`.
     """
     passed = max(0.0, (now - purse.at).total_seconds())
     burst = _burst(purse.quota, percent)
@@ -80,5 +84,5 @@ def _burst(quota: int, percent: float) -> float:
 
 
 def wait_after(failures: int, *, least: timedelta) -> timedelta:
-    """Return how long a repository is left alone that failed so often in a row: doubling, an hour at most."""
+    """Return the pause of a repository after this number of consecutive failures: it doubles, up to one hour."""
     return min(least * (1 << min(max(failures - 1, 0), 16)), LONGEST_WAIT)

@@ -1,9 +1,9 @@
 """Gone nodes: when a node's Pods are replaced, and when their objects may be deleted without waiting for a kubelet.
 
-A node is *gone* when its object was deleted, when it is out of service and not Ready, or when it has been unreachable
-for longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a list
-that could not be had proves nothing. While more than half of all nodes are unreachable at once nothing is forced,
-because then it is more likely that the control plane cannot see its nodes.
+A node is *gone* if its object was deleted, if it is out of service and not Ready, or if it has been unreachable for
+longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a failed list
+proves nothing. While more than half of all nodes are unreachable at once nothing is forced, because then it is more
+likely that the control plane cannot see its nodes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Ready(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """The part of a node's object that says whether it lives. A time is None when the object does not have it.
+    """Part of a node's object that shows its health. A time is None if the object does not have it.
 
-    `ready`: None without a condition Ready, as of a node that has just joined. `ready_since`: its
-    `lastTransitionTime`. `out_of_service`: it carries `node.kubernetes.io/out-of-service`. `tainted`: it carries
-    `node.kubernetes.io/unreachable`, `tainted_since` that taint's `timeAdded`.
+    `ready`: None without a condition Ready, as on a node that has just joined. `ready_since`: its `lastTransitionTime`.
+    `out_of_service`: it has `node.kubernetes.io/out-of-service`. `tainted`: it has `node.kubernetes.io/unreachable`,
+    `tainted_since` is that taint's `timeAdded`.
     """
 
     ready: Ready | None
@@ -51,7 +51,7 @@ class NodeHealth:
 
     @property
     def unreachable_since(self) -> datetime | None:
-        """The latest time that its condition or taint names; None when it is reachable or no time is known."""
+        """The latest time in its condition or taint; None if it is reachable or no time is known."""
         if not self.unreachable:
             return None
         of_condition = self.ready_since if self.ready is Ready.UNKNOWN else None
@@ -60,7 +60,7 @@ class NodeHealth:
 
 
 class Gone(StrEnum):
-    """Why a node is gone, in the words of a repair's witness."""
+    """Reason why a node is gone, as the witness of a repair has it."""
 
     DELETED = "its node object is deleted"
     OUT_OF_SERVICE = "its node is out of service"
@@ -68,15 +68,15 @@ class Gone(StrEnum):
 
     @property
     def fenced(self) -> bool:
-        """Whether somebody vouches that nothing runs there any more, so that a volume may be attached elsewhere."""
+        """Whether somebody guarantees that nothing runs there any more, so its volumes can be attached elsewhere."""
         return self is not Gone.UNREACHABLE
 
 
 def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> Gone | None:
-    """Return why a node is gone, or None while it may live; `lost_after` is in seconds.
+    """Return why a node is gone, or None while it might be alive; `lost_after` is in seconds.
 
-    `node` is None only when a GET by its name was answered with 404. A node that reports Ready is never gone: its
-    out-of-service taint is one that was not removed after its return.
+    `node` is None only if a GET by its name was answered with 404. A node that reports Ready is never gone: its
+    out-of-service taint was not removed after its return.
     """
     if node is None:
         return Gone.DELETED
@@ -89,15 +89,15 @@ def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> 
 
 
 def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
-    """Return whether a list of all nodes gives doubt (L8): it is empty, or more than half are unreachable at once."""
+    """Return whether a list of all nodes is doubtful (L8): it is empty, or more than half are unreachable at once."""
     found = [node.unreachable for node in nodes]
     return not found or sum(found) * 2 > len(found)
 
 
 def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
-    """Return whether the state of a node lets a Pod of it be deleted without waiting for its kubelet.
+    """Return whether the state of a node permits the deletion of its Pod without waiting for its kubelet.
 
-    A volume that can be attached elsewhere needs a node that is vouched for: two writers would corrupt it.
+    A volume that can be attached elsewhere needs a fenced node: two writers would corrupt it.
     """
     return gone is not None and (gone.fenced or not attachable_volumes)
 
@@ -105,14 +105,14 @@ def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
 def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool) -> Verdict:
     """Return whether a Pod may be deleted without its kubelet, after a GET of it and of its node.
 
-    Kubernetes bears witness that the node is gone. The second witness is Postgres when nothing was ever delivered to
-    the Pod, else GitHub, which has none of its runners any more.
+    Kubernetes is the witness that the node is gone. The second witness is Postgres if nothing was ever delivered to the
+    Pod, else GitHub, which no longer has any of its runners.
     """
     if gone is None:
         return _keep("its kubelet may still end it")
     if not may_force(gone, attachable_volumes=attachable_volumes):
         return _keep("it has a volume that may still be attached")
-    # That a Pod is over is said by Kubernetes, as is the end of its node: the same source twice is one witness (L9).
+    # Kubernetes says both that a Pod is over and that its node is gone. The same source twice is one witness (L9).
     busy = may_hold_jit(replace(evidence, terminal=False))
     if busy.busy:
         return _keep("it may hold a JIT: " + ", ".join(busy.reasons))

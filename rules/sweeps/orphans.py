@@ -1,8 +1,8 @@
-"""What nothing of ours leads to any more: when it is an orphan, and who bears witness that it may go.
+"""Orphans: Pods, runners and ServiceAccounts without a claim, and the witnesses that they may be deleted.
 
 The verdicts of `orphaned_stamps`, `finished_jobs`, `orphaned_runners` and `orphaned_service_accounts`. A verdict
-without witnesses keeps, and says why. Whoever acts on one that does not makes a retire claim first (L7), and obeys
-GitHub's refusal to remove a busy runner (L3).
+without witnesses keeps the object and gives the reason. The caller of a verdict with witnesses creates a retire claim
+first (L7), and obeys GitHub's refusal to remove a busy runner (L3).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rules.sweeps.reaping import Source, Witness
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the thing stays, why, and what was seen by whom when it does not.
+    """Whether the object stays, why, and the witnesses if it does not.
 
-    `proof`: what makes certain that it holds no JIT, where that is still to come.
+    `proof`: a check still to come that makes certain that it holds no JIT.
     """
 
     keep: bool
@@ -36,7 +36,7 @@ def _keep(reason: str) -> Verdict:
 class StampedPod:
     """A stamped Pod in the list. `has_row`: Postgres knows its UID.
 
-    `idle_seconds`: since its last claim ended, since its creation when it never had one.
+    `idle_seconds`: since its last claim ended, or since its creation without a claim.
     """
 
     has_row: bool
@@ -46,7 +46,7 @@ class StampedPod:
 
 
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
-    """Return why a stamped Pod is left alone; None when the Pod itself has to be checked."""
+    """Return why a stamped Pod is left alone; None if the Pod itself has to be checked."""
     if not pod.has_row:
         return _keep("it has no row yet, and without one it cannot be claimed for its retirement")
     if pod.has_live_claim:
@@ -59,7 +59,7 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
 
 
 def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool, terminating: bool) -> Verdict:
-    """Return what becomes of a stamped Pod that Postgres says was never given a JIT, after one GET of it."""
+    """Return the verdict on a stamped Pod that never got a JIT according to Postgres, after one GET of it."""
     if not same_uid or terminating or evidence.terminal:
         return _keep("it is ending by itself")
     if not stamped:
@@ -68,7 +68,7 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
 
 
 def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
-    """Return that a Pod goes that was never given a JIT, of which Postgres and its poller bear witness, or why not."""
+    """Return that a Pod without a JIT is deleted, with Postgres and its poller as witnesses, or why it is not."""
     busy = may_hold_jit(evidence)
     if busy.busy or evidence.any_delivered:
         return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
@@ -83,9 +83,9 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class QuietPod:
-    """A Pod without a claim that is not offered. `quiet_seconds`: since it was last heard, or since its creation.
+    """A Pod without a claim that is not offered. `quiet_seconds`: since its last poll, or since its creation.
 
-    `web_beats`: a web process was there for all of the grace, so that its silence says something of the Pod.
+    `web_beats`: a web process was up for all of the grace, so the silence is meaningful.
     """
 
     quiet_seconds: float
@@ -93,7 +93,7 @@ class QuietPod:
 
 
 def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
-    """Return whether a Pod is of no use: it does not poll for so long, or its poller ended other than 0."""
+    """Return whether a Pod is useless: it did not poll for `grace_seconds`, or its poller did not exit with 0."""
     if evidence.terminal:
         return _keep("it is ending by itself")
     if evidence.poller_exit_code is not None:
@@ -110,14 +110,14 @@ RunnerCheck = Literal["absent", "idle", "busy"]
 
 @dataclass(frozen=True, slots=True)
 class FinishedPod:
-    """A Pod that is not terminal though the job of its latest delivered claim is over, or ought to be.
+    """A Pod that is not terminal although the job of its latest delivered claim is over, or should be.
 
     `outlasts`: its claim has executed for longer than GitHub lets a job run. `job_over_seconds`: since the end of the
-    job that its runner executed, None where no execution is known. `runner`: GitHub's word on it now.
-    `free_for_seconds`: since the first check that found it absent or idle with none in between that did not; None when
-    this is the first. `node_gone`: why its node is gone, where it is checked for nothing else: a runner that is
-    online counts as busy then. `absent_for_seconds`: since the first check after the end of its job that did not find
-    its runner, with none in between that did. `overdue`: it is checked for more than a runner that may be absent.
+    job that its runner executed, None if no execution is known. `runner`: its present state at GitHub.
+    `free_for_seconds`: since the first of the consecutive checks that found it absent or idle; None if this is the
+    first. `node_gone`: why its node is gone, if it is checked for no other reason: a runner that is online counts as
+    busy then. `absent_for_seconds`: since the first of the consecutive checks after the end of its job that did not
+    find its runner. `overdue`: it is checked for more than a runner that might be absent.
     """
 
     job_over: bool
@@ -135,8 +135,8 @@ def judge_finished(
 ) -> Verdict:
     """Return whether such a Pod is over: its runner was absent or idle in two checks, `checks_apart` seconds apart.
 
-    That alone is no proof that it holds no JIT, unless the job that its runner executed is over for `job_over_after`.
-    A runner that was absent in both looks is proof when that job is over for `absent_after`: GitHub removed it.
+    That alone does not prove that it holds no JIT, unless the job that its runner executed ended `job_over_after` ago.
+    A runner that was absent in both checks is proof if that job ended `absent_after` ago: GitHub removed it.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")
@@ -205,9 +205,9 @@ def _judge_removed() -> Verdict:
 def judge_runner(
     *, ours: bool, online: bool, busy: bool, has_live_claim: bool, idle_seconds: float, grace_seconds: float
 ) -> Verdict:
-    """Return whether a registered runner is left over; `idle_seconds`: since its claim ended.
+    """Return whether a registered runner is an orphan; `idle_seconds`: since its claim ended.
 
-    A runner that is `ours` has its name in our mint attempts; what only looks like ours is somebody's (L3).
+    A runner that is `ours` has its name in our mint attempts; one with merely a similar name belongs to others (L3).
     """
     if not ours:
         return _keep("it is not ours")
@@ -227,7 +227,7 @@ def judge_runner(
 def judge_service_account(
     *, row_is_open: bool, pod_exists: bool, terminating: bool, age_seconds: float, grace_seconds: float
 ) -> Verdict:
-    """Return whether a runner's ServiceAccount outlived its Pod; `row_is_open`: we still want or have that Pod."""
+    """Return whether a runner's ServiceAccount is an orphan; `row_is_open`: its Pod is planned or exists."""
     if terminating:
         return _keep("it is being deleted")
     if age_seconds < grace_seconds:

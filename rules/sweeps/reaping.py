@@ -1,7 +1,7 @@
-"""What every sweep that repairs must pass: whether it may run, how much it may kill in a tick, and on what proof.
+"""Limits of every sweep that repairs: whether it may run, its budget of kills in a tick, and the required proof.
 
-Laws L8 and L9 as pure functions. A sweep's own verdict (which row, and what becomes of it) stands beside these or in a
-module of its own; the frame (`tasks.sweeps.frame`) asks the ones here for all of them.
+Laws L8 and L9 as pure functions. The verdict of each sweep (which row, and what happens to it) is here or in a module
+of its own; the frame (`tasks.sweeps.frame`) applies these limits to all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """Who can bear witness. The same source twice is one witness."""
+    """Sources of evidence. The same source twice is one witness."""
 
     POSTGRES = "postgres"
     KUBERNETES = "kubernetes"
@@ -22,7 +22,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What one source said, as `Witness(Source.GITHUB, "the runner is absent")`."""
+    """Statement of one source, such as `Witness(Source.GITHUB, "the runner is absent")`."""
 
     source: Source
     saw: str
@@ -36,26 +36,26 @@ NEEDED = 2
 
 
 def enough(witnesses: Iterable[Witness]) -> bool:
-    """Return whether witnesses of two different sources are there."""
+    """Return whether there are witnesses from two different sources."""
     return len({witness.source for witness in witnesses}) >= NEEDED
 
 
 def allowance(listed: int, *, least: int, percent: float) -> int:
-    """Return how many repairs that kill one tick may make which listed so many: a part of those, `least` at least."""
+    """Return how many kills one tick may make after it listed this many: a percentage, but at least `least`."""
     return max(least, int(listed * percent / 100))
 
 
 class Outcome(StrEnum):
-    """How a tick of a sweep ended.
+    """End of a sweep's tick.
 
-    - `running`: it has not.
-    - `done`: it went through all that it found.
-    - `unfinished`: its time was up or its process stops; the next tick goes on.
-    - `aborted`: what it read could not be trusted, and it changed nothing from there on (law L8); or it came to no
-      row at all.
-    - `failed`: an error that nobody expected.
+    - `running`: it has not ended.
+    - `done`: it processed everything that it found.
+    - `unfinished`: its time was up or its process stops; the next tick continues.
+    - `aborted`: what it read could not be trusted, so it stopped changing anything (law L8); or it reached no row at
+      all.
+    - `failed`: an unexpected error.
     - `lost`: another tick took over, because this one was killed or took too long.
-    - `paused`: it was not let run, or was stopped on its way.
+    - `paused`: it was not allowed to run, or was paused on its way.
     - `busy`: another tick held the lease.
     """
 
@@ -77,19 +77,19 @@ ALL = "all"
 
 
 def switched_off(name: str, *, by_setting: Collection[str]) -> bool:
-    """Return whether `OSTLER_SWEEPS_PAUSED` keeps a sweep from running, dry runs apart."""
+    """Return whether `OSTLER_SWEEPS_PAUSED` stops a sweep from running, except for dry runs."""
     return name in by_setting or ALL in by_setting
 
 
 class Repaired(StrEnum):
-    """What became of one repair.
+    """Result of one repair.
 
-    - `begun`: written down before an outside call whose answer is not recorded.
-    - `done`: committed, or the call was answered; whether it came to what it was for is checked later.
-    - `verified`: seen to have come to that.
-    - `failed`: the call failed, or it was not seen to have come to that in time.
-    - `moved_on`: nothing was done, the row had moved between the verdict and the action.
-    - `dry`: nothing was done, this is what would have been.
+    - `begun`: recorded before an outside call whose answer is not recorded.
+    - `done`: committed, or the call was answered; a later tick checks its effect.
+    - `verified`: its effect was seen.
+    - `failed`: the call failed, or its effect was not seen in time.
+    - `moved_on`: nothing was done, because the row changed between verdict and action.
+    - `dry`: nothing was done; this is what would have been.
     """
 
     BEGUN = "begun"
@@ -101,15 +101,15 @@ class Repaired(StrEnum):
 
 
 class Expect(StrEnum):
-    """What a later tick looks for, to call a repair verified.
+    """Expected effect, which a later tick checks to mark a repair verified.
 
     - `nothing`: the transaction that made the repair proves it.
     - `claim_moved`: the claim is in another state than `before`, or has ended.
     - `claim_ended`: the claim has ended.
-    - `stamped`, `unstamped`: the claim's stamp is on; is being removed no more; or the claim has ended.
+    - `stamped`, `unstamped`: the claim's stamp is on, or no longer being removed, or the claim has ended.
     - `pod_gone`: the Pod is known to be gone, or its retirement has ended.
-    - `accepted`: the webhook whose GUID is the `subject` was accepted.
-    - `own`: the sweep looks itself (`Tick.settle`).
+    - `accepted`: the webhook with the GUID `subject` was accepted.
+    - `own`: the sweep checks it itself (`Tick.settle`).
     """
 
     NOTHING = "nothing"
@@ -123,12 +123,12 @@ class Expect(StrEnum):
 
 
 MISSED = 3
-"""Periods without a success, after which a sweep is reported."""
+"""Periods without a success after which a sweep is reported."""
 
 
 def is_late(*, last: datetime, since: datetime, period: float, paused: bool, now: datetime) -> bool:
-    """Return whether a sweep missed three periods since its last success, and since somebody watches (`since`).
+    """Return whether a sweep missed three periods since its last success, and since observation began (`since`).
 
-    One that was paused on purpose is not late.
+    A sweep that was paused on purpose is not late.
     """
     return not paused and now - max(last, since) > timedelta(seconds=MISSED * period)

@@ -1,10 +1,10 @@
-"""Which deliveries of webhooks are checked, and when GitHub is asked to send one again.
+"""Redelivery of webhooks: the deliveries to check, and when to ask GitHub to send one again.
 
-GitHub never sends a webhook twice by itself and keeps what it sent for three days (seven on Enterprise
-Server). Two checks share the work: a short one at the newest deliveries, every minute, so that a lost one is
-back soon at the price of one page; and a scan down to `overlap` before the last complete scan began, once
-per `overlap`, for what GitHub listed late or a short check did not reach. Times of the same delivery differ
-between GitHub's clock and ours by less than either overlap.
+GitHub never repeats a webhook on its own and stores deliveries for three days (seven on Enterprise Server). Two checks
+share the work. A short check of the newest deliveries runs every minute, so that a lost webhook returns soon at the
+price of one page. A scan runs once per `overlap`, down to `overlap` before the last complete scan began, for deliveries
+that GitHub listed late or a short check did not reach. Times of the same delivery differ between GitHub's clock and
+ours by less than either overlap.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 SHORT_OVERLAP = timedelta(seconds=60)
-"""How far a short check goes back before the last one: longer than the 10 s that an attempt may take."""
+"""Overlap of a short check with the previous one: longer than the 10 s that an attempt can take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What has been read of GitHub's list of deliveries.
+    """Progress of reading GitHub's list of deliveries.
 
-    `checked_at`: when the last complete short check began. `checkpoint`: when the last complete scan began.
-    `scan_began` and `scan_cursor`: of the scan under way, with the page that comes next (None: the first).
+    `checked_at`: start of the last complete short check. `checkpoint`: start of the last complete scan. `scan_began`
+    and `scan_cursor`: of the scan under way, with its next page (None: the first).
     """
 
     checked_at: datetime
@@ -32,12 +32,12 @@ class Progress:
 
 
 def recent_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> datetime:
-    """Return how far back a short check goes; what is older is left to the scan."""
+    """Return the oldest time that a short check covers; older deliveries are left to the scan."""
     return max(progress.checked_at - SHORT_OVERLAP, now - overlap)
 
 
 def scan_floor(progress: Progress, *, overlap: timedelta, kept: timedelta, now: datetime) -> datetime:
-    """Return how far back a scan goes: after a downtime as far as GitHub keeps deliveries."""
+    """Return the oldest time that a scan covers: after a downtime, all that GitHub stores."""
     return max(progress.checkpoint - overlap, now - kept)
 
 
@@ -47,11 +47,11 @@ def scan_is_due(progress: Progress, *, overlap: timedelta, now: datetime) -> boo
 
 
 class PageEnd(StrEnum):
-    """How the reading of a list goes on after a page.
+    """Continuation of a list after a page.
 
-    - `more`: with the next page.
+    - `more`: read the next page.
     - `whole`: everything down to the floor was shown.
-    - `doubt`: the list ended where it should not; nothing is concluded from it (law L8).
+    - `doubt`: the list ended unexpectedly, so nothing is concluded from it (law L8).
     """
 
     MORE = "more"
@@ -69,9 +69,9 @@ def page_end(*, oldest: datetime | None, is_first: bool, is_full: bool, has_next
 
 
 def next_ask_after(asks: int, *, again_after: timedelta, kept: timedelta) -> timedelta:
-    """Return the distance from ask number `asks` (from 1) to the next: it doubles, up to what GitHub keeps.
+    """Return the time from request number `asks` (from 1) to the next: it doubles, up to GitHub's retention.
 
-    A bound by number would lose for ever what failed while the way to us was cut for longer than it lasts;
-    doubling is bounded too: with two minutes and three days it comes to twelve asks.
+    A fixed number of requests would lose webhooks for ever if the route to us is cut for longer than they last.
+    Doubling is bounded too: with two minutes and three days it amounts to twelve requests.
     """
     return min(again_after * (1 << min(asks - 1, 16)), kept)

@@ -1,7 +1,7 @@
-"""Looks at GitHub's runners: of which moment a list is proof, and when two lists are two checks.
+"""Checks of GitHub's runners: the moment that a list proves, and when two lists are two checks.
 
-A list is shared by all who want one in that minute, so it may be older than what it is asked about. What it shows, or
-does not show, counts for the time before it was begun only; who judges by it compares that time, never "now".
+Callers share a list for a minute, so it might be older than the claim that is judged by it. A list is evidence only for
+the time before it was requested, so a caller compares that time, never "now".
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 CHECKS_APART = 55.0
-"""Seconds between two checks that prove something: a minute, less what beat's ticks shift. Nothing scales it."""
+"""Seconds between two checks that prove something: a minute, less the jitter of beat. No setting scales it."""
 
 FRESH = CHECKS_APART
-"""Seconds for which a list is used at least: so two lists of a scope are always two checks."""
+"""Shortest time in seconds for which a list is used: so two lists of a scope are always two checks."""
 
 FRESH_TIMES = 2
-"""A list that took long is used for so many times as long: or one of thousands of runners would be too old for anybody
-else when it is whole, and GitHub asked for nothing else."""
+"""A list that took long to fetch is used for this multiple of that time.
+
+Otherwise a list of thousands of runners would be too old as soon as it is complete, and GitHub would be asked for
+nothing else.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRunner:
     """A runner in a list. `online`: it was connected. `busy`: it executed a job.
 
-    `has_connected`: it was connected at some time. `version`: of its software, where GitHub says so.
+    `has_connected`: it was connected at some time. `version`: of its software, if GitHub reports it.
     """
 
     id: int
@@ -38,19 +41,19 @@ class ListedRunner:
 
 @dataclass(frozen=True, slots=True)
 class RunnerList:
-    """All runners of one scope, by name. `taken_at`: when its first page was asked for."""
+    """All runners of one scope, by name. `taken_at`: time of the request for its first page."""
 
     taken_at: datetime
     runners: Mapping[str, ListedRunner] = field(default_factory=dict)
 
     def used_for(self, *, whole_at: datetime) -> float:
-        """Return for how many seconds since it was begun the list is used, by when it was whole."""
+        """Return how many seconds after its start the list may be used, from the time of its completion."""
         return max(FRESH, FRESH_TIMES * (whole_at - self.taken_at).total_seconds())
 
     def age_of(self, since: datetime) -> float:
-        """Return how many seconds something was old when the list was taken; negative: the list is older."""
+        """Return the age in seconds of `since` when the list was taken; negative: the list is older."""
         return (self.taken_at - since).total_seconds()
 
     def is_second_check(self, first: datetime | None) -> bool:
-        """Return whether this list and one taken at `first` are two checks."""
+        """Return whether this list and one taken at `first` count as two checks."""
         return first is not None and self.age_of(first) >= CHECKS_APART

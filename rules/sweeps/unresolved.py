@@ -1,4 +1,4 @@
-"""Jobs that nothing of ours moves any more: what GitHub's answer makes of one, and when it is asked again."""
+"""Unresolved jobs, which no claim moves: the verdict from GitHub's answer, and the time of the next request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rules.claims.job_outcomes import NO_SUCH_JOB, JobOutcome, NextStep, OverRun
 from rules.claims.machines import JobState
 
 LONGEST_QUEUED = timedelta(hours=48)
-"""Twice what GitHub lets a job wait for a self-hosted runner ("Usage limits for self-hosted runners")."""
+"""Twice the time that GitHub lets a job wait for a self-hosted runner ("Usage limits for self-hosted runners")."""
 
 LONGEST_WAITING = timedelta(days=35)
-"""What GitHub lets a workflow run last, its waits for an environment included (same page)."""
+"""Longest duration of a workflow run at GitHub, including waits for an environment (same page)."""
 
 
 LONGEST_EXECUTING = timedelta(days=6)
@@ -21,14 +21,14 @@ LONGEST_EXECUTING = timedelta(days=6)
 
 
 class Unresolved(StrEnum):
-    """Why a job is asked about.
+    """Reason to ask GitHub about a job.
 
     - `unknown`: it has the hold `ask_github`.
-    - `waiting`: GitHub has held it for an environment for long.
-    - `set_aside`: it has been held with a backoff for long.
-    - `elsewhere`: it runs on a runner that is not ours, for long.
-    - `outlived`: it runs on a runner of ours whose claim had ended when GitHub told of it.
-    - `bug`: it is claimed or running and no claim is live; repaired and counted as a bug.
+    - `waiting`: GitHub has held it for an environment for a long time.
+    - `set_aside`: it has been held with a backoff for a long time.
+    - `elsewhere`: it has been running on a foreign runner for a long time.
+    - `outlived`: it runs on a runner whose claim had ended when GitHub reported it.
+    - `bug`: it is claimed or running without a live claim; repaired and counted as a bug.
     """
 
     UNKNOWN = "unknown"
@@ -40,12 +40,12 @@ class Unresolved(StrEnum):
 
 
 class Move(StrEnum):
-    """What becomes of the job.
+    """Change of the job.
 
-    - `keep`: it stands where GitHub says that it stands; asked again later.
-    - `ready`: its environment let it go; it is queued, for `rematch` to find it a pool.
-    - `lift`: it is queued already and its hold goes.
-    - `follow`: it goes where its outcome says.
+    - `keep`: GitHub agrees with its state; it is asked again later.
+    - `ready`: its environment released it; it is queued, and `rematch` finds it a pool.
+    - `lift`: it is queued already, and its hold is lifted.
+    - `follow`: it takes the step of its outcome.
     """
 
     KEEP = "keep"
@@ -56,7 +56,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedVerdict:
-    """A move; `job_outcome` says where to and why."""
+    """A change; `job_outcome` names the next step and why."""
 
     move: Move
     job_outcome: JobOutcome
@@ -72,10 +72,10 @@ def judge_unresolved(
     age: timedelta,
     run: OverRun | None,
 ) -> UnresolvedVerdict:
-    """Return what becomes of a job of which GitHub says `status`; None is a 404. `run`: its run, if that is over.
+    """Return the change of a job that has `status` at GitHub; None is a 404. `run`: its run, if that is over.
 
-    A 404 finishes only what no longer can be queued there: a job that `started`, or one whose `age` (since it was
-    queued, or began to wait) is more than GitHub allows.
+    A 404 finishes only a job that cannot be queued at GitHub any more: one that `started`, or whose `age` (since it was
+    queued, or began to wait) exceeds GitHub's limit.
     """
     job_outcome = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:
@@ -95,5 +95,5 @@ def judge_unresolved(
 
 
 def next_ask_after(stood: timedelta, *, least: timedelta, most: timedelta) -> timedelta:
-    """Return the time to the next ask about a job that has stood where it is for `stood`: half of that, in bounds."""
+    """Return the time to the next request about a job that has not moved for `stood`: half of that, within bounds."""
     return min(max(stood / 2, least), most)

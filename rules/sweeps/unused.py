@@ -1,9 +1,9 @@
-"""What to do with a claim that was delivered and of which no execution was seen, or that is a spare.
+"""Unused runners: verdicts on delivered claims without an observed execution, and on spares.
 
-The verdict of the sweep `unused_runners` for one claim, from one paged runner list per scope and, where
-the verdict asks for it, from GitHub's answer about the claimed job. Nothing here kills by itself: every
-release of a delivered claim deregisters its runner first and obeys a refusal (law L3). What GitHub did
-not answer, or answered once where two checks are needed, waits for the next tick (law L8).
+The verdict of the sweep `unused_runners` for one claim, from one paged runner list per scope and, if the verdict asks
+for it, from GitHub's answer about the claimed job. Nothing here kills by itself: every release of a delivered claim
+deregisters its runner first and obeys a refusal (law L3). A missing answer of GitHub, or a single answer where two
+checks are needed, waits for the next tick (law L8).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import StrEnum
 GRACE_SECONDS = 60.0
 
 UPDATE_SECONDS = 600.0
-"""A runner that replaces itself by a newer version is offline meanwhile, for so many seconds after its delivery."""
+"""Seconds after the delivery during which an offline runner might be updating itself to a newer version."""
 
 
 class RunnerNow(StrEnum):
-    """The claim's runner in the list; `unknown` when the list failed or was not complete."""
+    """State of the claim's runner in the list; `unknown` if the list failed or was incomplete."""
 
     BUSY = "busy"
     ONLINE_IDLE = "online_idle"
@@ -30,9 +30,9 @@ class RunnerNow(StrEnum):
 class ClaimedJob(StrEnum):
     """GitHub's answer about the claimed job.
 
-    `here` and `elsewhere`: on the runner of this claim, or on another. `terminal`: completed, or GitHub
-    says for certain that there is no such job; `terminal_here`: completed on the runner of this claim.
-    `unknown`: asked, and no usable answer came.
+    `here` and `elsewhere`: on the runner of this claim, or on another. `terminal`: completed, or GitHub is certain that
+    there is no such job; `terminal_here`: completed on the runner of this claim. `unknown`: asked, without a usable
+    answer.
     """
 
     NOT_ASKED = "not_asked"
@@ -45,15 +45,15 @@ class ClaimedJob(StrEnum):
 
 
 class UnusedAction(StrEnum):
-    """What the sweep does.
+    """Action of the sweep.
 
     - `wait`: nothing in this tick; counted by reason.
     - `ask_job`: ask GitHub for the claimed job and judge again.
     - `execute`: `executing`, bound to the claimed job.
     - `execute_unidentified`: `executing`, its job left to the webhook that names the runner; counted.
-    - `release_never_started`: release; the job goes back to the queue, the Pod is retired.
-    - `finish`: the claimed job is over and so is its runner: end claim and job.
-    - `spare`: the claimed job needs this claim no more; it becomes a spare.
+    - `release_never_started`: release; the job is queued again, the Pod is retired.
+    - `finish`: the claimed job and its runner are over: end claim and job.
+    - `spare`: the claimed job does not need this claim any more; it becomes a spare.
     - `retire_spare`: release a spare; its Pod is retired.
     """
 
@@ -71,8 +71,8 @@ class UnusedAction(StrEnum):
 class UnusedClaim:
     """One claim as the sweep sees it.
 
-    `absent_before`: the runner was absent in the look before, a minute ago. `age_seconds`: at the time of the runner
-    list, since the poller's exit 0, else since `delivered_at`; of a spare since `spare_since`. `restarts`: the runner
+    `absent_before`: the runner was absent in the previous check, a minute ago. `age_seconds`: at the time of the runner
+    list, since the poller's exit 0, else since `delivered_at`; for a spare since `spare_since`. `restarts`: the runner
     was online once, and its container still runs.
     """
 
@@ -86,7 +86,7 @@ class UnusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnusedVerdict:
-    """What to do with the claim, and why. `counts`: what the list showed of the runner is a check of it."""
+    """The action, and why. `counts`: what the list showed of the runner counts as a check of it."""
 
     action: UnusedAction
     reason: str
@@ -106,7 +106,7 @@ _BUSY = {
         UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"
     ),
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"),
-    # That it executes is proven; only what is not.
+    # It is proven that it executes; only its job is not.
     ClaimedJob.UNKNOWN: UnusedVerdict(
         UnusedAction.EXECUTE_UNBOUND, "the runner is busy, its job could not be asked for"
     ),
@@ -124,14 +124,14 @@ _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for"
 
 
 def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:
-    """Return what to do with a delivered claim that has no execution; `grace_seconds` is its age of first action."""
+    """Return the action on a delivered claim without an execution; `grace_seconds` is the age of the first action."""
     if not claim.age_seconds >= grace_seconds:
         return UnusedVerdict(UnusedAction.WAIT, "delivered a moment before the runners were listed", counts=False)
     if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
-        # A proof of its own; a runner list that does not show it is only older.
+        # Proof of its own; a runner list that does not show it is merely older.
         return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")
     if claim.job is ClaimedJob.TERMINAL_HERE and not claim.is_spare:
-        # The runner takes no second job: one that is listed, even as busy, was listed before its job ended.
+        # The runner takes no second job: a runner that is listed, even as busy, was listed before its job ended.
         return UnusedVerdict(UnusedAction.FINISH, "the job is over, and this runner executed it")
     if claim.runner is RunnerNow.UNKNOWN:
         return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known", counts=False)

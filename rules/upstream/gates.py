@@ -1,9 +1,9 @@
-"""When the gate of an upstream closes and opens again: from counts of its calls to a verdict, nothing else.
+"""Gates of upstreams: when one closes and opens again, from counts of calls alone.
 
-A closed gate stops reaping and the growth of demand, never dispatch: what is killed on the word of an upstream that
-answers half of the time is killed in doubt (law L8). It closes on one bad check, since waiting costs nothing but time,
-and opens after several good ones in a row. How many is drawn anew at each closing, so that of many who wait for the
-same upstream not all begin at the same moment. Between what closes and what opens lies a band that does neither.
+A closed gate stops reaping and the growth of demand, never dispatch: to kill on the evidence of an upstream that
+answers half of the time is to kill in doubt (law L8). It closes on one bad evaluation, since waiting costs only time,
+and opens after several consecutive good ones. Their number is drawn at each closing, so that deployments with the same
+upstream do not reopen together. Between the thresholds lies a band that changes nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRule:
-    """The thresholds; shares are parts of one, and `opens_at` is below `closes_at`.
+    """The thresholds; shares are fractions of 1, and `opens_at` is below `closes_at`.
 
-    `healthy_checks` are needed to open, and up to `extra_checks` beside them.
+    `healthy_checks` good evaluations open the gate, plus up to `extra_checks` random ones.
     """
 
     least_errors: int = 5
@@ -35,7 +35,7 @@ class CallCounts:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate: good checks since it closed or since the last that was not, and how many of them open it."""
+    """State of a gate: consecutive good evaluations since it closed, and the number that opens it."""
 
     closed: bool = False
     healthy_checks: int = 0
@@ -43,9 +43,9 @@ class Gate:
 
 
 def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gate:
-    """Return what the gate is after a check; `roll` is random in [0, 1).
+    """Return the gate after an evaluation; `roll` is random in [0, 1).
 
-    No traffic says nothing: an open gate stays open and a closed one closed, as far as it had come.
+    No traffic changes nothing: an open gate stays open, and a closed one stays closed with its count.
     """
     if counts.calls == 0:
         return gate
@@ -61,5 +61,5 @@ def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gat
 
 
 def why_closed(counts: CallCounts) -> str:
-    """Return the reason in words."""
+    """Return a description of the reason."""
     return f"{counts.errors} of {counts.calls} calls of the last minute failed"

@@ -1,7 +1,7 @@
-"""Who leads, by a Lease of the cluster: a pure decision on the Lease as it was seen.
+"""Leader election by a Lease of the cluster, as a pure decision on the observed Lease.
 
-Clocks are never compared between machines: a Lease has run out when *we* saw it unchanged for its own duration. So a
-clock that is wrong costs nothing, and a candidate that has just started waits for a whole duration. Seconds.
+Clocks are never compared between machines: a Lease has expired once *we* saw it unchanged for its own duration. So a
+wrong clock does no harm, and a candidate that has just started waits for a whole duration. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 GIVE_UP = 2 / 3
-"""The share of a Lease's duration after which a leader that could not renew it stops leading, before others may."""
+"""Fraction of a Lease's duration after which a leader that could not renew it stops leading, before others may."""
 
 RENEW = 1 / 5
-"""The share of a Lease's duration between two steps of a candidate."""
+"""Fraction of a Lease's duration between two steps of a candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """A Lease as the cluster has it. `holder` is empty after a leader has given it back; `version` guards writes."""
+    """A Lease as the cluster has it. `holder` is empty after a leader released it; `version` guards writes."""
 
     holder: str
     duration: float
@@ -27,7 +27,7 @@ class LeaseSeen:
 
 
 class LeaseStep(StrEnum):
-    """What a candidate does next."""
+    """Next action of a candidate."""
 
     CREATE = "create"
     TAKE = "take"
@@ -36,7 +36,7 @@ class LeaseStep(StrEnum):
 
 
 def next_step(lease: LeaseSeen | None, *, me: str, unchanged_for: float) -> LeaseStep:
-    """Return what `me` does about a Lease that it saw unchanged for so long; None is one that does not exist."""
+    """Return the action of `me` on a Lease that it saw unchanged for `unchanged_for`; None: it does not exist."""
     if lease is None:
         return LeaseStep.CREATE
     if lease.holder == me:
@@ -47,5 +47,5 @@ def next_step(lease: LeaseSeen | None, *, me: str, unchanged_for: float) -> Leas
 
 
 def leads(*, renewed_before: float | None, duration: float) -> bool:
-    """Return whether a candidate that last renewed so many seconds ago may act as the leader."""
+    """Return whether a candidate that last renewed `renewed_before` seconds ago may act as the leader."""
     return renewed_before is not None and renewed_before < duration * GIVE_UP

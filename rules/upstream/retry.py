@@ -1,7 +1,7 @@
 """Retries of failed calls: whether to try again, and how long to wait before it; a pure decision.
 
-Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt; everything else
-is an answer. A status beats whatever else went wrong. Times are in seconds.
+Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt; every other status is an answer. A
+status takes precedence over any other failure. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-# Only these two say when to come back (RFC 9110, "Retry-After").
+# Only these two statuses name a time for the retry (RFC 9110, "Retry-After").
 _WITH_RETRY_AFTER = frozenset({429, 503})
 RETRY_AFTER_CAP = 30.0
 
 
 class Network(enum.Enum):
-    """How a call failed that was never answered, or not to the end."""
+    """Failure of a call that got no complete answer."""
 
     REFUSED = "connection refused"
     RESET = "connection reset"
@@ -34,8 +34,8 @@ class Network(enum.Enum):
 class RetryPolicy:
     """How often one call is retried, and how long it waits in between.
 
-    The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor out of
-    `jitter`. No attempt starts once `deadline` seconds have passed since the first began; None is no limit.
+    The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor from `jitter`. No
+    attempt starts once `deadline` seconds have passed since the first began; None is no limit.
     """
 
     attempts: int = 4
@@ -52,7 +52,7 @@ ONCE = RetryPolicy(attempts=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What went wrong with one attempt: a status, or a network failure."""
+    """Failure of one attempt: a status, or a network failure."""
 
     status: int | None = None
     network: Network | None = None
@@ -69,7 +69,7 @@ class RetryDecision:
 
 
 def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failure, roll: float) -> RetryDecision:
-    """Return what to do after attempt number `attempt` (from 1) failed, `elapsed` seconds after the first began.
+    """Return the decision after attempt number `attempt` (from 1) failed, `elapsed` seconds after the first began.
 
     `roll` is a random number from 0 to 1 for the jitter.
     """
@@ -96,13 +96,13 @@ def wait_before_next(*, policy: RetryPolicy, attempt: int, failure: Failure, rol
     if policy.honour_retry_after and failure.retry_after is not None and failure.status in _WITH_RETRY_AFTER:
         return min(failure.retry_after, RETRY_AFTER_CAP)
     low, high = policy.jitter
-    # Bounded before it is raised to a power: thousands of attempts must not overflow.
+    # Bounded before the power: thousands of attempts must not overflow.
     grown = policy.base * policy.growth ** min(attempt - 1, 64)
     return min(grown, policy.cap) * (low + (high - low) * roll)
 
 
 def parse_retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the seconds that a `Retry-After` header asks for, from 0 to 30; None when it says nothing usable.
+    """Return the seconds that a `Retry-After` header asks for, from 0 to 30; None if it is not usable.
 
     Both forms of RFC 9110 are read: seconds and an HTTP date.
     """
@@ -119,7 +119,7 @@ def parse_retry_after(header: str | None, *, now: datetime) -> float | None:
 
 
 def _seconds_until(text: str, now: datetime) -> float:
-    """Return the seconds until an HTTP date, or NaN when it is none."""
+    """Return the seconds until an HTTP date, or NaN if it is invalid."""
     try:
         when = parsedate_to_datetime(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What a change of a runner Pod or of a pool is worth telling: a pure decision.
+"""Hints of the watch: the changes of a runner Pod or a pool that workers should check.
 
-A hint follows from it, never an act (law L6).
+A hint never leads to an action by itself (law L6).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the watch remembers of a Pod. `ready`: its container `runner` shows that a job has begun.
+    """State of a Pod that the watch remembers. `ready`: its container `runner` shows that a job has begun.
 
     `unstamped`: its poller has ended, and it carries no stamp.
     """
@@ -23,20 +23,20 @@ class Sight:
 
 
 class Hint(StrEnum):
-    """What a worker is told to check."""
+    """Message that asks a worker for a check."""
 
     GONE = "gone"
-    """The Pod may be no more: its claim, if it has one, is to be checked."""
+    """The Pod might be gone: check its claim, if it has one."""
     SPENT = "spent"
-    """The Pod has ended: its pool wants a successor."""
+    """The Pod has ended: its pool needs a successor."""
     EXECUTING = "executing"
     """The Pod's runner has begun a job."""
     UNSTAMPED = "unstamped"
-    """The Pod's poller has ended without a stamp: a stamp that is off may return."""
+    """The Pod's poller has ended without a stamp: a removed stamp may return."""
 
 
 def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
-    """Return what follows from two sights of one Pod; None is a Pod that is not known, or not there any more."""
+    """Return the hints from two states of one Pod; None is a Pod that is unknown, or gone."""
     if after is None:
         return frozenset({Hint.GONE})
     hints = set()
@@ -51,7 +51,7 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
 
 @dataclass(frozen=True, slots=True)
 class PoolObservation:
-    """What the watch remembers of a pool: what changes with its spec and its end, and not with its status."""
+    """State of a pool that the watch remembers: fields that change with its spec and its end, not with its status."""
 
     name: str
     generation: int
@@ -59,5 +59,5 @@ class PoolObservation:
 
 
 def pool_changed(before: PoolObservation | None, after: PoolObservation | None) -> bool:
-    """Return whether a pool is to be checked."""
+    """Return whether a pool has to be checked."""
     return before != after

@@ -11,8 +11,8 @@ from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import stamp as put_on
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import steps
-from models.claims.steps import STAMP_LEASE
 from ostler.clock import utcnow
+from rules.claims.machines import allowed
 from rules.claims.stamps import parse
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.runtime import Runtime
@@ -77,6 +77,6 @@ def _is_later(value: str, claim_id: int) -> bool:
 
 
 def policy(work: steps.Annotated) -> RetryPolicy:
-    """Return the stamp's policy within what is left of the lease, 2 s at most."""
+    """Return the stamp's policy within what is left of the lease, the length of one at most."""
     left = (work.lease_until - utcnow()).total_seconds()
-    return replace(STAMP_POLICY, deadline=max(0.05, min(left, STAMP_LEASE)))
+    return replace(STAMP_POLICY, deadline=max(0.05, min(left, allowed("lease_stamp").seconds)))

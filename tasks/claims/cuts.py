@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import cuts, steps
+from models.tables import pod_facts
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.claims.busy import RunnerSeen
@@ -53,7 +54,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
 
     def finish(db: Connection) -> None:
         now = utcnow()
-        steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+        pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
         steps.finish_stamp(
             db,
             work,

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from models.claims import matching, runner_failures
 from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
 from models.db.engine import is_locked
+from models.pools import pools
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
@@ -134,7 +135,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     elif held is not None and held.account_id is None:
         free = min(free, held.slots)
     if not heads.jobs:
-        matching.set_wants_pods(db, pool, wants=False)
+        pools.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
     # Jobs that spares may take are locked with the rest; those without a Pod are simply left again.
     first = plan_batch(
@@ -160,7 +161,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     # A pool that is braked has the Pods, and is woken by the reconciler.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
-    news = matching.set_wants_pods(db, pool, wants=left_without_pods)
+    news = pools.set_wants_pods(db, pool, wants=left_without_pods)
     skipped = rows.skipped or len(pods) < len(first.picks)
     full = len(claims) == batch
     # A poll that committed its offer before the flag was news did not wake us: look once more.

@@ -54,7 +54,7 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
             policy=calls(policy),
         )
         if found is None and not scope.certain:
-            raise Gone("whether this is still the repository of the runner is not known")
+            raise Gone("the repository of the runner might have been replaced")
         runner_id = None if found is None else found.id
     if runner_id is not None:
         rt.github.delete_runner(

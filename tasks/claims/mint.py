@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from github_adapters.endpoints.runners import Jit
 from models.claims import releases, steps
 from models.routing import accounts, installations, runner_groups
+from models.tables import claim_leases, job_holds, mint_attempts
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.errors import (
@@ -116,7 +117,7 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
     except Retryable:
-        rt.transaction(steps.delete_attempt, work.attempt_id)
+        rt.transaction(mint_attempts.delete_open, work.attempt_id)
         raise
 
 
@@ -232,8 +233,8 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
             return
 
     def removed(db: Connection) -> None:
-        steps.close_mint_attempt(db, work.attempt_id, outcome="removed", now=utcnow())
-        steps.give_back(db, work, due_at=utcnow(), error="its mint came too late")
+        mint_attempts.close(db, work.attempt_id, outcome="removed", now=utcnow())
+        claim_leases.give_back(db, work, due_at=utcnow(), error="its mint came too late")
 
     rt.transaction(removed)
 
@@ -262,9 +263,9 @@ def postpone_until_token(
 
     def wait(db: Connection) -> None:
         if attempt_id is not None:
-            steps.delete_attempt(db, attempt_id)
+            mint_attempts.delete_open(db, attempt_id)
         late = 0 if by_row else 1  # a message has a second before it is taken for lost
-        steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
+        claim_leases.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=claim_leases.WAITS)
 
     by_row = after > LONGEST_MESSAGE
     rt.transaction(wait)
@@ -279,7 +280,7 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
     A retry that is more than `LONGEST_MESSAGE` away is left to `resume`, so the attempts that GitHub refused count too.
     """
     now = utcnow()
-    refused = rt.transaction(steps.refused_attempts, work.claim_id)
+    refused = rt.transaction(mint_attempts.refused, work.claim_id)
     if after > LONGEST_RETRY or max(self.request.retries, refused) >= MINT.task_retries:
         until = now + timedelta(seconds=after)
         rt.transaction(
@@ -295,9 +296,9 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
 
     def wait(db: Connection) -> None:
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
+            mint_attempts.close(db, attempt_id, outcome="refused", now=now)
         late = 0 if by_row else 1
-        steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
+        claim_leases.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=claim_leases.WAITS)
 
     by_row = after > LONGEST_MESSAGE
     rt.transaction(wait)
@@ -318,9 +319,9 @@ def leave(
         if not installations.has_successor(db, key):
             return None
         # The claim before its installation, as `steps.commit_mint` does: else the two could wait for each other.
-        steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
+            mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
         installations.mark_left(db, key, now=utcnow())
         return installations.succeed(db, key)
 
@@ -357,8 +358,8 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
     def rename(db: Connection) -> None:
         accounts.rename_owner(db, account_id=work.account_id, login=seen.login)
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
-        steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
+            mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
 
     rt.transaction(rename)
     raise self.retry(countdown=0)
@@ -410,7 +411,7 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
         )
         refuse(rt, work, None, reason="GitHub does not answer", hold=HoldReason.BACKOFF, not_before=not_before)
         return
-    rt.transaction(steps.give_back, work, due_at=now + wait, error=name)
+    rt.transaction(claim_leases.give_back, work, due_at=now + wait, error=name)
     raise Unknown(f"mint: {name}")
 
 
@@ -434,12 +435,12 @@ def refuse(
             releases.lock_job(db, work.job_id)
         begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
         if begun and work.job_id is not None:
-            backoffs.hold_job(
-                db, work.job_id, hold=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
+            job_holds.hold_job(
+                db, work.job_id, reason=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
             )
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
-        steps.give_back(db, work, due_at=now, error=reason)
+            mint_attempts.close(db, attempt_id, outcome="refused", now=now)
+        claim_leases.give_back(db, work, due_at=now, error=reason)
         return begun
 
     if rt.transaction(body):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from models.claims import steps
 from models.claims.releases import ReleaseWork
+from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
@@ -40,12 +40,12 @@ def longer(work: ReleaseWork) -> float:
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
     """Leave the claim live for `resume`, which takes it up again in so many seconds."""
     due_at = utcnow() + timedelta(seconds=after)
-    rt.transaction(steps.give_back, work, due_at=due_at, error=error, undoes=True)
+    rt.transaction(claim_leases.give_back, work, due_at=due_at, error=error, undoes=True)
 
 
 def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
     """Leave the claim to `resume`, which sends its step again when a call to GitHub may be made."""
-    postpone(rt, work, steps.WAITS, after=min(after, LONGEST_WAIT))
+    postpone(rt, work, claim_leases.WAITS, after=min(after, LONGEST_WAIT))
 
 
 @contextmanager

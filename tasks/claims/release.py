@@ -1,6 +1,6 @@
 """`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
 
-Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. After `OSTLER_REQUEUE_AFTER`
+Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. After `requeue_after`
 the job waits no longer. Where GitHub fails the deregistration, the release goes on without it. Where the cluster fails
 the un-stamp, or the epoch is not confirmed, a retire claim keeps the Pod from being matched. Delivered:
 deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
@@ -108,7 +108,7 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
 
 
 def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Let GitHub keep the job of a claim that was never delivered from the queue for `OSTLER_REQUEUE_AFTER` at most."""
+    """Let GitHub keep the job of a claim that was never delivered from the queue for `requeue_after` at most."""
     if isinstance(error, Forbidden | Gone):
         # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
         log.warning("release.runner_left", error=meaning_of(error))

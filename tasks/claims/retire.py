@@ -93,7 +93,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Say in an Event why the Pod is deleted. The Event outlives the Pod for an hour."""
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
-    rt.events.record(pod, "Normal", "Retired", work.reason or "it is retired")
+    rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
 
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases, steps
+from models.tables import claim_leases, pod_facts
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -52,7 +53,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
 
     def finish(db: Connection) -> None:
         if on:
-            steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+            pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
         steps.finish_stamp(
             db,
             work,
@@ -92,7 +93,7 @@ def unstamp(*, claim_id: int) -> None:
     elif outcome is StampOutcome.DONE:
 
         def finish(db: Connection) -> None:
-            steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+            pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
             steps.finish_stamp(
                 db, work, "stamp_off", error=None, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
             )
@@ -109,7 +110,7 @@ def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
     now = utcnow()
 
     def body(db: Connection) -> bool:
-        steps.give_back(db, work, due_at=now, error=why)
+        claim_leases.give_back(db, work, due_at=now, error=why)
         return releases.request_release(db, work.claim_id, reason=why, undelivered=True, now=now, who=rt.who)
 
     if rt.transaction(body):

@@ -217,7 +217,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     telemetry.SCALINGS.labels(decision.verdict).inc()
     log.info("pool.scaled", pool=scaled.pool.name, **{key: value for key, value in words.items() if key != "at"})
     pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
-    change = f"replicas from {scaled.pool.replicas} to {decision.replicas}: {decision.why}"
+    change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
         rt.waker.send(REMATCH, queue="sweeps")

@@ -73,7 +73,7 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
         halt("remove_finalizer.after_call")
         log.info("pool.drained", pool=pool.name)
         about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
-        rt.events.record(about, "Normal", "Drained", "none of its Pods is left: the pool may go")
+        rt.events.record(about, "Normal", "Drained", "No Pod is left, so the pool can be deleted")
 
 
 def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:

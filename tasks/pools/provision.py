@@ -24,7 +24,7 @@ from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
-from models.routing import usage
+from models.tables import pod_births, pod_facts
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
@@ -74,7 +74,7 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
         now = utcnow()
         pool = pool_plans.lock_pool(db, pool_id)
         rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
-        usage.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
+        pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
         observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
         committed = pool_plans.commit_plan(
@@ -103,7 +103,7 @@ def record_nodes(
         for row in rows
         if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
     ]
-    pod_rows.record_nodes(db, gone=gone, back=back, now=now)
+    pod_facts.record_nodes(db, gone=gone, back=back, now=now)
     return gone
 
 
@@ -113,12 +113,12 @@ def record_events(rt: Runtime, decided: Decided) -> None:
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
     for why, many in sorted(Counter(decided.committed.retired.values()).items()):
         rt.events.record(
-            pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired: {why}"
+            pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired, reason: {why}"
         )
     if decided.committed.failed_starts:
         next_at = "at once" if starts.create_after is None else f"not before {starts.create_after:%H:%M:%S} UTC"
         failed = "1 failed start" if starts.failures == 1 else f"{starts.failures} failed starts"
-        note = f"{failed} in a row ({starts.detail}); the next Pod is made {next_at}"
+        note = f"{failed} in a row ({starts.detail}); the next Pod is created {next_at}"
         rt.events.record(pool, "Warning", "BackOff", note)
 
 
@@ -191,7 +191,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
     rt.transaction(body)
     about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
-    rt.events.record(about, "Warning", "FailedCreate", f"the API server refused a Pod: {refusal.text}")
+    rt.events.record(about, "Warning", "FailedCreate", f"The API server refused a Pod: {refusal.text}")
     return True
 
 
@@ -215,11 +215,11 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         )
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)
-        rt.transaction(pod_rows.give_up_row, row_id=row_id, now=NOW)
+        rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
         return
 
     def body(db: Connection) -> None:
-        pod_rows.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
+        pod_births.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
 
     rt.transaction(body)
     telemetry.PODS_CREATED.inc()

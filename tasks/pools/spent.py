@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
-from models.db import stalls
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
+from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError

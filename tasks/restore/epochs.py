@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
 from k8s_adapters.pods import list_pods
 from models.db import epochs
+from models.sweeps import redelivery
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -55,7 +56,7 @@ def compare(rt: Runtime) -> EpochVerdict | None:
         return None
     if verdict.older:
         kept = timedelta(seconds=rt.settings.redelivery_kept)
-        rt.transaction(epochs.mark_older, ours.epoch, why=verdict.why, kept=kept, now=NOW)
+        rt.transaction(redelivery.mark_older, ours.epoch, why=verdict.why, kept=kept, now=NOW)
         return verdict
     risen = rt.transaction(epochs.advance, ours.epoch)
     if risen is None:

@@ -28,8 +28,10 @@ from models.db import epochs
 from models.db.engine import why_away
 from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
+from models.routing import accounts
 from models.routing.accounts import default_budget
-from models.sweeps import unresolved
+from models.sweeps import redelivery, unresolved
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,
@@ -62,7 +64,7 @@ SETTLED = 10.0
 """Seconds after the rows were frozen: by then the kubelet has told of a poller that has exited."""
 
 STEPS_END = 30.0
-"""Seconds within which every step that had begun before is over: the longest lease is 20 s."""
+"""Seconds within which every step that had begun before is over: longer than any `LEASE` of the transition table."""
 
 PATIENCE = 300.0
 """Seconds that GitHub's rate limits may cost in all; what is not asked by then stays held."""
@@ -206,7 +208,7 @@ class _Restore:
         if self._dry:
             return (verdict.older or self._anyway), why
         kept = timedelta(seconds=rt.settings.redelivery_kept)
-        if not rt.transaction(epochs.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
+        if not rt.transaction(redelivery.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
             raise NotRestored("the epoch moved meanwhile; run it again")
         return True, why
 
@@ -252,7 +254,7 @@ class _Restore:
             raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
-            raise NotRestored(f"the cluster's epoch was there and is not in {namespace}. {sure}")
+            raise NotRestored(f"the cluster's epoch has disappeared from {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
         """Return GitHub's runners, and the scopes for which it does not answer: their Pods are kept.
@@ -313,7 +315,7 @@ class _Restore:
         if failed:
             more = len(failed) - NAMED
             named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            raise NotRestored(f"{len(failed)} Pods could not be given their claims: {named}")
+            raise NotRestored(f"{len(failed)} Pods did not get their claims: {named}")
 
     def _apply(self, judgement: PodJudgement) -> None:
         """Carry a verdict out, in one transaction."""
@@ -328,7 +330,7 @@ class _Restore:
             if held is not None:
                 restoring.hold(db, [held])
             if judgement.account_id is not None:
-                restoring.ensure_account(db, judgement.account_id, budget=budget, now=now)
+                accounts.ensure_account(db, judgement.account_id, budget=budget, now=now)
             written = restoring.Pod(
                 uid=pod.uid,
                 row_id=row.id,
@@ -338,7 +340,9 @@ class _Restore:
                 runners=judgement.evidence.runners,
             )
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
-                raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {judgement.verdict.act}")
+                raise NotRestored(
+                    f"the claim of Pod {pod.name} changed meanwhile, or does not allow {judgement.verdict.act}"
+                )
 
         rt.transaction(body)
         log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)
@@ -398,7 +402,7 @@ class _Restore:
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
         after = utcnow() + timedelta(seconds=self._rt.timings.unresolved_after)
-        self._rt.transaction(unresolved.ask_later, [job.id], ask_after=after)
+        self._rt.transaction(job_holds.ask_later, [job.id], ask_after=after)
 
     def _let_go(self) -> None:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""

@@ -23,14 +23,13 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.endpoints.pages import PAGE, ListPage
 from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import Home
-from models.db import stalls
 from models.db.engine import is_locked
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
 from models.sweeps import catch_up as rows
-from models.sweeps import unresolved
 from models.sweeps.repairs import Case
+from models.tables import job_holds, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
@@ -301,7 +300,7 @@ class _Visit:
                     self._tolerate_unanswered()
         finally:
             if later and not self._tick.dry:
-                self._rt.transaction(unresolved.ask_each_later, later)
+                self._rt.transaction(job_holds.ask_each_later, later)
 
     def _ask_after(self, job: rows.Overdue) -> datetime:
         now = utcnow()
@@ -449,7 +448,7 @@ class _Visit:
         )
 
     def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
-        """Return the first page of a list, and all of it; `Retryable` when GitHub showed less than it counted (L8)."""
+        """Return the first page of a list, and all of it; `Retryable` when it is shorter than its count (L8)."""
         first = self._paid(lambda: ask(1, etag))
         items, page, number = list(first.items), first, 1
         shown = len(first.items) + first.malformed
@@ -461,7 +460,7 @@ class _Visit:
             items += page.items
             shown += len(page.items) + page.malformed
         if not first.unchanged and shown < min(page.total, MOST_PAGES * PAGE):
-            raise Retryable("GitHub showed less than it counted")
+            raise Retryable("GitHub's list has fewer entries than its count")
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:

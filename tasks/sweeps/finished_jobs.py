@@ -1,7 +1,7 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
 A Pod whose runner GitHub has removed need not wait so long. When the job that its runner executed has been over for
-`OSTLER_LINGERING_AFTER`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
+`lingering_after`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
 keep its Pod, and with it a place in the pool, by leaving a process behind.
 
 Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
@@ -24,6 +24,7 @@ from k8s_adapters.pods import get_pod
 from models.claims.releases import registrations_of
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
+from models.tables import claim_checks
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.machines import ClaimState
@@ -102,7 +103,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     if not tick.dry:
         free, at = seen != "busy", listed.taken_at
         absent = None if pod.executed_over_at is None else seen == "absent"
-        rt.transaction(orphans.set_free, pod.claim_id, free=free, absent=absent, since=pod.since, at=at)
+        rt.transaction(claim_checks.set_free, pod.claim_id, free=free, absent=absent, since=pod.since, at=at)
     if verdict.keep:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
         return

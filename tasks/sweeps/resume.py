@@ -12,6 +12,7 @@ from models.claims import cuts
 from models.claims import resume as due
 from models.db import epochs
 from models.sweeps.repairs import Case
+from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
@@ -93,7 +94,7 @@ def send_late_steps(tick: Tick) -> bool:
     The queues are checked anew for each page: what the page before sent waits in them.
     """
     rt, due_after = tick.rt, tick.rt.timings.due_after
-    heads = {queue: rt.waker.oldest(queue) for queue in due.QUEUES}
+    heads = {queue: rt.waker.oldest(queue) for queue in claim_leases.QUEUES}
     for queue, head in heads.items():
         if head is not None and (late := (utcnow() - head).total_seconds()) > due_after:
             log.warning("resume.messages_wait", queue=queue, seconds=round(late))

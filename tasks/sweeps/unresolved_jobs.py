@@ -15,6 +15,7 @@ import structlog
 from models.intake import repositories
 from models.sweeps import unresolved
 from models.sweeps.repairs import Case
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,
@@ -171,4 +172,4 @@ def make_room(
 
 def _postpone(tick: Tick, job_ids: Sequence[int], *, ask_after: datetime) -> None:
     if not tick.dry:
-        tick.rt.transaction(unresolved.ask_later, job_ids, ask_after=ask_after)
+        tick.rt.transaction(job_holds.ask_later, job_ids, ask_after=ask_after)

@@ -15,9 +15,9 @@ import structlog
 from sqlalchemy import Connection, Row
 
 from models.claims import releases
-from models.db import stalls
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
+from models.tables import claim_checks, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -105,7 +105,7 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
         absent = claim.runner_name not in seen.runners
-        tick.rt.transaction(sweeps.set_absent, claim.id, absent=absent, now=seen.taken_at)
+        tick.rt.transaction(claim_checks.set_absent, claim.id, absent=absent, now=seen.taken_at)
     if verdict.action is UnusedAction.ASK_JOB:
         job, job_outcome = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)

@@ -70,8 +70,8 @@ def run_flower(settings: FlowerSettings) -> None:
     """Serve Flower until SIGTERM or SIGINT. Raises ConfigurationError without a login, unless that is asked for."""
     if not settings.flower_basic_auth and not settings.flower_without_login:
         raise ConfigurationError(
-            "OSTLER_FLOWER_BASIC_AUTH: it is not set; give `user:password`, or set OSTLER_FLOWER_WITHOUT_LOGIN=true "
-            "where a proxy before Flower asks for a login"
+            "OSTLER_FLOWER_BASIC_AUTH: it is not set; set it to `user:password`, or set "
+            "OSTLER_FLOWER_WITHOUT_LOGIN=true if a proxy in front of Flower asks for a login"
         )
     url = settings.redis_url.reveal()
     app.conf.update(broker_url=url, broker_use_ssl=tls_options(url), **SETTINGS)

@@ -29,7 +29,7 @@ class HeldAcrossNetwork(AssertionError):
 
 def _outside() -> None:
     if in_transaction():
-        raise HeldAcrossNetwork("a call to another system while a transaction is open")
+        raise HeldAcrossNetwork("a network call was made while a transaction is open")
 
 
 class Runtime(Transactions):

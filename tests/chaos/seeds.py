@@ -25,10 +25,10 @@ from k8s_adapters.stamps import unstamp
 from models.claims import releases
 from models.claims import resume as due
 from models.db.engine import transaction
-from models.db.transitions import move_jobs
 from models.pools import pool_plans
 from models.sweeps import orphans, unresponsive
 from models.sweeps.orphans import KnownRunner, PodClaims
+from models.tables.transitions import move_jobs
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.sweeps import orphaned_stamps, unused_runners

@@ -59,7 +59,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            raise RuntimeError(f"nothing below /api speaks {scope['type']}")
+            raise RuntimeError(f"/api does not support {scope['type']}")
         reply = _Reply(scope["method"], send)
         try:
             await self._pass(scope, receive, reply)

@@ -142,7 +142,9 @@ class Certificate:
                 "must be that key in PEM, without a password"
             ) from None
         if self._read() != files:
-            raise ConfigurationError(f"{_CERTIFICATE}: {self._paths[0]} is being replaced; it is read again soon")
+            raise ConfigurationError(
+                f"{_CERTIFICATE}: {self._paths[0]} is being replaced; it is read again in a few seconds"
+            )
         return _Loaded(files, context, ends_at)
 
 

@@ -110,26 +110,30 @@ class Memory(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the families."""
         held, counts = self._held, self._counts
-        yield GaugeMetricFamily("ostler_polls_held", "Polls of runner Pods held now", held.polls)
+        yield GaugeMetricFamily("ostler_polls_held", "Polls of runner Pods that are held now", held.polls)
         yield GaugeMetricFamily("ostler_webhooks_waiting", "Webhooks that wait for their transaction", held.webhooks)
         yield GaugeMetricFamily("ostler_messages_waiting", "Wake-ups and tasks that wait to be sent", held.messages)
         yield CounterMetricFamily(
-            "ostler_messages_dropped", "Wake-ups and tasks that did not fit", held.messages_dropped
+            "ostler_messages_dropped",
+            "Wake-ups and tasks dropped because the queue of the process was full",
+            held.messages_dropped,
         )
-        polls = CounterMetricFamily("ostler_polls", "Polls answered", labels=("status",))
+        polls = CounterMetricFamily("ostler_polls", "Polls answered, by status", labels=("status",))
         for status in POLL_STATUSES:
             polls.add_metric((str(status),), counts[f"poll.{status}"])
         yield polls
         deliveries = CounterMetricFamily(
             "ostler_deliveries",
-            "Handovers of a JIT; `moved_on`: the claim had gone elsewhere, `locked`: tried again",
+            "Deliveries of a JIT, by outcome; `moved_on`: the claim had changed, `locked`: retried",
             labels=("outcome",),
         )
         for outcome in _DELIVERIES:
             deliveries.add_metric((outcome,), counts[f"delivery.{outcome}"])
         yield deliveries
         reviews = CounterMetricFamily(
-            "ostler_token_reviews", "Token reviews that did not confirm a Pod's token", labels=("outcome",)
+            "ostler_token_reviews",
+            "Token reviews that did not confirm the token of a Pod, by outcome",
+            labels=("outcome",),
         )
         for outcome in _REVIEWS:
             reviews.add_metric((outcome,), counts[f"token_review.{outcome}"])
@@ -144,7 +148,7 @@ class Rows(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the families; only the first when Postgres did not answer."""
-        yield GaugeMetricFamily("ostler_database_up", "Whether Postgres answered", 0 if self._found is None else 1)
+        yield GaugeMetricFamily("ostler_database_up", "1 if Postgres answered, else 0", 0 if self._found is None else 1)
         if self._found is None:
             return
         yield from _sweeps(self._found.sweeps)
@@ -157,7 +161,7 @@ class Rows(Collector):
         claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
         oldest = GaugeMetricFamily(
             "ostler_oldest_claim_seconds",
-            "Since the last transition of the claim that had none for longest; 0: none",
+            "Seconds since the last transition of the claim with the oldest one; 0 without a claim",
             labels=("purpose", "state"),
         )
         for purpose in Purpose:
@@ -168,15 +172,17 @@ class Rows(Collector):
         yield oldest
         waits = GaugeMetricFamily(
             "ostler_backoffs",
-            "Backoffs of mints that GitHub refused or did not answer, until one succeeds",
+            "Active backoffs after mints that GitHub refused or did not answer, by kind",
             labels=("kind",),
         )
         for kind in BASE:
             waits.add_metric((kind,), found.backoffs.get(kind, 0))
         yield waits
-        gates = GaugeMetricFamily("ostler_gate_open", "Whether the gate of an upstream is open", labels=("upstream",))
+        gates = GaugeMetricFamily(
+            "ostler_gate_open", "1 while the gate of an upstream is open, else 0", labels=("upstream",)
+        )
         closed = GaugeMetricFamily(
-            "ostler_gate_closed_seconds", "For how long it has been closed; 0 while it is open", labels=("upstream",)
+            "ostler_gate_closed_seconds", "Seconds since the gate was closed; 0 while it is open", labels=("upstream",)
         )
         for upstream, seconds in found.closed_seconds.items():
             gates.add_metric((upstream,), 0 if seconds else 1)
@@ -185,7 +191,7 @@ class Rows(Collector):
         yield closed
         stalled = GaugeMetricFamily(
             "ostler_oldest_stall_seconds",
-            "For how long the oldest of what is stalled has been; 0: nothing is",
+            "Age of the oldest stall in seconds, by cause; 0 without a stall",
             labels=("cause",),
         )
         for cause, age in found.stalled_seconds.items():
@@ -193,7 +199,7 @@ class Rows(Collector):
         yield stalled
         yield GaugeMetricFamily(
             "ostler_last_tick_timestamp_seconds",
-            "When any sweep last began, Unix time; 0: never",
+            "Unix time of the last start of any sweep; 0 if there was none",
             0 if found.last_tick is None else found.last_tick.timestamp(),
         )
         yield from _coverage(found)
@@ -201,37 +207,37 @@ class Rows(Collector):
         yield _braked(found)
         yield _versions(found)
         yield GaugeMetricFamily(
-            "ostler_epoch", "The epoch of Postgres, which rises every few seconds", found.epoch.epoch.number
+            "ostler_epoch", "Epoch of Postgres, which increases every few seconds", found.epoch.epoch.number
         )
         yield GaugeMetricFamily(
             "ostler_epoch_confirmed_timestamp_seconds",
-            "When Postgres was last seen to be as new as the cluster, Unix time; 0: never",
+            "Unix time of the last check that found Postgres as new as the cluster; 0 if there was none",
             0 if found.epoch.confirmed_at is None else found.epoch.confirmed_at.timestamp(),
         )
         yield GaugeMetricFamily(
             "ostler_database_older",
-            "Whether Postgres was put back to an earlier state than the cluster knows",
+            "1 if Postgres was restored to an earlier state than the cluster has recorded, else 0",
             found.epoch.older_since is not None,
         )
         yield GaugeMetricFamily(
             "ostler_ending_pods",
-            "Pods that outlive their job and count in a budget until they have ended",
+            "Pods that are still running after their job and count in a budget until they end",
             sum(found.ending.values()),
         )
         yield GaugeMetricFamily(
             "ostler_ending_pods_most",
-            "Of these, those of the account that has most",
+            "Largest number of ending Pods of one account",
             max(found.ending.values(), default=0),
         )
-        yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that can be given work", found.offered_pods)
+        yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that are available for a job", found.offered_pods)
         yield GaugeMetricFamily(
             "ostler_oldest_queued_job_seconds",
-            "Age of the oldest queued job that is not held; 0 when there is none",
+            "Age of the oldest queued job that is not held, in seconds; 0 without one",
             found.oldest_queued_seconds,
         )
         yield GaugeMetricFamily(
             "ostler_oldest_dispatchable_job_seconds",
-            "Age of the oldest queued job that is not held and fits the budget of its account; 0 when there is none",
+            "Age in seconds of the oldest queued job that is not held and fits its account's budget; 0 without one",
             found.oldest_dispatchable_seconds,
         )
 
@@ -239,7 +245,7 @@ class Rows(Collector):
 def _braked(found: Statistics) -> Metric:
     braked = GaugeMetricFamily(
         "ostler_pool_braked",
-        "Runners in a row of a braked pool that never executed, by why",
+        "Consecutive runners of a braked pool that never executed a job, by cause",
         labels=("namespace", "pool", "why"),
     )
     for each in found.braked:
@@ -251,7 +257,7 @@ def _braked(found: Statistics) -> Metric:
 def _versions(found: Statistics) -> Metric:
     ends = GaugeMetricFamily(
         "ostler_runner_version_ends_timestamp_seconds",
-        "When GitHub begins to refuse the runner of a pool, Unix time; 0: not known",
+        "Unix time from which GitHub refuses the runner version of a pool; 0 if unknown",
         labels=("namespace", "pool", "version"),
     )
     for each in found.versions:
@@ -263,7 +269,7 @@ def _versions(found: Statistics) -> Metric:
 def _scaling(found: Statistics) -> Metric:
     parts = GaugeMetricFamily(
         "ostler_pool_scaling",
-        "Replicas of an autoscaled pool, and the numbers that they were decided from",
+        "Replicas of an autoscaled pool and the inputs of the decision, by part",
         labels=("namespace", "pool", "part"),
     )
     for each in found.scaling:
@@ -275,14 +281,14 @@ def _scaling(found: Statistics) -> Metric:
 def _coverage(found: Statistics) -> Iterator[Metric]:
     repositories = GaugeMetricFamily(
         "ostler_catch_up_repositories",
-        "Repositories that `catch_up` is to check, and checked lately",
+        "Repositories that are due for a check by `catch_up`, and that were checked recently",
         labels=("is",),
     )
     repositories.add_metric(("due",), found.catch_up.due)
     repositories.add_metric(("checked",), found.catch_up.checked_at)
     deliveries = GaugeMetricFamily(
         "ostler_redelivery_read_timestamp_seconds",
-        "Until when GitHub's list of deliveries has been read, Unix time; 0: never",
+        "Unix time up to which GitHub's list of deliveries has been read; 0 if never",
         labels=("part",),
     )
     for part, until in found.deliveries_read.items():
@@ -291,9 +297,9 @@ def _coverage(found: Statistics) -> Iterator[Metric]:
 
 
 def _sweeps(sweeps: Sequence[SweepStanding]) -> Iterator[Metric]:
-    lag = GaugeMetricFamily("ostler_sweep_lag_seconds", "Since the last success of a sweep", labels=("sweep",))
-    late = GaugeMetricFamily("ostler_sweep_late", "Whether a sweep missed three periods", labels=("sweep",))
-    paused = GaugeMetricFamily("ostler_sweep_paused", "Whether a sweep is paused", labels=("sweep",))
+    lag = GaugeMetricFamily("ostler_sweep_lag_seconds", "Seconds since the last success of a sweep", labels=("sweep",))
+    late = GaugeMetricFamily("ostler_sweep_late", "1 if a sweep missed three periods, else 0", labels=("sweep",))
+    paused = GaugeMetricFamily("ostler_sweep_paused", "1 if a sweep is paused, else 0", labels=("sweep",))
     for each in sweeps:
         lag.add_metric((each.name,), each.lag)
         late.add_metric((each.name,), each.late)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from k8s_adapters.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
-from models.pools import offers
+from models.tables import pod_births
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
@@ -145,7 +145,7 @@ class Admission:
         if not pod.is_ours:
             raise Refusal(403, f"Pod {name!r} was not made by Ostler")
         adopted = await self._threads.transaction(
-            lambda db: offers.adopt_pod(
+            lambda db: pod_births.adopt_pod(
                 db,
                 namespace=namespace,
                 name=name,

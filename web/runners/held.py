@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 
 from k8s_adapters.identity import PodIdentity
-from models.pools.offers import Polling
+from models.tables.offers import Polling
 from rules.claims.poll_answers import Answer, Verdict
 
 

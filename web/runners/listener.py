@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.db import channel
 from models.db.engine import transaction
-from models.pools import offers
+from models.tables import offers
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.secrets import Secret

@@ -103,9 +103,9 @@ WRONG_USES = (
     mistake("demo --jobs 5", 2, "demo is a command of the lab: run `ostler-lab demo`"),
     mistake("control-plane", 2, "control-plane is a command of the lab: run `ostler-lab control-plane`"),
     mistake("check-deploy", 2, "OLD"),
-    mistake("check-deploy a.yaml", 2, "OLD: it is not given", "--first"),
-    mistake("check-deploy /nope.yaml /nope.yaml", 2, "there is no"),
-    mistake("check-deploy a b c", 2, "found 3 of them"),
+    mistake("check-deploy a.yaml", 2, "OLD: not given", "--first"),
+    mistake("check-deploy /nope.yaml /nope.yaml", 2, "does not exist"),
+    mistake("check-deploy a b c", 2, "found 3 arguments"),
     mistake("setup github --webhook-url https://ci.example.com/webhooks/github", 2, "--namespace or --env-file"),
     mistake("setup github --webhook-url ci.example.com --env-file x", 2, "--webhook-url: found 'ci.example.com'"),
     mistake("setup github --webhook-url http://ci.example.com/webhooks/github --env-file x", 2, "found http://"),
@@ -170,7 +170,7 @@ ROWS = (
     mistake("sweep run nope", 1, "there is no sweep 'nope'"),
     mistake("repairs --sweep nope", 1, "there is no sweep 'nope'"),
     mistake("token create ci", 0, "it is not shown again"),
-    mistake("token create ci", 0, "warning: token 1 has this name too"),
+    mistake("token create ci", 0, "warning: token 1 has the same name"),
 )
 """What names something that is not there."""
 
@@ -273,11 +273,11 @@ COMMANDS = (
 
 def test_wrong_kubeconfig_is_one_line_for_every_command(bare: dict[str, str], files: Files, tmp_path: Path) -> None:
     wrong = {
-        files.garbage: "is no usable kubeconfig: it does not have the parts of one",
+        files.garbage: "is not a usable kubeconfig: it does not have the parts of one",
         files.binary: "it is not text",
         files.empty: "is empty",
         tmp_path: "cannot be read",
-        tmp_path / "nope": "there is no file",
+        tmp_path / "nope": "does not exist",
     }
     mistakes = [
         mistake(command, 2, "OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
@@ -323,9 +323,9 @@ def test_unresponsive_server_is_reported_with_host_port_and_cure_and_is_status_3
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
         Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
     )
-    postgres = (f"Postgres at {at} does not answer", "in time", "See OSTLER_DATABASE_URL, and that Postgres runs")
+    postgres = (f"Postgres at {at} does not answer", "in time", "Check OSTLER_DATABASE_URL, and that Postgres runs")
     app = {"GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": key.decode()}
-    github = (f"GitHub at {at} did not answer: no answer in time", "See OSTLER_GITHUB_API_URL")
+    github = (f"GitHub at {at} did not answer: no answer in time", "Check OSTLER_GITHUB_API_URL")
     mistakes = [
         mistake("jobs", 3, *postgres, DATABASE_URL=database),
         mistake("migrate", 3, *postgres, DATABASE_URL=database),
@@ -333,13 +333,13 @@ def test_unresponsive_server_is_reported_with_host_port_and_cure_and_is_status_3
             "sweep run unresolved_jobs",
             3,
             f"Redis at {at} does not answer: no answer in time",
-            "See OSTLER_REDIS_URL, and that Redis runs",
+            "Check OSTLER_REDIS_URL, and that Redis runs",
             DATABASE_URL=DEAD,
             REDIS_URL=redis,
         ),
         mistake("setup ping --within 1", 3, *github, GITHUB_API_URL=f"http://{at}", **app),
     ]
-    said = (f"the API server {at} does not answer: timed out", "See OSTLER_KUBECONFIG, and that the API server runs")
+    said = (f"the API server {at} does not answer: timed out", "Check OSTLER_KUBECONFIG, and that the API server runs")
     for scheme, commands in (("http", COMMANDS[:3]), ("https", COMMANDS[:1])):
         path = tmp_path / scheme
         path.write_text(yaml.safe_dump(kubeconfig_of(f"{scheme}://{at}")))

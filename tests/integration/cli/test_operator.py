@@ -253,7 +253,7 @@ def test_missing_object_is_reported_with_the_place_to_look_and_status_1(operator
         (("jobs", "--pool", "none"), "ostler pool list"),
         (("account", "set", "nobody", "--count", "1"), "ostler account list"),
         (("account", "allow", "nobody"), "ostler account list"),
-        (("account", "allow", "4711"), "from its first webhook on"),
+        (("account", "allow", "4711"), "after its first webhook"),
         (("account", "set", "999999999999999999999", "--count", "1"), "ostler account list"),
         (("token", "revoke", "999"), "ostler token list"),
     ):
@@ -289,7 +289,7 @@ def test_a_database_that_is_away_or_empty_is_one_line(operator: Operator) -> Non
     away = operator.run("jobs", OSTLER_DATABASE_URL="postgresql+psycopg2://u:hunter2@127.0.0.1:1/x")
     assert away.returncode == 3
     assert away.stderr.startswith(
-        "ostler: Postgres at 127.0.0.1:1 does not answer: Connection refused. See OSTLER_DATA"
+        "ostler: Postgres at 127.0.0.1:1 does not answer: Connection refused. Check OSTLER_DATA"
     )
     assert "hunter2" not in away.stderr
     operator.execute("DROP TABLE api_tokens")
@@ -365,13 +365,13 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     operator.execute(
         """
         UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00', gone_at = now(), exit_reason = 'OOMKilled (9)',
-               runner_exit_code = 137, event_reason = 'Evicted', event_by = 'kubelet', event_message = '[red]low on
-               memory'
+               runner_exit_code = 137, event_reason = 'Evicted', event_by = 'kubelet',
+               event_message = '[red]low on memory'
         """
     )
     operator.execute("UPDATE claims SET state = 'ended', jit = NULL, ended_at = now(), end_reason = 'pod_gone'")
     operator.execute("UPDATE jobs SET state = 'completed', conclusion = 'failure', completed_at = now() WHERE id = 11")
-    said = "was deleted at 2026-11-23 12:03:04 UTC, killed for want of memory: raise the memory limit of its pool"
+    said = "was deleted at 2026-11-23 12:03:04 UTC, killed for lack of memory: raise the memory limit of its pool"
 
     event = "event Evicted by kubelet: [red]low on memory"
 

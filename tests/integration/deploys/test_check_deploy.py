@@ -113,15 +113,15 @@ spec: {podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [1.0
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "has no objects in it"),
-        ("a: [b", "is no YAML, line "),
+        ("", "contains no objects"),
+        ("a: [b", "is not valid YAML, line "),
         (
             "kind: Deployment\nmetadata: {name: a}\nspec: {template: {spec: {containers: [{ports: [80]}]}}}\n",
             "Deployment ostler/a",
         ),
-        ("just text", "is no Kubernetes object: it has no kind"),
+        ("just text", "is not a Kubernetes object: it has no kind"),
         ("kind: Pod\nmetadata: {}\n", "of kind Pod has no metadata.name"),
-        ("kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: a}\n", "Pod ostler/a is there twice"),
+        ("kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: a}\n", "Pod ostler/a appears twice"),
         (_BAD_POLICY, "1.0.0.0/8 is not within 10.0.0.0/8"),
     ],
 )
@@ -147,11 +147,11 @@ def test_wrong_uses_say_what_to_do(operator: Operator, tmp_path: Path) -> None:
         ((new, new, "--first"), "--first"),
         (("-", "-"), "one stdin"),
         ((new, new, new), "found 3"),
-        ((new, str(tmp_path / "nothing.yaml")), "there is no"),
+        ((new, str(tmp_path / "nothing.yaml")), "does not exist"),
         ((new, str(empty)), "no file that ends in .yaml"),
         ((new, new, "--web-address", "10.0.0.300"), "--web-address"),
         ((new, new, "--web-selector", "web"), "key=value"),
-        ((new, new, "--live", "--kubeconfig", str(tmp_path / "none")), "--kubeconfig: there is no file"),
+        ((new, new, "--live", "--kubeconfig", str(tmp_path / "none")), " does not exist; name an existing kubeconfig"),
     ):
         done = operator.run("check-deploy", *arguments)
         assert (done.status, said in done.err) == (2, True), done.err

@@ -138,7 +138,7 @@ def test_a_cluster_that_cannot_be_read_is_no_verdict(release: Release, tmp_path:
     new = release.write("new.yaml")
     done = release.operator.run("check-deploy", new, "--live", "--kubeconfig", str(tmp_path / "wrong"))
     assert done.status == 2
-    assert "the cluster refuses it: Unauthorized" in done.err
+    assert "the cluster refuses the request: Unauthorized" in done.err
     assert done.err.count("\n") == 1
 
 

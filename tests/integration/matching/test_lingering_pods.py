@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from models.claims.deliver import ClaimLocked, deliver
-from models.db.transitions import move_claim, move_jobs
 from models.routing.usage import ending_pods, usage_of
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.fairness import Usage
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, event, text
 
 from models.claims.resume import pools_with_work
 from models.db.engine import transaction
+from models.tables import job_holds
 from models.upstream import backoffs
 from rules.routing.holds import HoldReason
 from tests.database import Database
@@ -110,7 +111,7 @@ def test_a_probe_that_failed_is_followed_by_another_and_the_wait_doubles(stage: 
     ended = LATER + timedelta(seconds=1)
     until = fail(stage, now=ended, probing=True)
     with stage.engine.begin() as db:  # what the release of a refused mint does
-        backoffs.hold_job(db, probe, hold=HoldReason.BACKOFF, detail="", not_before=until, now=ended)
+        job_holds.hold_job(db, probe, reason=HoldReason.BACKOFF, detail="", not_before=until, now=ended)
         db.exec_driver_sql("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'released'")
         db.exec_driver_sql("UPDATE jobs SET state = 'queued' WHERE state = 'claimed'")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, Row, text
 
 from models.db.engine import transaction
-from models.db.transitions import move_claim
+from models.tables.transitions import move_claim
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
     NOW,

@@ -10,7 +10,7 @@ from k8s_adapters.stamps import stamp as put_on
 from models.claims import deliver, matching, releases, steps
 from models.claims import resume as due
 from models.db.engine import transaction
-from models.pools.offers import Polling, beat, offer
+from models.tables.offers import Polling, beat, offer
 from ostler.clock import utcnow
 from tasks.claims.release import release
 from tasks.claims.retire import retire

@@ -19,9 +19,10 @@ from sqlalchemy import Connection, Engine, text
 from models.claims import releases
 from models.db.engine import transaction
 from models.intake import intake
-from models.pools import offers, pool_mirror
+from models.pools import pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
+from models.tables import offers
 from ostler.settings import Settings
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer

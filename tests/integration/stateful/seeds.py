@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from models.claims import releases, steps
 from models.intake import bindings
+from models.tables import claim_leases
 from ostler.errors import Retryable
 from rules.intake.bindings import ClaimView
 from tests.integration.stateful.world import World
@@ -29,7 +30,7 @@ def none(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
 
 def mint_before_stamp(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     """`begin_mint` takes a claim whatever its stamp is."""
-    lease = steps.lease
+    lease = claim_leases.lease
 
     def unguarded(db: Connection, name: str, claim_id: int, *, guard: str = "", **rest: Any) -> Any:
         return lease(db, name, claim_id, guard="" if name == "lease_mint" else guard, **rest)

@@ -36,7 +36,7 @@ def configure(server: Redis, name: str, value: str) -> None:
             "min-replicas-to-write",
             "1",
             "0",
-            "it refuses the command, as without the replicas that it must have: see its log",
+            "it refuses the command, for example because replicas are missing: check its log",
         ),
     ],
     ids=["out of memory", "without its replicas"],

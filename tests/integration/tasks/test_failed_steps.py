@@ -15,8 +15,8 @@ from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
-from models.db import stalls
 from models.db.engine import transaction
+from models.tables import claim_leases, stalls
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
@@ -218,7 +218,7 @@ def test_release_requested_while_a_mint_fails_does_not_wait_for_its_retry(stage:
         work = steps.begin_mint(db, claim, chain_no=None, suffix="abcdef01", now=utcnow())
         assert work is not None
         assert releases.request_release(db, claim, reason="cancelled", now=utcnow(), who="test")
-        steps.give_back(db, work, due_at=utcnow() + timedelta(minutes=5), error="RateLimited")
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(minutes=5), error="RateLimited")
 
     transaction(stage.rt.engine, mint_that_waits)
 

@@ -11,7 +11,7 @@ import pytest
 from models.claims.deliver import Delivery, deliver
 from models.claims.watch_reports import execute_unidentified
 from models.db.engine import transaction
-from models.pools import offers
+from models.tables import offers
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable

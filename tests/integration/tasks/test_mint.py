@@ -15,11 +15,14 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Gone, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
+from rules.claims.machines import allowed
 from rules.routing.scopes import Scope
 from tasks.claims import mint as module
 from tasks.claims.mint import COMMIT, mint
 from tests.integration.tasks.conftest import Stage
 from tests.rows import insert_pool
+
+MINT_LEASE = allowed("lease_mint").seconds
 
 
 class SlowGitHub:
@@ -98,7 +101,7 @@ def test_a_mint_leaves_time_for_its_commit(stage: Stage, github: SlowGitHub) -> 
     mint.run(claim_id=claim_id, chain_no=None)
 
     assert [call for call, _ in github.calls] == ["mint"]
-    assert github.calls[0][1] <= steps.MINT_LEASE - COMMIT
+    assert github.calls[0][1] <= MINT_LEASE - COMMIT
     assert left[0] >= COMMIT - 0.1
     assert stage.see(claim_id).state == "minted"
 
@@ -129,7 +132,7 @@ def test_lookup_of_an_older_attempt_takes_its_time_from_the_same_lease(stage: St
     mint.run(claim_id=claim_id, chain_no=None)
 
     assert [call for call, _ in github.calls] == ["find", "delete", "mint"]
-    assert sum(seconds for _, seconds in github.calls) <= steps.MINT_LEASE - COMMIT + 0.2
+    assert sum(seconds for _, seconds in github.calls) <= MINT_LEASE - COMMIT + 0.2
     assert left[-1] >= COMMIT - 0.2
     assert stage.see(claim_id).state == "minted"
 
@@ -142,7 +145,7 @@ def test_a_mint_whose_lease_is_over_asks_for_nothing(
 
     def stopped_for_a_while(*args: Any, **kwargs: Any) -> steps.MintWork | None:
         work = begin(*args, **kwargs)
-        github.late += timedelta(seconds=steps.MINT_LEASE)
+        github.late += timedelta(seconds=MINT_LEASE)
         return work
 
     monkeypatch.setattr(steps, "begin_mint", stopped_for_a_while)

@@ -16,11 +16,13 @@ from k8s_adapters.stamps import StampOutcome, StampResult
 from models.claims import releases, steps
 from models.claims.releases import Warmth
 from models.db.engine import transaction
+from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.job_outcomes import JobOutcome, NextStep
+from rules.claims.machines import allowed
 from tasks.claims import stamp as of_stamp
 from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
@@ -93,7 +95,7 @@ def test_late_release_changes_nothing_when_another_release_has_taken_the_claim(c
             db, paused, warmth=Warmth.WARM, retire_due=10, now=utcnow(), who="late"
         ),
     )
-    transaction(stage.rt.engine, lambda db: steps.give_back(db, paused, due_at=now, error="late", undoes=True))
+    transaction(stage.rt.engine, lambda db: claim_leases.give_back(db, paused, due_at=now, error="late", undoes=True))
 
     assert ended is None
     assert stage.see(claim_id) == before
@@ -132,7 +134,9 @@ def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: p
 
     claim = stage.see(claim_id)
     assert claim.stamp == "on"
-    assert claim.leased_until > utcnow() + timedelta(seconds=steps.STAMP_LEASE), "the mint still has its lease"
+    assert claim.leased_until > utcnow() + timedelta(seconds=allowed("lease_stamp").seconds), (
+        "the mint still has its lease"
+    )
 
 
 def test_late_jit_is_deregistered_when_a_doubled_mint_opened_another_attempt(
@@ -236,7 +240,7 @@ def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless:
     assert paused is not None
     stage.rows("UPDATE claims SET chain_no = chain_no + 1")
     before = stage.see(claim_id)
-    transaction(stage.rt.engine, lambda db: steps.give_back(db, paused, due_at=now, error="late", undoes=True))
+    transaction(stage.rt.engine, lambda db: claim_leases.give_back(db, paused, due_at=now, error="late", undoes=True))
     assert stage.see(claim_id) == before
 
 

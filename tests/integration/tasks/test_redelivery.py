@@ -14,7 +14,6 @@ from sqlalchemy import Row
 from structlog.testing import capture_logs
 
 from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
-from models.db import epochs
 from models.db.engine import in_transaction, transaction
 from models.sweeps import redelivery as asks
 from models.sweeps import sweep_runs
@@ -184,7 +183,7 @@ def test_deliveries_accepted_before_a_restore_are_requested_newest_first(stage: 
     assert stage.tick() == []
     now = utcnow() - timedelta(seconds=60)
     kept = timedelta(days=3)
-    assert transaction(stage.rt.engine, lambda db: epochs.mark_older(db, seen, why="a test", kept=kept, now=now))
+    assert transaction(stage.rt.engine, lambda db: asks.mark_older(db, seen, why="a test", kept=kept, now=now))
     assert stage.tick() == [3, 2]
     stage.accept("queued")
     stage.accept("over")

@@ -9,9 +9,9 @@ import pytest
 
 from models.claims.releases import refuse_release
 from models.claims.steps import begin_mint, commit_mint
-from models.db import stalls
 from models.db.engine import transaction
 from models.sweeps import redelivery
+from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stalls import PATHS, Cause, FoundBy

@@ -9,6 +9,7 @@ import pytest
 from models.db.engine import transaction
 from models.routing.usage import usage_of
 from models.sweeps import sweeps
+from models.tables import claim_checks
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled
@@ -519,7 +520,7 @@ def test_late_check_of_a_runner_changes_no_ended_claim(clusterless: Stage) -> No
     stage.job(7)
     claim = stage.claim("pod-1", job_id=7, state="delivered")
     stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
-    transaction(stage.rt.engine, lambda db: sweeps.set_absent(db, claim, absent=True, now=utcnow()))
+    transaction(stage.rt.engine, lambda db: claim_checks.set_absent(db, claim, absent=True, now=utcnow()))
     assert stage.see(claim).runner_absent_at is None
 
 

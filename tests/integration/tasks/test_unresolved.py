@@ -16,6 +16,7 @@ from github_adapters.endpoints.runs import RunSeen
 from models.db.engine import in_transaction, transaction
 from models.routing import installations
 from models.sweeps import unresolved
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from rules.claims.fairness import Budget
@@ -574,5 +575,5 @@ def test_later_question_is_written_to_no_job_that_has_ended(clusterless: Stage) 
     clusterless.job(1, state="running")
     clusterless.job(2, state="completed")
     later = utcnow() + timedelta(minutes=1)
-    transaction(clusterless.rt.engine, lambda db: unresolved.ask_later(db, [1, 2], ask_after=later))
+    transaction(clusterless.rt.engine, lambda db: job_holds.ask_later(db, [1, 2], ask_after=later))
     assert [row.ask_after for row in clusterless.rows("SELECT ask_after FROM jobs ORDER BY id")] == [later, None]

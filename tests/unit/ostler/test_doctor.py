@@ -193,7 +193,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (postgres.clock_of_postgres, {"rows": rows(clock_ahead=-2.5)}, WARN, "2.5 s behind"),
     (postgres.clock_of_postgres, {"rows": rows(clock_ahead=5.0)}, BAD, "5.0 s ahead"),
     (postgres.connections, {}, OK, "budget is 41"),
-    (postgres.connections, {"rows": server(most_connections=50)}, BAD, "refuses"),
+    (postgres.connections, {"rows": server(most_connections=50)}, BAD, "refuse"),
     (postgres.connections, {"rows": server(connections=95)}, WARN, "95"),
     (postgres.revision, {}, OK, "0020"),
     (postgres.revision, {"rows": rows(revision="0001", needed="0020")}, BAD, "needs 0020"),
@@ -221,7 +221,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (github.clock, {"github": GitHub(clock_ahead=timedelta(seconds=-40))}, WARN, "40 s behind"),
     (github.clock, {"github": GitHub(clock_ahead=None)}, DUNNO, "no date"),
     (github.permissions, {}, OK, "acme"),
-    (github.permissions, {"installations": []}, BAD, "nowhere"),
+    (github.permissions, {"installations": []}, BAD, "not installed anywhere"),
     (github.permissions, {"installations": installed(permissions={"metadata": "read"})}, BAD, "acme lacks actions"),
     (github.permissions, {"installations": installed(suspended=True)}, WARN, "suspended"),
     (
@@ -247,17 +247,17 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     ),
     (github.events, {}, OK, "workflow_job"),
     (github.events, {"github": GitHub(get_app=SimpleNamespace(events=("push",)))}, BAD, "workflow_job"),
-    (github.deliveries, {}, OK, "taken"),
+    (github.deliveries, {}, OK, "accepted"),
     (github.deliveries, {"github": GitHub(list_deliveries=listed((2, "a", 401)))}, BAD, "webhook secret"),
     (github.deliveries, {"github": GitHub(list_deliveries=listed((3, "b", 202), (2, "a", 503)))}, WARN, "1 of"),
-    (github.deliveries, {"github": GitHub(list_deliveries=listed((3, "a", 202), (2, "a", 503)))}, OK, "taken"),
+    (github.deliveries, {"github": GitHub(list_deliveries=listed((3, "a", 202), (2, "a", 503)))}, OK, "accepted"),
     (github.deliveries, {"github": GitHub(list_deliveries=listed())}, WARN, "no webhook"),
     (runners.runner_version, {}, OK, "2.330.0 until"),
-    (runners.runner_version, {"github": GitHub(runner_ends=NOW - timedelta(days=1))}, BAD, "refuses"),
+    (runners.runner_version, {"github": GitHub(runner_ends=NOW - timedelta(days=1))}, BAD, "refuse"),
     (runners.runner_version, {"github": GitHub(runner_ends=NOW + timedelta(days=3))}, WARN, "soon"),
     (runners.runner_version, {"github": GitHub(runner_ends=None)}, DUNNO, "does not say"),
     (runners.runner_version, {"github": GitHub(runner_ends=None), "lab_github": True}, OK, "the lab's GitHub"),
-    (runners.runner_version, {"rows": rows(images={"p": "registry.example/ci:7"})}, DUNNO, "do not tell"),
+    (runners.runner_version, {"rows": rows(images={"p": "registry.example/ci:7"})}, DUNNO, "have no version"),
     (runners.runner_version, {"rows": rows(images={})}, OK, "no pool"),
     (runners.runner_version, {"rows": rows(images={"p": "ci:7"}, versions={"p": "2.331.0"})}, OK, "2.331.0 until"),
     (runners.runner_version, {"rows": rows(versions={"small": "2.3.4", "gone": "1.0.0"})}, OK, "runner 2.3.4 until"),
@@ -283,13 +283,13 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS, lost=Lost(None, NOW - timedelta(seconds=14)))}, OK, "on time"),
     (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS, lost=Lost(None, NOW - timedelta(seconds=16)))}, BAD, "resume"),
     (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, paused_at=NOW),))}, WARN, "paused: resume"),
-    (fleet.webhooks, {}, OK, "taken"),
+    (fleet.webhooks, {}, OK, "accepted"),
     (fleet.webhooks, {"rows": rows(last_delivery=None)}, WARN, "ever"),
     (fleet.webhooks, {"rows": rows(last_delivery=NOW - timedelta(days=2))}, WARN, "2d"),
     (cluster.kubernetes, {"kube": Kube(version=Retryable("down"))}, BAD, "does not answer"),
-    (cluster.kubernetes, {"kube": Kube(version=Forbidden("401"))}, BAD, "does not know us"),
+    (cluster.kubernetes, {"kube": Kube(version=Forbidden("401"))}, BAD, "rejects our credentials"),
     (cluster.definition, {"kube": Kube()}, BAD, "has no"),
-    (cluster.definition, {"kube": Kube(customresource=Forbidden("403"), runnerpools={})}, DUNNO, "may not read"),
+    (cluster.definition, {"kube": Kube(customresource=Forbidden("403"), runnerpools={})}, DUNNO, "not allowed to read"),
 ]
 
 
@@ -312,13 +312,13 @@ def policed(*excepted: str, **says: Any) -> dict[str, Any]:
 
 OWN = ("35.1.1.0/30", *PRIVATE_V4)
 NETWORK = [
-    (policed(*OWN), OK, "none of the cluster's 3 addresses"),
+    (policed(*OWN), OK, "any of the cluster's 3 addresses"),
     (policed(*PRIVATE_V4), WARN, "jobs can reach 35.1.1.0 (the API server), 35.1.1.1 (the API server), 35.1.1.2 (node"),
     (policed("35.1.1.0/31", *PRIVATE_V4), WARN, "clusterAddresses"),
     (policed("35.1.1.0/30", *PRIVATE_V4[1:]), WARN, "private addresses: 0.0.0.0/8"),
     (policed(networkpolicies={"items": []}), WARN, "no NetworkPolicy"),
-    (policed(networkpolicies=Forbidden("403")), DUNNO, "may not read NetworkPolicies"),
-    (policed(*OWN, endpointslices=Forbidden("403")), DUNNO, "may not read endpoint slices"),
+    (policed(networkpolicies=Forbidden("403")), DUNNO, "not allowed to read NetworkPolicies"),
+    (policed(*OWN, endpointslices=Forbidden("403")), DUNNO, "not allowed to read endpoint slices"),
 ]
 
 
@@ -481,7 +481,7 @@ def test_check_whose_setting_is_missing_names_the_variable_and_no_bug() -> None:
         raise ConfigurationError("OSTLER_A: it is not set; x\nOSTLER_B: it is not set; y")
 
     (found,) = run([check("lacks", lacks)], Context())  # type: ignore[arg-type]
-    assert (found.cause, found.cure) == ("not checked: OSTLER_A, OSTLER_B", "cure the lines that failed first")
+    assert (found.cause, found.cure) == ("not checked: OSTLER_A, OSTLER_B", "correct the failed checks first")
 
 
 def test_doctor_names_the_proxy_and_the_authorities_without_the_login(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_kubeconfig_list_uses_the_first_context_as_kubectl_does(home: Path, monk
 def test_first_named_kubeconfig_is_used_even_when_it_is_wrong(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home / ".kube" / "config", "https://home:1")
     monkeypatch.setenv("KUBECONFIG", "/nope")
-    with pytest.raises(ConfigurationError, match="KUBECONFIG: there is no file /nope; name a kubeconfig that exists"):
+    with pytest.raises(ConfigurationError, match="KUBECONFIG: /nope does not exist; name an existing kubeconfig"):
         client_for()
 
 
@@ -81,7 +81,7 @@ def test_garbage_kubeconfig_is_one_line_without_class_name(home: Path, content: 
     with pytest.raises(ConfigurationError) as error:
         client_for(str(home / "garbage"))
     line = str(error.value)
-    assert line.startswith(f"--kubeconfig: {home / 'garbage'} is no usable kubeconfig: ")
+    assert line.startswith(f"--kubeconfig: {home / 'garbage'} is not a usable kubeconfig: ")
     assert why in line
     assert "\n" not in line
     assert "Error" not in line

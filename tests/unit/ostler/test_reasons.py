@@ -27,7 +27,7 @@ from ostler.reasons import UNKNOWN, endpoint, meaning_of, reason_of, words_of
         ("https://api.github.com", "api.github.com:443"),
         ("http://[::1]:8080/x", "[::1]:8080"),
         ("redis:///0", "localhost:6379"),
-        ("redis://u:hunter2@host:port", "an address that cannot be read"),
+        ("redis://u:hunter2@host:port", "an invalid address"),
     ],
 )
 def test_endpoint_is_host_and_port_without_credentials(url: str, shown: str) -> None:
@@ -117,9 +117,9 @@ class Refusal(Exception):
     ("code", "words"),
     [
         ("55P03", "another session has its rows locked"),
-        ("57P01", "Postgres shuts down or starts"),
+        ("57P01", "Postgres is shutting down or starting"),
         ("23505", "Postgres refuses the row: it breaks a constraint"),
-        ("22012", "Postgres refuses it (SQLSTATE 22012)"),
+        ("22012", "Postgres refuses the statement (SQLSTATE 22012)"),
     ],
 )
 def test_refusal_of_postgres_is_words(code: str, words: str) -> None:

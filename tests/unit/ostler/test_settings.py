@@ -79,7 +79,7 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_GITHUB_API_URL", "https://octocorp.ghe.com/api/v3", "must be https://api.octocorp.ghe.com"),
         ("OSTLER_GITHUB_API_URL", "https://github.com", "must be https://api.github.com"),
         ("OSTLER_GITHUB_URL", "octocorp.ghe.com", "must be http:// or https:// with a host"),
-        ("OSTLER_CA_BUNDLE", "/does/not/exist.pem", "must be a file that can be read (no such file or directory)"),
+        ("OSTLER_CA_BUNDLE", "/does/not/exist.pem", "must be a readable file (no such file or directory)"),
         ("OSTLER_CA_BUNDLE", "/etc/hostname", "must be a file with certificates in PEM"),
         ("OSTLER_REDIS_URL", "http://:hunter2@host", "redis://"),
         ("OSTLER_WEBHOOK_SECRETS", " , ", "at least one"),

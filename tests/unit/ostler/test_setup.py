@@ -201,7 +201,7 @@ def test_refused_key_is_told() -> None:
 
 def test_unresponsive_github_is_no_missing_webhook_and_is_awaited_until_the_timeout() -> None:
     github = Deliveries(Retryable("down"))
-    with pytest.raises(Retryable, match=r"within 13 s: GitHub does not answer: down\. See OSTLER_GITHUB_API_URL"):
+    with pytest.raises(Retryable, match=r"within 13 s: GitHub does not answer: down\. Check OSTLER_GITHUB_API_URL"):
         looked(github, within=13)
     assert github.deadlines == [10.0, 10.0, 9.0, 7.0, 5.0, 3.0, 2.0, 2.0]
 

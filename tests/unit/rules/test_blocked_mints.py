@@ -45,7 +45,7 @@ def test_several_waiting_jobs_are_told_with_the_oldest() -> None:
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        (replace(HELD, not_before=NOW), "one is tried now"),
+        (replace(HELD, not_before=NOW), "the next try is due now"),
         (replace(HELD, failures=1), "next try at 2026-01-01T12:01:00Z"),
         (replace(HELD, kind="installation"), "next try at 2026-01-01T12:01:00Z"),
         (replace(HELD, kind="installation", failures=1), "next try by 2026-01-01T12:01:00Z"),
@@ -62,7 +62,7 @@ def test_times_are_told_in_utc() -> None:
     )
 
 
-@pytest.mark.parametrize(("more", "expected"), [(1, "1 more backoff holds jobs"), (3, "3 more backoffs hold jobs")])
+@pytest.mark.parametrize(("more", "expected"), [(1, "1 more backoff delays jobs"), (3, "3 more backoffs delay jobs")])
 def test_further_backoffs_are_counted(more: int, expected: str) -> None:
     assert replace(HELD, more=more).describe(busy=0, now=NOW).endswith(f"; {expected}")
 
@@ -76,7 +76,7 @@ def test_further_backoffs_are_counted(more: int, expected: str) -> None:
     ],
 )
 def test_what_goes_on_beside_the_held_jobs_is_counted(busy: int, others: int, expected: str) -> None:
-    assert replace(HELD, others=others).describe(busy=busy, now=NOW).endswith(f"; beside them {expected}")
+    assert replace(HELD, others=others).describe(busy=busy, now=NOW).endswith(f"; not affected: {expected}")
 
 
 def test_only_the_full_stop_is_taken_off_the_words() -> None:

@@ -28,14 +28,17 @@ def test_a_pool_goes_only_when_cluster_and_rows_agree_that_nothing_lives(
 
 def test_what_it_waits_for_is_told() -> None:
     verdict = judge_drain(DrainSeen(alive=2, unrecorded=0, open_rows=1))
-    assert verdict.waits_for == ("2 Pods that are not over", "1 rows of Pods that may live")
+    assert verdict.waits_for == ("2 Pods that are not terminal", "1 rows of Pods that might be alive")
 
 
 def test_a_drain_without_a_timeout_is_never_overdue() -> None:
     told = report(DRAIN, now=SINCE + timedelta(days=30))
     assert not told.overdue
     assert told.reason == "PodsLeft"
-    assert told.message == ("since 2026-11-22T09:00:00Z: 2 busy of 3 Pods left; job 77 runs since 2026-11-22T08:00:00Z")
+    assert told.message == (
+        "Draining since 2026-11-22T09:00:00Z: 2 of 3 remaining Pods are busy; "
+        "job 77 has been running since 2026-11-22T08:00:00Z"
+    )
 
 
 @pytest.mark.parametrize(("seconds", "overdue"), [(3600, False), (3601, True)])
@@ -43,7 +46,7 @@ def test_one_with_a_timeout_is_overdue_after_it_and_says_so(*, seconds: int, ove
     told = report(replace(DRAIN, timeout=3600.0), now=SINCE + timedelta(seconds=seconds))
     assert told.overdue == overdue
     assert (told.reason == "Overdue") == overdue
-    assert ("longer than drainTimeout; nothing is killed" in told.message) == overdue
+    assert ("drainTimeout has passed, but no job is stopped" in told.message) == overdue
 
 
 def test_what_is_said_does_not_change_with_the_clock_alone() -> None:

@@ -75,8 +75,8 @@ def test_lists_are_taken_apart() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (None, "no Kubernetes object"),
-        ("text", "no Kubernetes object"),
+        (None, "not a Kubernetes object"),
+        ("text", "not a Kubernetes object"),
         ({}, "no kind"),
         ({"kind": 7}, "no kind"),
         ({"kind": "Secret"}, "an object of kind Secret has no metadata.name"),
@@ -84,8 +84,8 @@ def test_lists_are_taken_apart() -> None:
         ({"kind": "Secret", "metadata": {"name": 7}}, "an object of kind Secret has no metadata.name"),
         (thing("NetworkPolicy", group="networking.k8s.io/v1"), "NetworkPolicy home/a: spec is missing"),
         (thing("Service", spec={"externalIPs": ["here"]}), "Service home/a: 'here'"),
-        (thing("Service", spec={"externalIPs": 7}), "Service home/a has not the shape of its kind"),
-        (thing("Deployment", spec={"template": {"spec": {"containers": 7}}}), "Deployment home/a has not the shape"),
+        (thing("Service", spec={"externalIPs": 7}), "Service home/a does not match its kind"),
+        (thing("Deployment", spec={"template": {"spec": {"containers": 7}}}), "Deployment home/a does not match"),
     ],
 )
 def test_what_is_no_object_is_malformed(body: Any, message: str) -> None:
@@ -94,7 +94,7 @@ def test_what_is_no_object_is_malformed(body: Any, message: str) -> None:
 
 
 def test_an_object_that_is_there_twice_is_malformed() -> None:
-    with pytest.raises(Malformed, match="Secret home/a is there twice"):
+    with pytest.raises(Malformed, match="Secret home/a appears twice"):
         read(thing("Secret"), thing("Secret"))
 
 

@@ -60,7 +60,7 @@ def test_full_group_is_known_by_github_words(words: str | None, full: bool) -> N
         ("Resource not accessible by integration (needs organization_self_hosted_runners=write)", "GitHub names"),
         ("Resource not accessible by integration", "larger runners"),
         ("Runner group 1 has reached max limit of 10000 runners", "another runnerGroup"),
-        ("Not Found", "see that the App is installed"),
+        ("Not Found", "check that the App is installed"),
     ],
 )
 def test_cure_follows_github_words(words: str, cure: str) -> None:

@@ -240,7 +240,7 @@ def test_a_pod_that_no_policy_selects_may_do_everything() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"podSelector": {"matchLabels": {"a": 1}}}, "the value 1 is no text"),
+        ({"podSelector": {"matchLabels": {"a": 1}}}, "the value 1 is not a string"),
         ({"podSelector": {"matchLables": {}}}, "unknown field 'matchLables'"),
         ({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}, "operator is 'Is'"),
         ({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "In needs values"),
@@ -253,7 +253,7 @@ def test_a_pod_that_no_policy_selects_may_do_everything() -> None:
             {"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/8"]}}]}]},
             "11.0.0.0/8 is not within",
         ),
-        ({"podSelector": {}, "egress": [{"ports": [{"port": "80"}]}]}, "a number has no quotes"),
+        ({"podSelector": {}, "egress": [{"ports": [{"port": "80"}]}]}, "without quotes"),
         ({"podSelector": {}, "egress": [{"ports": [{"port": 80, "endPort": 79}]}]}, "from 80 to 79"),
         ({"podSelector": {}, "egress": [{"ports": [{"port": "http", "endPort": 79}]}]}, "endPort"),
         ({"podSelector": {}, "egress": [{"ports": [{"protocol": "ICMP"}]}]}, "'ICMP'"),

@@ -12,14 +12,14 @@ from rules.claims.pod_events import PodEvent
 AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
 
 
-AUDIT = "by somebody other than Ostler; the audit log of the API server names who"
+AUDIT = "by a client other than Ostler; the audit log of the API server names the client"
 DELETED = "its Pod was deleted at 2026-11-23 12:03:04 UTC, "
 DRAINED = "evicted through the eviction API, as `kubectl drain` does; container `runner` exited 143; reason "
-KILLED = "its Pod was killed for want of memory: raise the memory limit of its pool; container `runner` exited 137; "
+KILLED = "its Pod was killed for lack of memory: raise the memory limit of its pool; container `runner` exited 137; "
 TAINTED = "its Pod was evicted for a taint of its node; reason DeletionByTaintManager"
 SCALED = PodEvent("ScaleDown", "cluster-autoscaler", "deleting pod for node scale down")
 KILLED_BY = PodEvent("Killing", "kubelet", "")
-OTHERS = "by somebody other than Ostler; event ScaleDown by cluster-autoscaler: deleting pod for node scale down"
+OTHERS = "by a client other than Ostler; event ScaleDown by cluster-autoscaler: deleting pod for node scale down"
 TOO_LONG = (
     "its Pod was ended by the kubelet: its job took longer than maxJobDuration of its pool; "
     "container `runner` exited 143; reason DeadlineExceeded"
@@ -30,7 +30,7 @@ TOO_LONG = (
     ("end", "how", "words"),
     [
         (PodEnd(), How.UNKNOWN, None),
-        (PodEnd(gone=True), How.UNKNOWN, "its Pod is gone, and nothing was seen of how it went"),
+        (PodEnd(gone=True), How.UNKNOWN, "its Pod is gone, and no report of its end was received"),
         (PodEnd(gone=True, ours=True), How.UNKNOWN, "its Pod is gone, retired by Ostler"),
         (PodEnd(deletion_at=AT, gone=True), How.DELETED, DELETED + AUDIT),
         (PodEnd(deletion_at=AT, event=SCALED, gone=True), How.DELETED, DELETED + OTHERS),

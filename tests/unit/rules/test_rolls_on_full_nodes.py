@@ -214,14 +214,14 @@ def test_conditions_say_that_a_roll_on_full_nodes_goes_on_without_surge() -> Non
     assert told(cluster, "Degraded") == (
         "False",
         "NoRoomToSurge",
-        "no node takes one more Pod: the roll retires an old Pod before it makes a new one",
+        "Rolling without surge: no node has room for one more Pod; an old Pod is retired before a new one is created",
     )
     assert told(cluster, "Ready")[:2] == ("True", "PodsAvailable")
 
     cluster.roll()
     cluster.tick()
 
-    assert told(cluster, "Degraded")[1] == "AsWanted"
+    assert told(cluster, "Degraded")[1] == "AsExpected"
 
 
 def told(cluster: Cluster, kind: str) -> tuple[str, str, str]:

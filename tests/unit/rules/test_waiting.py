@@ -58,7 +58,7 @@ def test_a_release_that_an_upstream_failed_says_so() -> None:
         id=9, state=ClaimState.RELEASING, stamp=Stamp.ON, pod="small-1", runner=None, last_error="Retryable"
     )
     found = explain(replace(JOB, state=JobState.CLAIMED, claim=claim))
-    assert found.summary.endswith("which is being released; then it is queued again. The last try ended so: Retryable.")
+    assert found.summary.endswith("which is being released; then it is queued again. The last try failed: Retryable.")
 
 
 @pytest.mark.parametrize("reason", list(HoldReason))
@@ -110,7 +110,11 @@ def no_pod(**changes: Any) -> Explanation:
         ({"replicas": 0, "taken": 0}, "its replicas is 0", "`ostler pool scale small 1`"),
         ({"replicas": 3, "taken": 3}, "3 of 3 have a job", "`ostler pool scale small 4`"),
         ({"replicas": 3, "taken": 1}, "the others start", "Wait for one to start"),
-        ({"replicas": 3, "taken": 1, "without_surge": True}, "as no node takes one more", "Wait for one to start"),
+        (
+            {"replicas": 3, "taken": 1, "without_surge": True},
+            "because no node has room for one more",
+            "Wait for one to start",
+        ),
         ({"paused": True}, "paused", "`ostler pool resume small`"),
         ({"problem": "image: it is empty"}, "image: it is empty", "Correct the spec"),
         ({"autoscaled": True, "max_replicas": 9, "replicas": 3, "taken": 3}, "up to 9", "it adds Pods within seconds"),
@@ -127,11 +131,11 @@ def no_pod(**changes: Any) -> Explanation:
                 "trouble_detail": "ImagePullBackOff",
                 "create_after": datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC),
             },
-            "do not get its image (ImagePullBackOff); the next one is not made before 2026-11-21 03:04:05 UTC",
+            "cannot pull its image (ImagePullBackOff); the next Pod is not created before 2026-11-21 03:04:05 UTC",
             "credentials",
         ),
         ({"trouble": Trouble.QUOTA, "trouble_detail": "cpu"}, "its namespace is used up (cpu)", "Raise"),
-        ({"trouble": Trouble.UNSCHEDULABLE}, "no node takes its Pods", "Add nodes"),
+        ({"trouble": Trouble.UNSCHEDULABLE}, "no node accepts its Pods", "Add nodes"),
     ],
 )
 def test_missing_pod_is_explained_with_what_helps(changes: dict[str, Any], why: str, cure: str) -> None:
@@ -237,7 +241,7 @@ def test_only_the_jobs_of_a_braked_account_wait_for_its_brake() -> None:
 
 
 def test_a_job_that_was_set_aside_for_its_runners_names_them() -> None:
-    detail = f"3 runners of pool small {ENDED_BEFORE_IT}, of the last one: container `runner` exited 7"
+    detail = f"3 runners of pool small {ENDED_BEFORE_IT}; the last one: container `runner` exited 7"
     found = explain(replace(JOB, hold_reason=HoldReason.SET_ASIDE, hold_detail=detail))
     assert "3 runners of pool small ended before it began" in found.summary
     assert "runnerGroup" not in (found.cure or "")
@@ -251,7 +255,7 @@ LOST = LostPod("small-1", PodEnd(runner_exit_code=137, reason="OOMKilled"))
 def test_a_job_that_lost_its_pod_is_told_how_that_ended(state: JobState) -> None:
     failed = replace(JOB, state=state, conclusion="failure", lost=LOST)
     before = explain(replace(failed, lost=None)).summary
-    assert explain(failed).summary.startswith(f"{before} Its Pod small-1 was killed for want of memory")
+    assert explain(failed).summary.startswith(f"{before} Its Pod small-1 was killed for lack of memory")
     unseen = replace(failed, lost=LostPod("small-1", PodEnd()))
     assert explain(unseen).summary == before
 
@@ -269,8 +273,8 @@ def test_the_end_of_a_pod_is_not_told_where_it_explains_nothing(job: JobFacts) -
 
 
 def test_what_is_known_of_a_job_is_named() -> None:
-    assert explain(replace(JOB, state=JobState.COMPLETED, conclusion="failure")).summary.endswith("over: failure.")
-    assert explain(replace(JOB, state=JobState.COMPLETED)).summary.endswith("over: no conclusion.")
+    assert explain(replace(JOB, state=JobState.COMPLETED, conclusion="failure")).summary.endswith("at GitHub: failure.")
+    assert explain(replace(JOB, state=JobState.COMPLETED)).summary.endswith("at GitHub: no conclusion.")
     assert explain(replace(JOB, state=JobState.RUNNING, runner="small-1-r")).summary == "It runs on small-1-r."
     no_pool = replace(JOB, hold_reason=HoldReason.NO_POOL)
     assert "its labels are linux, x64." in explain(replace(no_pool, labels=("linux", "x64"))).summary
@@ -341,7 +345,7 @@ def test_a_pool_of_one_pod_is_no_pool_of_none() -> None:
 
 
 def test_a_trouble_without_a_detail_or_a_time_is_told_without() -> None:
-    assert no_pod(trouble=Trouble.UNSCHEDULABLE).summary.endswith("is warm: no node takes its Pods.")
+    assert no_pod(trouble=Trouble.UNSCHEDULABLE).summary.endswith("is warm: no node accepts its Pods.")
 
 
 def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:

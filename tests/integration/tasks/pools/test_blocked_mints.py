@@ -40,7 +40,7 @@ def pool(stage: Stage) -> Stage:
 
 
 def test_refused_mints_degrade_their_pool_with_githubs_words(pool: Stage) -> None:
-    assert condition(pool, "Degraded")["reason"] == "AsWanted"
+    assert condition(pool, "Degraded")["reason"] == "AsExpected"
     refused(pool)
 
     found = condition(pool, "Degraded")
@@ -62,7 +62,7 @@ def test_pool_with_one_failing_account_says_that_others_go_on(pool: Stage) -> No
     message = condition(pool, "Degraded")["message"]
 
     assert message.startswith("2 jobs of account acme wait: ")
-    assert message.endswith("; beside them 0 Pods with a job and 1 queued job")
+    assert message.endswith("; not affected: 0 Pods with a job and 1 queued job")
 
 
 @pytest.mark.parametrize("kind", ["runner_group", "repository", "installation"])
@@ -83,7 +83,7 @@ def test_every_kind_of_backoff_is_told(pool: Stage, kind: str) -> None:
 def test_backoff_of_another_pool_or_without_jobs_is_not_told(pool: Stage) -> None:
     refused(pool, kind="runner_group", key=group_key(501, 9))
     refused(pool, key="2")
-    assert condition(pool, "Degraded")["reason"] == "AsWanted"
+    assert condition(pool, "Degraded")["reason"] == "AsExpected"
 
 
 @pytest.mark.parametrize("state", ["queued", "claimed"])
@@ -97,14 +97,14 @@ def test_condition_stays_while_the_only_job_is_the_probe(pool: Stage, state: str
 
     assert found["reason"] == "MintsRefused"
     assert found["lastTransitionTime"] == before["lastTransitionTime"]
-    assert "one is tried now" in found["message"]
+    assert "the next try is due now" in found["message"]
 
 
 def test_condition_ends_with_the_first_mint_that_succeeds(pool: Stage) -> None:
     refused(pool)
     assert condition(pool, "Degraded")["status"] == "True"
     transaction(pool.rt.engine, lambda db: backoffs.forget(db, [("account", "1")]))
-    assert condition(pool, "Degraded")["reason"] == "AsWanted"
+    assert condition(pool, "Degraded")["reason"] == "AsExpected"
 
 
 def test_backoffs_cost_a_reconcile_one_statement(pool: Stage) -> None:
@@ -121,4 +121,4 @@ def test_backoffs_cost_a_reconcile_one_statement(pool: Stage) -> None:
     finally:
         event.remove(pool.rt.engine, "before_cursor_execute", note)
     assert len([each for each in asked if "FROM backoffs" in each]) == 1
-    assert "; 1 more backoff holds jobs" in condition(pool, "Degraded")["message"]
+    assert "; 1 more backoff delays jobs" in condition(pool, "Degraded")["message"]

@@ -37,7 +37,7 @@ def test_a_pool_whose_runners_do_not_start_is_degraded_and_its_probe_is_woken(st
 
     found = condition(stage, "Degraded")
     assert (found["status"], found["reason"]) == ("True", "RunnersDoNotStart")
-    assert "3 runners in a row ended without a job; of the last one: exit code 134" in found["message"]
+    assert "3 runners in a row ended without a job; the last one: exit code 134" in found["message"]
     assert len(woken) == 1
 
 

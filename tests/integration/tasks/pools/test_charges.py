@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models.routing.usage import charge, usage_of
+from models.routing.usage import usage_of
+from models.tables.pod_facts import charge
 from tasks.claims.retire import retire
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.fleet import kept, polls

@@ -215,14 +215,16 @@ def test_draining_condition_reports_its_start_the_busy_pods_and_an_overdue_drain
 
     told = condition(stage)
     assert (told["status"], told["reason"]) == ("True", "PodsLeft")
-    assert re.fullmatch(r"since 20\S+Z: 1 busy of 1 Pods left; job 7 runs since 20\S+Z", told["message"])
+    assert re.fullmatch(
+        r"Draining since 20\S+Z: 1 of 1 remaining Pods are busy; job 7 has been running since 20\S+Z", told["message"]
+    )
 
     late = utcnow() + timedelta(hours=2)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tasks.pools.pools.utcnow", lambda: late)
         told = condition(stage)
     assert told["reason"] == "Overdue"
-    assert told["message"].endswith("longer than drainTimeout; nothing is killed")
+    assert told["message"].endswith("drainTimeout has passed, but no job is stopped")
     assert list(stage.pods()) == [name]
     end_job(stage, name, claim)
     drain(stage)

@@ -87,7 +87,7 @@ def applied(stage: Stage, *, replicas: int | None) -> None:
 def test_replicas_that_another_manager_sets_beside_autoscaling_are_told(stage: Stage) -> None:
     applied(stage, replicas=None)
     kept(stage)
-    assert condition(stage, "Degraded")["reason"] == "AsWanted"
+    assert condition(stage, "Degraded")["reason"] == "AsExpected"
 
     applied(stage, replicas=3)
     told = condition(stage, "Degraded")
@@ -95,11 +95,11 @@ def test_replicas_that_another_manager_sets_beside_autoscaling_are_told(stage: S
     assert "gitops" in told["message"]
 
     patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=4)
-    assert condition(stage, "Degraded")["reason"] == "AsWanted", "the autoscaler owns the field now"
+    assert condition(stage, "Degraded")["reason"] == "AsExpected", "the autoscaler owns the field now"
     spec(stage, autoscaling={"enabled": False})
     applied(stage, replicas=3)
     spec(stage, autoscaling={"enabled": False})
-    assert condition(stage, "Degraded")["reason"] == "AsWanted", "replicas are theirs without autoscaling"
+    assert condition(stage, "Degraded")["reason"] == "AsExpected", "replicas are theirs without autoscaling"
 
 
 def test_ready_follows_the_pods_and_keeps_the_time_of_its_last_change(stage: Stage) -> None:

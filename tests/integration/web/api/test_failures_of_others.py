@@ -66,7 +66,7 @@ def test_limited_token_reads_the_words_of_its_own_failure_under_a_brake_of_the_p
         fail(stage, pool_id, number, account=THEIRS, ago=30 - number, why=WORDS, code=134)
     fail(stage, pool_id, 3, account=OURS, ago=10, why="ours", code=5)
 
-    assert "of the last one: exit code 5, ours." in why(stage, OURS)
+    assert "the last one: exit code 5, ours." in why(stage, OURS)
 
 
 def test_limited_token_reads_that_a_runner_is_too_old_without_whose_job_failed(stage: Stage, pool_id: int) -> None:

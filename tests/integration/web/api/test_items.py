@@ -307,4 +307,4 @@ def test_finished_job_tells_of_pod_that_was_deleted_before_it_was_over(
     stage.execute(
         "UPDATE jobs SET completed_at = timestamptz '2026-11-23 12:03:04+00' + make_interval(secs => :s)", s=over_after
     )
-    assert ("by somebody other than Ostler" in stage.get("/jobs/1").json()["why"]["summary"]) is told
+    assert ("by a client other than Ostler" in stage.get("/jobs/1").json()["why"]["summary"]) is told

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from beat_schedule import SWEEPS
 from models.db.engine import make_engine, transaction
-from models.db.transitions import move_jobs
+from models.tables.transitions import move_jobs
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.secrets import Secret

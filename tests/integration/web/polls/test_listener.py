@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Row
 
 from lab.postgres import Postgres
-from models.pools import offers
+from models.tables import offers
 from tests.integration.web.polls.stage import Stage
 from tests.waiting import eventually
 from web.runners import listener

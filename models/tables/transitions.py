@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause
 
-from models.db import stalls
 from models.db.engine import note
 from models.db.prepared import Prepared
 from models.db.sql import text
+from models.tables import stalls
 from ostler import telemetry
 from rules.claims.machines import TRANSITIONS, Machine, allowed
 

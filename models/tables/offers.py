@@ -13,7 +13,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.db.base import Base
 from models.db.channel import CHANNEL
 from models.db.sql import text
-from models.pools.pod_rows import POOL_OF_NAME
 from rules.claims.machines import ClaimState, Purpose, Stamp
 from rules.claims.poll_answers import PolledClaim, PollFacts
 
@@ -266,6 +265,49 @@ def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> list[tuple[str
     return [(row.pod_uid, row.poll_id) for row in rows]
 
 
+def deliver(
+    db: Connection,
+    *,
+    pod_uid: str,
+    runner_pod_id: int,
+    account_id: int | None,
+    vcpu: int,
+    memory: int,
+    job_id: int | None,
+) -> datetime | None:
+    """Delete the offer of a Pod that is given a JIT, and charge the Pod to an account; return when its job was queued.
+
+    Sizes in millicores and MiB. An offer that is locked stays, and nobody takes it: the Pod has a delivered claim.
+    """
+    queued_at: datetime | None = db.execute(
+        text("""
+            WITH gone AS (
+                DELETE FROM offers WHERE pod_uid IN (
+                    SELECT pod_uid FROM offers WHERE pod_uid = :pod_uid FOR UPDATE SKIP LOCKED
+                )
+            ), charged AS (
+                UPDATE runner_pods SET charged_account_id = :account, charged_vcpu = :vcpu, charged_memory = :memory
+                WHERE id = :runner_pod_id
+            )
+            SELECT queued_at FROM jobs WHERE id = :job_id
+        """),
+        {
+            "pod_uid": pod_uid,
+            "job_id": job_id,
+            "account": account_id,
+            "vcpu": vcpu,
+            "memory": memory,
+            "runner_pod_id": runner_pod_id,
+        },
+    ).scalar_one_or_none()
+    return queued_at
+
+
+def delete(db: Connection, pod_uid: str) -> None:
+    """Delete the offer of a Pod that is gone."""
+    db.execute(text("DELETE FROM offers WHERE pod_uid = :uid"), {"uid": pod_uid})
+
+
 def beat(db: Connection, *, web_id: str, now: datetime) -> None:
     """Record that a web process hears; the matcher takes one without a fresh beat to have no offers.
 
@@ -330,54 +372,6 @@ def delete_dead_offers(db: Connection, *, now: datetime) -> None:
 def notify_beat(db: Connection, *, web_id: str, number: int) -> None:
     """Send the notice by which a web process proves to itself that it hears."""
     db.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": f"beat {web_id} {number}"})
-
-
-def adopt_pod(
-    db: Connection,
-    *,
-    namespace: str,
-    name: str,
-    uid: str,
-    pool: str,
-    attempt_id: str,
-    template_hash: str,
-    stamp_value: str | None,
-    now: datetime,
-) -> bool | None:
-    """Give a Pod that the cluster shows to be of `pool` its row.
-
-    Return whether the row now carries this UID, or None when there is no row of that pool. False: another
-    Pod's row still has the name.
-    """
-    row = db.execute(
-        text(f"""
-            WITH pool AS (
-                SELECT id FROM pools WHERE namespace = :namespace AND name = :pool
-                ORDER BY deleted_at DESC NULLS FIRST, id DESC LIMIT 1
-            ), adopted AS (
-                INSERT INTO runner_pods
-                    (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
-                SELECT {POOL_OF_NAME.format(pool="id")}, :namespace, :name, :uid, :attempt_id, :template_hash,
-                       coalesce(:stamp_value, '0.0'), :now
-                FROM pool
-                ON CONFLICT DO NOTHING
-                RETURNING uid
-            )
-            SELECT (SELECT count(*) FROM pool) AS pools,
-                   EXISTS (SELECT FROM adopted) OR EXISTS (SELECT FROM runner_pods WHERE uid = :uid) AS adopted
-        """),
-        {
-            "namespace": namespace,
-            "name": name,
-            "uid": uid,
-            "pool": pool,
-            "attempt_id": attempt_id,
-            "template_hash": template_hash,
-            "stamp_value": stamp_value,
-            "now": now,
-        },
-    ).one()
-    return bool(row.adopted) if row.pools else None
 
 
 def offering(db: Connection, *, now: datetime) -> frozenset[int]:

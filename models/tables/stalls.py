@@ -19,6 +19,7 @@ from models.db.base import Base, Serial
 from models.db.engine import after_commit
 from models.db.sql import text
 from ostler import telemetry
+from rules.claims.machines import allowed
 from rules.claims.stalls import PATHS, After, Cause, FoundBy, after
 
 for _cause, _found_by in PATHS:
@@ -30,11 +31,12 @@ OVERDUE = """
 """
 """Its step was begun by a process that is lost, or its message is: one that was given back on purpose has an error."""
 
-OVERDUE_SINCE = """
+OVERDUE_SINCE = f"""
     greatest(c.changed_at, c.due_at - make_interval(secs =>
-        CASE WHEN c.state = 'releasing' AND c.leased_until IS NOT NULL THEN 20 ELSE 10 END))
+        CASE WHEN c.state = 'releasing' AND c.leased_until IS NOT NULL
+             THEN {allowed("lease_release").seconds:g} ELSE {allowed("lease_mint").seconds:g} END))
 """
-"""Since its last transition, or the beginning of the step that was lost: 20 and 10 are the seconds of its lease."""
+"""Since its last transition, or the beginning of the step that was lost, which is the length of its lease ago."""
 
 
 class Stall(Base):
@@ -190,3 +192,8 @@ def summary(db: Connection, *, since: datetime) -> list[Served]:
         else Served(cause, found_by, 0, 0.0, 0.0, 0.0)
         for cause, found_by in PATHS
     ]
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete stalls that were served long ago, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM stalls WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,0 +1,154 @@
+"""New claims, each with its first event: for jobs, for retirements, and for Pods whose claims a restore lost.
+
+The caller holds the rows of the Pods, and of the jobs and accounts of job claims. Two unique indexes refuse a second
+live claim (L1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.db.prepared import Prepared
+from models.db.sql import text
+from models.tables.transitions import insert_events
+from rules.claims.machines import ClaimState, Stamp
+
+REGISTERED_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
+"""Of a job `j`: the id of the repository that its scope is; NULL for an organisation."""
+
+_INSERT_MATCHED = Prepared(
+    "insert_claims",
+    f"""
+    WITH made AS (
+        INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                            repository_id, vcpu, memory, state, created_at, changed_at, due_at)
+        SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
+               {REGISTERED_REPOSITORY},
+               :vcpu, :memory, :state, :now, :now, :due
+        FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
+        JOIN jobs j ON j.id = pair.job_id
+        ORDER BY pair.place
+        RETURNING id, job_id, pod_uid
+    ), events AS (
+        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
+        SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
+    )
+    SELECT id, job_id, pod_uid FROM made
+    """,
+    pool_id="bigint",
+    vcpu="bigint",
+    memory="bigint",
+    state="text",
+    now="timestamptz",
+    due="timestamptz",
+    jobs="bigint[]",
+    pods="bigint[]",
+    uids="text[]",
+    transition="text",
+    who="text",
+    why="text",
+)
+
+
+def insert_matched(
+    db: Connection,
+    pairs: Sequence[tuple[int, int, str]],
+    *,
+    pool_id: int,
+    vcpu: int,
+    memory: int,
+    due: datetime,
+    now: datetime,
+    who: str,
+) -> Sequence[Row[Any]]:
+    """Insert one job claim per (job, row of a Pod, UID); return `id`, `job_id` and `pod_uid` of each.
+
+    The sizes are those of a Pod of the pool, in millicores and MiB.
+    """
+    return _INSERT_MATCHED.execute(
+        db,
+        pool_id=pool_id,
+        vcpu=vcpu,
+        memory=memory,
+        state=ClaimState.CLAIMED,
+        now=now,
+        due=due,
+        jobs=[job_id for job_id, _, _ in pairs],
+        pods=[row_id for _, row_id, _ in pairs],
+        uids=[uid for _, _, uid in pairs],
+        transition="claim",
+        who=who,
+        why="matched",
+    ).all()
+
+
+def insert_retire(
+    db: Connection,
+    *,
+    runner_pod_id: int,
+    pod_uid: str,
+    pool_id: int,
+    due: datetime,
+    now: datetime,
+    who: str,
+    why: str,
+) -> int:
+    """Insert the claim that retires a Pod; return its id."""
+    claim_id: int = db.execute(
+        text("""
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason,
+                                created_at, changed_at, due_at)
+            VALUES ('retire', :pod_id, :uid, :pool_id, 0, 0, :state, :why, :now, :now, :due) RETURNING id
+        """),
+        {
+            "pod_id": runner_pod_id,
+            "uid": pod_uid,
+            "pool_id": pool_id,
+            "state": ClaimState.CLAIMED,
+            "why": why,
+            "now": now,
+            "due": due,
+        },
+    ).scalar_one()
+    insert_events(db, "claim", [claim_id], name="retire", state=ClaimState.CLAIMED, now=now, who=who, why=why)
+    return claim_id
+
+
+def insert_rebuilt(
+    db: Connection,
+    *,
+    runner_pod_id: int,
+    account_id: int | None,
+    installation_id: int | None,
+    scope: str | None,
+    stamp: Stamp,
+    now: datetime,
+    who: str,
+    why: str,
+) -> int:
+    """Insert the claim of a Pod whose own is lost; return its id. `scope` has `#` and an id where one is known."""
+    claim_id: int = db.execute(
+        text("""
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                                repository_id, vcpu, memory, state, stamp, created_at, changed_at)
+            SELECT 'job', p.id, p.uid, p.pool_id, :account, :installation, split_part(CAST(:scope AS text), '#', 1),
+                   CAST(nullif(split_part(CAST(:scope AS text), '#', 2), '') AS bigint), pool.vcpu, pool.memory, :state,
+                   :stamp, :now, :now
+            FROM runner_pods p JOIN pools pool ON pool.id = p.pool_id WHERE p.id = :pod_id RETURNING id
+        """),
+        {
+            "pod_id": runner_pod_id,
+            "account": account_id,
+            "state": ClaimState.CLAIMED,
+            "now": now,
+            "installation": installation_id,
+            "scope": scope,
+            "stamp": stamp,
+        },
+    ).scalar_one()
+    insert_events(db, "claim", [claim_id], name="claim", state=ClaimState.CLAIMED, now=now, who=who, why=why)
+    return claim_id

@@ -1,0 +1,162 @@
+"""Leases of claims and the times at which they are due.
+
+A step takes its claim with `lease`, does its one thing outside Postgres, and finishes with a guarded update that tests
+`chain_no` again, or with `give_back`. `leased_until` and `due_at` of a claim that keeps its state are written here
+alone; a transition writes them together with the state (`models.tables.transitions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.db import epochs
+from models.db.engine import note
+from models.db.sql import text
+from models.tables.stalls import OVERDUE, OVERDUE_SINCE
+from rules.claims.machines import allowed
+
+WAITS = "waits for its turn"
+"""`last_error` of a claim whose step waits until `due_at` because of a rate limit: nothing failed."""
+
+UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
+"""Steps that could harm a busy Pod of whose claim the rows knew nothing."""
+
+QUEUES = ("dispatch", "github", "retire")
+"""Where the messages of steps wait: stamps and releases, mints, retirements."""
+
+_FOUND = f"c.stalled_cause IS NULL AND {OVERDUE}"
+
+
+def lease(
+    db: Connection,
+    name: str,
+    claim_id: int,
+    *,
+    chain_no: int | None,
+    now: datetime,
+    guard: str = "",
+    values: str = "",
+    trusted: bool = True,
+    **parameters: Any,
+) -> Row[Any] | None:
+    """Take a claim for one step, or return None: it moved on, or another execution has it.
+
+    The lease lasts as long as the transition table says of `name`.
+    `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
+    cluster's (`models.db.epochs`): what undoes a claim has to know that they are not, unless the caller says that its
+    work needs no such trust (`trusted` False).
+    """
+    transition = allowed(name)
+    rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
+    row = db.execute(
+        text(f"""
+            UPDATE claims SET leased_until = :until,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
+            WHERE id = :id AND ended_at IS NULL AND purpose = :purpose AND state = ANY(:sources)
+              AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
+              AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
+            RETURNING *
+        """),
+        {
+            "id": claim_id,
+            "purpose": transition.purpose,
+            "sources": sorted(transition.sources),
+            "chain_no": chain_no,
+            "now": now,
+            "until": now + timedelta(seconds=transition.seconds),
+            **parameters,
+        },
+    ).one_or_none()
+    if row is not None:
+        note(db, name, machine=transition.machine, rows=1)
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """Work on a claim that was leased."""
+
+    claim_id: int
+    chain_no: int
+    lease_until: datetime
+
+
+def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
+    """End a lease without having moved: the step runs again at `due_at` at the latest.
+
+    A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
+    no longer than the lease would have had it wait. `undoes`: the step is a release itself, or a retirement.
+    """
+    db.execute(
+        text("""
+            UPDATE claims SET leased_until = NULL,
+                   last_error = CASE WHEN state = 'releasing' AND NOT :undoes THEN NULL ELSE :error END,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
+                                 WHEN state = 'releasing' AND NOT :undoes THEN least(due_at, :due)
+                                 ELSE CAST(:due AS timestamptz) END
+            WHERE id = :id AND chain_no = :chain_no AND leased_until = :until AND ended_at IS NULL
+        """),
+        {
+            "id": work.claim_id,
+            "chain_no": work.chain_no,
+            "until": work.lease_until,
+            "due": due_at,
+            "error": error,
+            "undoes": undoes,
+        },
+    )
+
+
+def set_due(db: Connection, which: str, *, due_at: datetime, values: str = "", **parameters: Any) -> Sequence[int]:
+    """Make the claims due at a time that satisfy the condition `which`; return them.
+
+    `which` and `values`, further columns to set, are SQL over `claims` and `parameters`.
+    """
+    rows = db.execute(
+        text(f"UPDATE claims SET due_at = :due_at{values} WHERE {which} RETURNING id"),
+        {"due_at": due_at, **parameters},
+    )
+    return rows.scalars().all()
+
+
+def raise_chains(
+    db: Connection, *, limit: int, due_after: float, heads: Mapping[str, datetime | None], now: datetime
+) -> Sequence[Row[Any]]:
+    """Raise the chain number of claims that are due, mark those that were overdue as stalled, and return them.
+
+    They are due again `due_after` seconds from now. `heads` are those of `models.claims.resume.claim_due`.
+    """
+    return db.execute(
+        text(f"""
+            UPDATE claims c SET chain_no = chain_no + 1, due_at = :next, last_error = NULL,
+                   stalled_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stalled_at END,
+                   stalled_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stalled_cause END,
+                   stalled_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stalled_found_by END
+            FROM (
+                SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited FROM claims
+                WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
+                  AND (state NOT IN ('delivered', 'executing') OR stamp IN ('removing', 'off', 'gave_up'))
+                  AND due_at < CASE
+                      WHEN purpose = 'retire' THEN CAST(:retire AS timestamptz)
+                      WHEN state = 'claimed' AND stamp = 'none' THEN CAST(:dispatch AS timestamptz)
+                      WHEN state = 'claimed' THEN least(CAST(:dispatch AS timestamptz), CAST(:github AS timestamptz))
+                      WHEN state IN ('releasing', 'delivered', 'executing') OR stamp = 'removing'
+                          THEN CAST(:dispatch AS timestamptz)
+                      ELSE 'infinity' END
+                ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) found
+            WHERE c.id = found.id
+            RETURNING c.id, c.chain_no, c.purpose, c.state, c.stamp, c.pod_uid, found.waited
+        """),
+        {
+            "now": now,
+            "next": now + timedelta(seconds=due_after),
+            "limit": limit,
+            "waits": WAITS,
+            **{queue: heads.get(queue) or "infinity" for queue in QUEUES},
+        },
+    ).all()

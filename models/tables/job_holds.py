@@ -1,0 +1,205 @@
+"""Holds of jobs: why a job is not dispatched, until when, and from when on GitHub is asked about it.
+
+`hold_reason`, `hold_detail`, `not_before` and `ask_after` of a job that keeps its state are written here alone. A
+transition writes them together with the state (`models.tables.transitions`).
+
+Conditions are SQL over `jobs`. They also say whether locked rows are waited for: every one names its rows by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any
+
+from sqlalchemy import Connection
+
+from models.db.sql import text
+from rules.routing.holds import HoldReason
+
+
+class Unchanged(Enum):
+    """A column that a statement leaves as it is, which NULL does not say."""
+
+    UNCHANGED = auto()
+
+
+UNCHANGED = Unchanged.UNCHANGED
+
+
+def hold(
+    db: Connection,
+    which: str,
+    *,
+    reason: HoldReason,
+    detail: str | Unchanged | None = UNCHANGED,
+    not_before: datetime | Unchanged | None = UNCHANGED,
+    asks_at_once: bool = False,
+    counts_failure: bool = False,
+    changed_at: datetime | None = None,
+    **parameters: Any,
+) -> int:
+    """Hold the jobs that satisfy the condition `which`; return how many there were. They keep their age.
+
+    `rematch` lifts the hold when `not_before` has passed. `asks_at_once`: GitHub is asked about them at the next tick
+    of `unresolved_jobs`. `counts_failure`: one more mint of each was refused. `changed_at` None leaves the time of
+    their last change. `parameters` are those of `which`.
+    """
+    sets, values = ["hold_reason = :hold"], {"hold": reason, **parameters}
+    if detail is not UNCHANGED:
+        sets, values = [*sets, "hold_detail = :detail"], values | {"detail": detail}
+    if not_before is not UNCHANGED:
+        sets, values = [*sets, "not_before = :not_before"], values | {"not_before": not_before}
+    if asks_at_once:
+        sets = [*sets, "ask_after = NULL"]
+    if counts_failure:
+        sets = [*sets, "failures = failures + 1"]
+    if changed_at is not None:
+        sets, values = [*sets, "changed_at = :changed_at"], values | {"changed_at": changed_at}
+    return db.execute(text(f"UPDATE jobs SET {', '.join(sets)} WHERE {which}"), values).rowcount
+
+
+def hold_job(
+    db: Connection, job_id: int, *, reason: HoldReason, detail: str, not_before: datetime | None, now: datetime
+) -> None:
+    """Set a job aside whose mint was refused, or whose runners failed; a locked row is waited for."""
+    hold(
+        db,
+        "id = :id AND state IN ('queued', 'claimed')",
+        reason=reason,
+        detail=detail,
+        not_before=not_before,
+        counts_failure=True,
+        changed_at=now,
+        id=job_id,
+    )
+
+
+def lift(db: Connection, which: str, *, now: datetime, **parameters: Any) -> Sequence[int]:
+    """Lift the holds of the jobs that satisfy a condition; return them."""
+    lifted = db.execute(
+        text(f"""
+            UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now
+            WHERE {which}
+            RETURNING id
+        """),
+        {"now": now, **parameters},
+    )
+    return lifted.scalars().all()
+
+
+def end_waits(db: Connection, which: str, *, now: datetime, **parameters: Any) -> int:
+    """Let `rematch` check at its next tick the jobs `j` that wait for a later time; return how many there are.
+
+    Those that others hold locked keep their wait.
+    """
+    ended = db.execute(
+        text(f"""
+            UPDATE jobs SET not_before = :now WHERE id IN (
+                SELECT id FROM jobs j WHERE {which} AND not_before > :now ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"now": now, **parameters},
+    )
+    return ended.rowcount
+
+
+def explain(db: Connection, which: str, *, detail: str, **parameters: Any) -> None:
+    """Say more of a hold, of the jobs that satisfy a condition; those that others hold locked are left."""
+    db.execute(
+        text(f"""
+            UPDATE jobs SET hold_detail = :detail
+            WHERE id IN (SELECT id FROM jobs WHERE {which} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"detail": detail, **parameters},
+    )
+
+
+def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
+    """Ask about jobs no earlier than that; see `ask_each_later`."""
+    ask_each_later(db, dict.fromkeys(job_ids, ask_after))
+
+
+def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
+    """Ask about each job no earlier; they have not moved, so their age stays. One that others hold locked is left."""
+    db.execute(
+        text("""
+            UPDATE jobs j SET ask_after = t.ask_after
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:times AS timestamptz[])) AS t (id, ask_after)
+            WHERE j.id = t.id
+              AND j.id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                           ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"ids": list(ask_after), "times": list(ask_after.values())},
+    )
+
+
+def end_question(db: Connection, job_id: int) -> None:
+    """Lift the hold of a job about which GitHub has answered; one that has lost its pool meanwhile waits for one."""
+    db.execute(
+        text("""
+            UPDATE jobs SET ask_after = NULL,
+                   hold_reason = CASE WHEN hold_reason <> :ask_github THEN hold_reason
+                                      WHEN state = 'queued' AND pool_id IS NULL THEN :no_pool END
+            WHERE id = :id
+        """),
+        {"id": job_id, "ask_github": HoldReason.ASK_GITHUB, "no_pool": HoldReason.NO_POOL},
+    )
+
+
+def route(
+    db: Connection,
+    job_id: int,
+    *,
+    pool_id: int | None,
+    reason: HoldReason | None,
+    detail: str | None,
+    not_before: datetime | None,
+    now: datetime,
+) -> None:
+    """Write the pool of a job that is matched again, with its hold or without one. The caller holds its row."""
+    db.execute(
+        text("""
+            UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
+                   hold_detail = :detail,
+                   changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
+                                     ELSE changed_at END
+            WHERE id = :id
+        """),
+        {
+            "id": job_id,
+            "pool_id": pool_id,
+            "hold": reason,
+            "not_before": not_before,
+            "detail": detail,
+            "now": now,
+        },
+    )
+
+
+_UNROUTE = """
+    UPDATE jobs SET pool_id = NULL, changed_at = :now,
+           hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
+                              WHEN hold_reason = ANY(:asked) THEN :hold ELSE coalesce(hold_reason, :hold) END,
+           not_before = CASE WHEN state = 'queued' AND hold_reason = ANY(:asked) THEN NULL ELSE not_before END,
+           hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
+    WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')
+                 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING id
+"""
+
+
+def unroute(db: Connection, pool_id: int, job_ids: Sequence[int], *, now: datetime) -> int:
+    """Take those of these jobs from a pool that are still in it and that nobody holds locked; return how many."""
+    moved = db.execute(
+        text(_UNROUTE),
+        {
+            "pool_id": pool_id,
+            "ids": list(job_ids),
+            "hold": HoldReason.NO_POOL,
+            # What GitHub said was about what the pool asked for; `rematch` holds again what still is in force.
+            "asked": [str(HoldReason.RUNNER_GROUP), str(HoldReason.BACKOFF)],
+            "now": now,
+        },
+    )
+    return len(moved.all())

@@ -1,0 +1,90 @@
+"""New deliveries and new jobs: one statement inserts both, so that a delivery counts once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from models.db.engine import note
+from models.db.sql import text
+from rules.claims.machines import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What is new: GUIDs of deliveries, and ids of jobs."""
+
+    guids: set[str]
+    jobs: Sequence[int]
+
+
+_DELIVERIES = """
+        INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at)
+        SELECT guid, 'workflow_job', action, job_id, :outcome, :now
+        FROM jsonb_to_recordset(CAST(:deliveries AS jsonb)) AS d (guid text, action text, job_id bigint)
+        ORDER BY guid
+        ON CONFLICT (guid) DO NOTHING
+        RETURNING guid, job_id
+"""
+_INSERT_DELIVERIES = text(_DELIVERIES)
+_INSERT = text(f"""
+    WITH fresh AS (
+        {_DELIVERIES}
+    ), seen AS (
+        INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, public, scope, run_id,
+                          run_attempt, name, workflow_name, head_branch, labels, state, pool_id, hold_reason,
+                          hold_detail, not_before, priority, queued_at, changed_at)
+        SELECT id, account_id, installation_id, repository, repository_id, public, scope, run_id, run_attempt, name,
+               workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
+               queued_at, :now
+        FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
+            id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, public boolean,
+            scope text, run_id bigint,
+            run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
+            pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, priority bigint,
+            queued_at timestamptz)
+        WHERE id IN (SELECT job_id FROM fresh)
+        ORDER BY id
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id, state
+    ), events AS (
+        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why)
+        SELECT seen.id, :now, 'job_seen', NULL, seen.state, :who, j.why
+        FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
+    )
+    SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
+""")
+
+
+def insert_deliveries(
+    db: Connection, deliveries: Sequence[Mapping[str, Any]], *, outcome: str, now: datetime
+) -> set[str]:
+    """Insert deliveries of `workflow_job` webhooks, by GUID; return the GUIDs that are new."""
+    values = {"deliveries": json.dumps(deliveries), "outcome": outcome, "now": now}
+    return set(db.execute(_INSERT_DELIVERIES, values).scalars())
+
+
+def insert(
+    db: Connection,
+    deliveries: Sequence[Mapping[str, Any]],
+    jobs: Sequence[Mapping[str, Any]],
+    *,
+    outcome: str,
+    now: datetime,
+    who: str,
+) -> Inserted:
+    """Insert deliveries, and those jobs of new deliveries that have no row, by id, with their events.
+
+    A job has the columns of its table, with times as text, and `why` of its event.
+    """
+    values = {"deliveries": json.dumps(deliveries), "outcome": outcome, "now": now}
+    rows = db.execute(_INSERT, values | {"jobs": json.dumps(jobs), "who": who}).all()
+    inserted = [row.job_id for row in rows if row.job_id is not None]
+    if inserted:
+        note(db, "job_seen", machine=Machine.JOB, rows=len(inserted))
+    return Inserted({row.guid for row in rows if row.guid is not None}, inserted)

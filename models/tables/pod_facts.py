@@ -1,0 +1,152 @@
+"""Facts about runner Pods: what was seen of their ends, their nodes, their annotation, and whom they are charged to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.db.sql import text
+
+
+def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
+    """Record the last known value of a Pod's annotation. It is a guess to start from: the Pod decides."""
+    db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"), {"value": value, "uid": pod_uid})
+
+
+def record_annotation_of_row(db: Connection, row_id: int, *, value: str) -> None:
+    """Record what a restore read of the annotation of a Pod; the caller holds its row."""
+    db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE id = :id"), {"id": row_id, "value": value})
+
+
+def record_over(
+    db: Connection,
+    uid: str,
+    *,
+    poller_exit_code: int | None,
+    runner_exit_code: int | None,
+    reason: str | None,
+    served: bool,
+    now: datetime,
+) -> bool:
+    """Record that a Pod is over; False when it was, or never polled or had a claim, and did not end as it should.
+
+    `served`: it is terminal, or its poller ended well.
+    """
+    found = db.execute(
+        text("""
+            UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
+                   runner_exit_code = :runner, exit_reason = :reason
+            WHERE uid = :uid AND terminal_at IS NULL
+              AND (:served OR first_polled_at IS NOT NULL
+                   OR EXISTS (SELECT FROM claims c WHERE c.pod_uid = runner_pods.uid))
+            RETURNING uid
+        """),
+        {
+            "uid": uid,
+            "now": now,
+            "poller": poller_exit_code,
+            "runner": runner_exit_code,
+            "reason": reason,
+            "served": served,
+        },
+    )
+    return found.one_or_none() is not None
+
+
+def record_pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> None:
+    """Record that the pollers of these Pods have ended; rows that others have locked are left."""
+    db.execute(
+        text("""
+            UPDATE runner_pods SET poller_ended_at = :now WHERE id IN (
+                SELECT id FROM runner_pods WHERE uid = ANY(:uids) AND poller_ended_at IS NULL
+                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"uids": list(uids), "now": now},
+    )
+
+
+def record_ending(
+    db: Connection, uid: str, *, deletion_at: datetime | None, reason: str | None, runner_exit_code: int | None
+) -> None:
+    """Record how a Pod ended, where nothing better is known."""
+    db.execute(
+        text("""
+            UPDATE runner_pods SET deletion_at = coalesce(deletion_at, :at),
+                   exit_reason = coalesce(exit_reason, :reason),
+                   runner_exit_code = coalesce(runner_exit_code, :code)
+            WHERE uid = :uid
+        """),
+        {"uid": uid, "at": deletion_at, "reason": reason, "code": runner_exit_code},
+    )
+
+
+def record_event(
+    db: Connection, uid: str, *, reason: str | None, by: str | None, message: str | None, now: datetime
+) -> None:
+    """Record that the Events about a Pod were read, and the one that says best who ended it; None where none does."""
+    db.execute(
+        text("""
+            UPDATE runner_pods SET events_read_at = :now, event_reason = :reason, event_by = :by, event_message = :note
+            WHERE uid = :uid
+        """),
+        {"uid": uid, "now": now, "reason": reason, "by": by, "note": message},
+    )
+
+
+def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
+    """Record that a UID is gone."""
+    db.execute(
+        text("UPDATE runner_pods SET gone_at = coalesce(gone_at, :now) WHERE uid = :uid"),
+        {"uid": uid, "now": now},
+    )
+
+
+def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
+    """Record the Pods, by UID, that were listed on nodes that are gone, and those whose node is not gone any more.
+
+    A listed Pod on a gone node whose row says that it is gone gets its row back: a Terminating Pod is taken for gone
+    by the release of its claim, and there it would stay for ever with nobody to delete it.
+    Rows that others have locked are left to the next round.
+    """
+    if gone or back:
+        db.execute(
+            text("""
+                UPDATE runner_pods SET gone_at = NULL, node_gone_at = CASE WHEN uid = ANY(:gone)
+                                                                      THEN CAST(:now AS timestamptz) END
+                WHERE id IN (
+                    SELECT p.id FROM runner_pods p
+                    WHERE (p.uid = ANY(:gone) AND (p.node_gone_at IS NULL OR p.gone_at IS NOT NULL)
+                           AND NOT EXISTS (SELECT FROM runner_pods o WHERE o.namespace = p.namespace
+                                           AND o.name = p.name AND o.id <> p.id
+                                           AND (o.gone_at IS NULL OR o.uid IS NULL)))
+                       OR (p.uid = ANY(:back) AND p.node_gone_at IS NOT NULL AND p.gone_at IS NULL)
+                    ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+            """),
+            {"gone": list(gone), "back": list(back), "now": now},
+        )
+
+
+def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
+    """Charge Pods to the accounts of their latest delivered claims where that was not recorded; return how many.
+
+    A delivery records it itself. This is for Pods whose delivery did not: one by a web process of an earlier version,
+    and a claim that was rebuilt after a restore. Rows that others have locked are left to the next round.
+    """
+    if not runner_pod_ids:
+        return 0
+    charged = db.execute(
+        text("""
+            UPDATE runner_pods p SET charged_account_id = c.account_id, charged_vcpu = c.vcpu, charged_memory = c.memory
+            FROM (SELECT id FROM runner_pods WHERE id = ANY(:ids) AND charged_account_id IS NULL
+                  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) free
+            CROSS JOIN LATERAL (
+                SELECT account_id, vcpu, memory FROM claims
+                WHERE runner_pod_id = free.id AND purpose = 'job' AND delivered_at IS NOT NULL
+                ORDER BY id DESC LIMIT 1) c
+            WHERE p.id = free.id AND c.account_id IS NOT NULL
+        """),
+        {"ids": list(runner_pod_ids)},
+    )
+    return charged.rowcount
