@@ -98,7 +98,7 @@ def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, st
 
 
 def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
-    """Return the verdict with what the cluster has, and what came of asking it as the garbage collector."""
+    """Return the verdict with the live objects, and the result of a deletion tried as the garbage collector."""
     from dataclasses import replace
 
     from cli.cluster import calling

@@ -1,4 +1,4 @@
-"""How commands speak to the cluster: with the kubeconfig of whoever runs them, and with errors that name a cure."""
+"""Access of commands to the cluster: with the operator's kubeconfig, and with errors that name a cure."""
 
 from __future__ import annotations
 

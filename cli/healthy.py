@@ -17,7 +17,7 @@ WITHIN = 5.0
 """Seconds that a process may take to answer."""
 
 ALIVE_FOR = 30.0
-"""Seconds after its last sign of life for which a process counts as alive; it gives one every two or so."""
+"""Seconds after its last beat during which a process counts as alive; it beats about every two seconds."""
 
 
 class Process(StrEnum):

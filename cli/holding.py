@@ -71,7 +71,7 @@ def hold(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Keep a connection in use for so long and return what came of it; raises nothing for what networks do.
+    """Keep a connection in use for `seconds` and return the report; network failures are reported, not raised.
 
     `every`: seconds between two requests; `patience`: how long an answer may take. `connected` is called once, after
     the first answer.

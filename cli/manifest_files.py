@@ -21,7 +21,7 @@ _RENDER = "render it with `helm template`, or take what is deployed with `helm g
 def read_files(name: str, path: str, *, namespace: str) -> Manifests:
     """Return what the file, folder or stdin says that was given as `name`.
 
-    Raises ConfigurationError, with cause and cure in one line, for what is missing, empty, no YAML or no manifest.
+    Raises ConfigurationError, with cause and cure in one line, if a file is missing, empty, not YAML or not a manifest.
     """
     found: list[Any] = []
     for source, text in _texts(name, path):

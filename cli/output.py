@@ -1,4 +1,4 @@
-"""What the operator's commands share: exit statuses, JSON for scripts, and the way to the database.
+"""Shared parts of the operator's commands: exit statuses, JSON for scripts, and access to the database.
 
 What is slow to import (SQLAlchemy, Celery) is imported by the commands when they run, so that `--help` is quick.
 """
@@ -45,7 +45,7 @@ _REFUSALS = (
     "not permitted to log in",
     "no password",
 )
-"""What Postgres says to who may not connect: no waiting helps. It has no code when it comes before a connection."""
+"""Messages of Postgres that refuse a login, so waiting does not help. Before a connection they have no code."""
 
 
 def query(body: Callable[[Connection], T]) -> T:

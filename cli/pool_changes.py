@@ -1,7 +1,7 @@
 """`ostler pool pause|resume|scale|drain`: changes of a RunnerPool, written to the cluster, where the pools live.
 
-Each is the smallest patch, guarded by what was seen, so that two people at once do not undo each other. What manages
-the pool's manifest (Helm, a GitOps controller) may set back what is changed here: it should leave these fields alone.
+Each is the smallest patch, guarded by the version that was read, so that two people at once do not undo each other. The
+owner of the pool's manifest (Helm, a GitOps controller) might revert a change: it should leave these fields alone.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _refuse_terminating(pool: PoolSeen) -> None:
 def _changed(
     cluster: InCluster, name: str, change: Callable[[KubeClient, PoolSeen], PoolSeen]
 ) -> tuple[PoolSeen, PoolSeen]:
-    """Return the pool before and after a change, made anew where somebody changed it between look and write."""
+    """Return the pool before and after a change, retried if another client changed it between read and write."""
     from ostler.errors import Conflict
 
     for left in reversed(range(TRIES)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 OUTLIVED = 3
-"""Pods that outlive their runners within an hour from which they are told: one may just take a moment to end."""
+"""Smallest number of Pods per hour that outlive their runners and are reported: one might just take a moment to end."""
 
 app = typer.Typer(no_args_is_help=True, help="Show, scale, pause and drain pools.")
 
@@ -125,7 +125,7 @@ def _starts(condition: Mapping[str, str]) -> bool:
 
 
 def _trouble(story: PoolStory, rows: PoolTroubles) -> str:
-    """Return what keeps a pool from what it is to be, or how far its drain is.
+    """Return the problem of a pool, or the progress of its drain.
 
     Its conditions say it first, then the holds of its jobs, then Pods that outlive their runners.
     """

@@ -143,7 +143,7 @@ def repairs(
     wide: Wide = False,
     output: Output = None,
 ) -> None:
-    """List what the sweeps repaired, newest first, and whether it came to what it was for."""
+    """List the repairs of the sweeps, newest first, each with its outcome."""
     from models.browse.repairs import RepairFilter, list_repairs
 
     if sweep is not None:

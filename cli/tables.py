@@ -25,7 +25,7 @@ LEAST_TEXT = 20
 
 
 class Kind(Enum):
-    """What happens to a cell for which there is no room."""
+    """Treatment of a cell that does not fit."""
 
     WORD = "stays as it is"
     NAME = "loses its middle"

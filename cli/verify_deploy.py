@@ -92,7 +92,7 @@ def verify_deploy(
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a report, each with what to do; a test that could not fail proves nothing."""
+    """Return the problems of a report, each with its cure; a test that could not fail proves nothing."""
     wrong: list[str] = []
     if not found["connected"]:
         wrong.append("there never was a connection; name an address by --to that stamped Pods may reach")

@@ -1,4 +1,4 @@
-"""Whether what is written keeps the cluster's garbage collector from runner Pods.
+"""Admission policy in the manifests: whether it protects runner Pods from the cluster's garbage collector.
 
 Its form is judged: what it matches, whom it names, that it is bound and denies. What the expressions come to is the API
 server's to say; `k8s_adapters.admission` tries it.

@@ -1,4 +1,4 @@
-"""What a deploy deletes or renames, and which of that it must not.
+"""Deletions and renames in a deploy, and those that are refused.
 
 Deleting a pool is no danger by itself: its drain finalizer keeps it until its busy Pods have ended. A namespace has no
 such thing: its Pods go with it, and neither a finalizer nor the admission policy stops that.

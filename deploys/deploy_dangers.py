@@ -1,4 +1,4 @@
-"""What network policies do to one runner Pod that they must not: one function for each danger.
+"""Dangers of network policies for one runner Pod: one function for each danger.
 
 What one network plugin does and another does not is taken the worse way: an `ipBlock` that has an address of web
 reaches web for a stamped Pod; it is no way to web's Pods for an idle one.

@@ -1,7 +1,7 @@
 """The deploy rule of network policies: nothing changes for a stamped Pod (law L12), and every idle one reaches web.
 
 That a stamped Pod's peers come out the same is not enough. A network plugin computes the rules of each selected Pod
-anew when a policy is written, and when a Pod comes or goes that a policy names as a peer; connections broke in that
+again when a policy is written, and when a Pod comes or goes that a policy names as a peer; connections broke in that
 moment in production, which is why there are two policies. So a policy that selects stamped Pods must not be written at
 all, and must not name Pods that roll.
 """
@@ -205,7 +205,7 @@ def _merged(found: Iterable[tuple[str, Refusal]]) -> tuple[Refusal, ...]:
 
 
 def _worst(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return one row for each pool and state: that of the owner for which most is wrong."""
+    """Return one row for each pool and state: the owner with the most problems."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         known = found.setdefault((row.pool, row.state), row)

@@ -58,7 +58,7 @@ class Verdict:
 
 
 def judge(deploy: Deploy) -> Verdict:
-    """Return the verdict on a deploy, but for what only the live API server can tell."""
+    """Return the verdict on a deploy, without the checks that need the live API server."""
     live = deploy.live
     old = deploy.old if deploy.old is not None or live is None else _of_release(live.manifests, deploy.new)
     changes = changes_of(old.objects if old else {}, deploy.new.objects)

@@ -1,4 +1,4 @@
-"""Why a deploy is refused: one record for each reason, with what to do about it."""
+"""Refusals of a deploy: one record for each reason, with its cure."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ class Refusal:
 WAIT_FOR_JOBS = (
     "If it has to be: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, deploy, resume."
 )
-"""The end of every cure of what changes for Pods that are busy now."""
+"""Last sentence of every cure for a change that affects busy Pods."""

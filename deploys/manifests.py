@@ -1,4 +1,4 @@
-"""What a set of Kubernetes objects says about the fleet: policies, pools, namespaces, and Pods that roll.
+"""Manifests of a deploy: policies, pools, namespaces, and Pods that roll, parsed from Kubernetes objects.
 
 Objects come as JSON, rendered by Helm or read from a cluster. Nothing here asks a server.
 """
@@ -38,7 +38,7 @@ NOT_EVALUATED = frozenset(
         "BaselineAdminNetworkPolicy.policy.networking.k8s.io",
     }
 )
-"""Kinds that rule traffic too and of which nothing is known here."""
+"""Kinds that also control traffic, but are not evaluated here."""
 
 _TEMPLATES = {
     "Deployment": ("spec", "template"),
@@ -116,7 +116,7 @@ class Manifests:
 def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
     """Return what the objects say; `namespace` is of those that name none. Lists are taken apart.
 
-    Malformed, which names the object, for what is no Kubernetes object or a policy that the API would refuse.
+    Malformed, which names the object, if it is not a Kubernetes object or the API would refuse the policy.
     """
     objects: dict[Key, Object] = {}
     for body in _flat(bodies):

@@ -65,7 +65,7 @@ class Rule:
 class Policy:
     """One NetworkPolicy. A direction that it does not rule is None; one where it allows nothing is empty.
 
-    `text` is everything that a write of the object could change: where it differs, a deploy writes the object anew.
+    `text` is everything that a write of the object could change: where it differs, a deploy writes the object again.
     """
 
     namespace: str

@@ -1,9 +1,9 @@
-"""What a Pod may talk to under NetworkPolicies: Pods and addresses, each with its ports.
+"""Reach of a Pod under NetworkPolicies: Pods and addresses, each with its ports.
 
 A Pod that no policy rules in a direction may do everything there; otherwise it may do what any of the policies that
 select it allows. A connection needs both ends: egress of the one and ingress of the other (`may_connect`).
 
-What the specification leaves to the network plugin is taken both ways, by whoever asks: whether an `ipBlock` covers a
+What the specification leaves to the network plugin is evaluated both ways by the caller: whether an `ipBlock` covers a
 Pod that has such an address. So addresses and Pods are two answers. A port's name means something only where the
 receiving Pod is known, so that a named port and addresses allow nothing together.
 """

@@ -77,7 +77,7 @@ def optional_number(source: Mapping[str, Any], key: str) -> int | None:
 
 
 def word(source: Mapping[str, Any], key: str) -> str:
-    """Return a short printable word such as a status, which GitHub may invent anew.
+    """Return a short printable word such as a status. GitHub might add new ones.
 
     Raises `Malformed`.
     """
@@ -108,7 +108,7 @@ def optional_text(source: Mapping[str, Any], key: str) -> str | None:
 def without_controls(value: str) -> str:
     """Return a text in which U+FFFD stands for each character that a terminal would obey instead of show.
 
-    Whoever edits a workflow writes the names and labels of its jobs, on public repositories a stranger.
+    The author of a workflow chooses the names and labels of its jobs, on public repositories a stranger.
     """
     return _CONTROLS.sub("\ufffd", value)
 

@@ -1,4 +1,4 @@
-"""The manifest flow: a GitHub App made by GitHub from what is asked for, and its secrets fetched once.
+"""The manifest flow: GitHub creates an App from the requested values, and its secrets are fetched once.
 
 GitHub docs, "Registering a GitHub App from a manifest". The operator's browser carries the manifest to GitHub and a
 code back, which is good for an hour and one exchange.
@@ -43,7 +43,7 @@ class AppMade:
 
 
 def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
-    """Return the manifest, JSON that people can read. Raises `Invalid` for what GitHub would refuse."""
+    """Return the manifest, JSON that people can read. Raises `Invalid` for values that GitHub would refuse."""
     if not 0 < len(name) <= LONGEST_NAME:
         raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters")
     for what, url in (("homepage", homepage), ("webhook", webhook_url)):
@@ -71,7 +71,7 @@ def registration_url(github_url: str, *, organization: str | None, state: str) -
 
 
 def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMade:
-    """Return the App that a code stands for. It can be asked once: whoever loses the answer makes another App.
+    """Return the App of a code. It can be asked once: if the answer is lost, another App has to be created.
 
     Raises `Gone` (the code is unknown, used or older than an hour), `Invalid`, and what a call may raise.
     """

@@ -1,4 +1,4 @@
-"""What each process does in the cluster, verb by verb: the list that `ostler doctor` asks the API server about.
+"""Rights of each process in the cluster, verb by verb: the list that `ostler doctor` asks the API server about.
 
 The chart grants exactly this (charts/ostler/templates/rbac.yaml); a test compares the two.
 """

@@ -1,6 +1,6 @@
-"""Whether the admission policies of the chart are in force.
+"""Probes of the chart's admission policies: whether they are in force.
 
-A policy's text proves nothing: it may not be bound, be bound to other namespaces, or be unknown yet to the API server
+A policy's text proves nothing: it might not be bound, be bound to other namespaces, or be unknown yet to the API server
 that is asked. So what the policies refuse is tried, as a dry run. The collector's deletion is tried as the collector,
 on a Pod of our own that never gets a node. No runner Pod is touched, not even by a dry run, which some proxy might not
 take for one. The creation of a Pod is tried as a worker.

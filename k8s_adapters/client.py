@@ -112,9 +112,9 @@ class KubeClient:
         accept: str = JSON,
         policy: RetryPolicy | None = None,
     ) -> T:
-        """Return what `decode` makes of the body that answers a GET: for large ones, of which little is read.
+        """Return the body of the answer to a GET, decoded by `decode`: for large bodies that are read in part.
 
-        `decode` raises `ValueError` for what makes no sense, which is tried again. Raises as `request` does.
+        `decode` raises `ValueError` for an invalid body, which is retried. Raises as `request` does.
         """
         return self._request("GET", path, query, None, JSON, accept, None, policy, decode)
 

@@ -1,4 +1,4 @@
-"""What a cluster has of what a deploy changes: whole objects, read for `ostler check-deploy`."""
+"""Deployed objects of a cluster that a deploy might change: whole objects, read for `ostler check-deploy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finalizer by which a pool stays until its busy Pods are done: put on while it lives, taken off at the end.
+"""Finalizer that keeps a pool until its busy Pods are done: added while the pool lives, removed at the end.
 
 Nothing but the list of finalizers is written, and only where nobody else changed it meanwhile, so those of others stay.
 The API server lets nobody put a finalizer on an object whose deletion was asked for.

@@ -1,4 +1,4 @@
-"""Who a polling Pod is: its projected ServiceAccount token, verified offline with the cluster's keys.
+"""Identity of a polling Pod: its projected ServiceAccount token, verified offline with the cluster's keys.
 
 Verifying costs no API call. The keys are fetched when a token names an unknown one, at most once per
 `REFETCH_EVERY` seconds, and again when they are `KEYS_FOR` seconds old, so that a key that the cluster

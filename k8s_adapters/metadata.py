@@ -1,7 +1,8 @@
-"""Objects of which only the metadata is read: what a sweep over a large cluster lists, a page at a time.
+"""Metadata-only lists of objects, for sweeps over a large cluster, one page at a time.
 
-The server is asked for `PartialObjectMetadataList`, so that a page costs the same whatever its objects hold. Most of
-what it sends even so is `managedFields`; the typed decoder skips them, for a fifteenth of the CPU of a whole parse.
+The server is asked for `PartialObjectMetadataList`, so that the cost of a page does not depend on the size of its
+objects. Most of the answer is still `managedFields`; the typed decoder skips them, for a fifteenth of the CPU of a
+whole parse.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class NodeSeen:
 def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list[NodeSeen]:
     """Return all nodes, whole or not at all.
 
-    Raises `Retryable` when they cannot be had or only a part was sent, `Forbidden` when we may not see them.
+    Raises `Retryable` when they cannot be had or only a part was sent, `Forbidden` when we lack the right to list them.
     """
     page = client.get("/api/v1/nodes", query={"resourceVersion": "0"}, policy=policy, decode=_PAGES.decode)
     if isinstance(page.items, msgspec.UnsetType):
@@ -74,7 +74,7 @@ def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None
 def needs_of(pool: PoolSeen) -> Needs:
     """Return what a Pod of this pool asks of the nodes, its overlay and the poller included.
 
-    An overlay that may not be is left out: nothing of it is known to have the right shape.
+    An invalid overlay is left out: no part of it is known to have the right shape.
     """
     if pool.problem is not None:
         pool = replace(pool, pod_template=None)
@@ -104,7 +104,7 @@ def _size(cpu: Any, memory: Any) -> Size:
 
 
 def _amount(quantity: Any) -> Decimal:
-    """Return a quantity in its unit; 0 for what is none: the API server refuses such a Pod anyway."""
+    """Return a quantity in its unit; 0 if it is invalid: the API server refuses such a Pod anyway."""
     if quantity is None:
         return Decimal(0)
     try:

@@ -22,7 +22,7 @@ _NODE_KINDS = frozenset({"ExternalIP", "InternalIP"})
 
 @dataclass(frozen=True, slots=True)
 class OwnAddresses:
-    """Addresses with what has them, as `node a`; and what could not be read."""
+    """Addresses with their owners, such as `node a`; and the kinds that could not be read."""
 
     by_address: dict[str, str]
     unread: tuple[str, ...]

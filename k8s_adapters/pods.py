@@ -129,7 +129,7 @@ def list_pods(
 def list_pods_at(
     client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
 ) -> tuple[list[PodSeen], str]:
-    """Return what `list_pods` does, and the version from which a watch goes on."""
+    """Return the result of `list_pods`, and the resource version at which a watch continues."""
     pods: list[PodSeen] = []
     version = ""
     for page in _pages(client, namespace=namespace, pool=pool, policy=policy):

@@ -103,7 +103,7 @@ def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None
 def list_pools_at(
     client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None
 ) -> tuple[list[PoolSeen], str]:
-    """Return what `list_pools` does, and the version from which a watch goes on."""
+    """Return the result of `list_pools`, and the resource version at which a watch continues."""
     query: dict[str, str | int] = {"limit": _PAGE}
     pools: list[PoolSeen] = []
     while True:
@@ -160,7 +160,7 @@ def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: Ret
 def patch_pool_status(
     client: KubeClient, *, namespace: str, name: str, uid: str, status: Json, policy: RetryPolicy | None = None
 ) -> None:
-    """Write a pool's status, of which all that is named here is replaced.
+    """Write a pool's status. Every given field is replaced.
 
     Raises `Gone` when there is no such pool, `Invalid` when another has its name.
     """
@@ -267,7 +267,7 @@ def read_pool(item: Json) -> PoolSeen:
 def _replicas_writer(metadata: Json, spec: Json) -> str | None:
     """Return who else owns `spec.replicas`, by the object's managed fields.
 
-    Whoever creates a pool by other means than server-side apply owns its defaults too, so 0 says nothing then.
+    A client that creates a pool without server-side apply owns its defaults too, so 0 says nothing then.
     """
     for each in metadata.get("managedFields") or ():
         owned = (each.get("fieldsV1") or {}).get("f:spec") or {}

@@ -9,7 +9,7 @@ _WITHIN = 5.0
 
 
 def probe(client: KubeClient, *, namespace: str) -> None:
-    """Ask for one Pod at most, for which the server needs its store too. Raises `UpstreamError` when it fails."""
+    """Ask for one Pod at most, so that the server needs its store too. Raises `UpstreamError` when it fails."""
     client.request(
         "GET",
         object_path("pods", namespace=namespace),

@@ -1,4 +1,4 @@
-"""Why the API server would not take a Pod: a quota that is used up, or what the Pod is.
+"""Refusals of a Pod by the API server: a quota that is used up, or an invalid Pod.
 
 What is told is fit for a status that everybody reads: of a field that is wrong the name, never the value (law L13).
 """

@@ -46,7 +46,7 @@ def create_pod(
 ) -> Created:
     """Create a Pod from its JSON, as `create_service_account` does.
 
-    Right after its ServiceAccount was made the API server may not know it yet and answers 403; that is
+    Right after its ServiceAccount was made the API server might not know it yet and answers 403; that is
     waited out for 1.5 seconds. Raises `Forbidden` after that.
     """
     for wait in _SERVICE_ACCOUNT_WAITS:

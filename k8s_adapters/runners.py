@@ -237,7 +237,7 @@ def build_pod(
 
 
 def _restricted(pod: Json) -> Json:
-    """Hold the containers that an overlay brought to what ours are held to."""
+    """Apply the restrictions of Ostler's containers to the containers of an overlay."""
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
         container["securityContext"] = {**container.get("securityContext", {}), **_security()}
     return pod

@@ -1,7 +1,7 @@
 """Watches of the runner Pods and of the pools of one namespace: one long answer each, read line by line.
 
 Thin on purpose: one connection per `Watch`, which goes on where the one before it ended. Who lists again, waits and
-begins anew is the caller's to decide; the errors say what happened. The package's own `Watch` is not used: see
+starts again is the caller's decision; the errors say what happened. The package's own `Watch` is not used: see
 docs/decisions.
 """
 
@@ -24,7 +24,7 @@ from ostler.errors import Retryable
 from rules.upstream.retry import Network
 
 GRACE = 5.0
-"""Seconds after the server's own time-out for which nothing need come before a connection counts as dead."""
+"""Seconds of silence after the server's own time-out before a connection counts as dead."""
 
 _GONE = 410
 
@@ -65,7 +65,7 @@ class Watch(Generic[T]):
         since: str,
         seconds: int,
     ) -> None:
-        """Ask the server for a watch of so many seconds. Raises `WatchExpired` and what the client raises."""
+        """Ask the server for a watch that lasts `seconds`. Raises `WatchExpired` and what the client raises."""
         self._stopped = False
         self._read = read
         query: dict[str, str | int] = {

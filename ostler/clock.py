@@ -1,9 +1,9 @@
 """The clocks, in one place so that tests can bring their own.
 
-`utcnow` is this machine's clock, corrected by its measured offset to the clock of Postgres, so that processes whose
-machines' clocks differ agree on what has expired. `models.db.engine` measures at a new connection and every ten
-seconds. Functions that compare times take `now`; only the outermost callers ask this module. What is compared with the
-clock of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
+`utcnow` is this machine's clock, corrected by its measured offset to the clock of Postgres, so that processes on
+machines with different clocks agree on expiry. `models.db.engine` measures the offset at a new connection and every ten
+seconds. Functions that compare times take `now`; only the outermost callers use this module. A time that is compared
+with the clock of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JUMP = 2.0
 """Seconds that the clock of Postgres may gain against the time that passed here. More is a jump, as at a failover."""
 
 UNSTEADY_FOR = 120.0
-"""Seconds after a jump for which ages are not trusted: by then every poll, beat and lease has been written anew."""
+"""Seconds after a jump during which ages are not trusted: by then every poll, beat and lease is renewed."""
 
 
 @dataclass(frozen=True, slots=True)

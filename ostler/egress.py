@@ -119,7 +119,7 @@ def ca_bundle(environment: Mapping[str, str]) -> str | None:
 
 
 def check_bundle(path: str) -> None:
-    """Raise ValueError for what is no file with certificates in PEM."""
+    """Raise ValueError if the path is not a file with certificates in PEM."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
     except ssl.SSLError:

@@ -1,10 +1,10 @@
-"""Redis users of Ostler's processes: what each may do, as lines of an ACL file for Redis 6.2 and later.
+"""Redis users of Ostler's processes: the rights of each, as lines of an ACL file for Redis 6.2 and later.
 
-Beat, watch and Flower hold no secret but their way to Redis. With a user of their own none of them may send a task that
-is not theirs, publish control messages, empty the database, or touch the keys of the governor of GitHub's calls.
+Beat, watch and Flower hold no secret but their access to Redis. With a user of its own, none of them may send a task of
+another process, publish control messages, empty the database, or touch the keys of the governor of GitHub's calls.
 
-Redis 6.2 allows each command of a user on each of its keys. So beat may also delete the queues that it sends to, and
-whoever may push to a queue may push any task there.
+Redis 6.2 allows each command of a user on each of its keys. So beat may also delete the queues that it sends to, and a
+user that may push to a queue may push any task there.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _queue_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _sender_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
-    """Return patterns of what a sender writes: its queues, and that they exist."""
+    """Return patterns of the keys that a sender writes: its queues and their bindings."""
     bound = sorted({*queues, _BOUND_BY_ALL})
     bindings = (f"_kombu.binding{kind}.{queue}" for queue in bound for kind in ("", "_permanent"))
     return (*_queue_keys(queues), *bindings)

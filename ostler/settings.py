@@ -39,8 +39,10 @@ class Trust(BaseSettings):
 
     ca_bundle: str | None = Field(
         default=None,
-        description="file with private certificate authorities in PEM, trusted for GitHub and Redis beside the system's"
-        "; Postgres takes `sslrootcert` in OSTLER_DATABASE_URL",
+        description=(
+            "Path of a PEM file with private certificate authorities, trusted for GitHub and Redis in"
+            " addition to the system's. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
+        ),
     )
 
     @field_validator("ca_bundle")
@@ -56,8 +58,10 @@ class Stores(Trust):
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    database_url: Secret = Field(description="Postgres, as `postgresql://user:password@host:5432/name`")
-    redis_url: Secret | None = Field(default=None, description="Redis for Celery and redbeat, as `redis://host:6379/0`")
+    database_url: Secret = Field(description="Address of Postgres, as `postgresql://user:password@host:5432/name`")
+    redis_url: Secret | None = Field(
+        default=None, description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`"
+    )
 
     @field_validator("database_url", "redis_url", mode="before")
     @classmethod
@@ -80,8 +84,10 @@ class Cluster(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
-    kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
-    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
+    kubeconfig: str | None = Field(
+        default=None, description="Path of a kubeconfig. Empty uses the service account of the Pod"
+    )
+    namespace: str = Field(default="ostler-runners", description="Namespace of pools and runner Pods")
 
 
 class Logs(BaseSettings):
@@ -93,7 +99,7 @@ class Logs(BaseSettings):
         default="INFO", description="Lowest level that is logged"
     )
     log_style: Literal["json", "console"] = Field(
-        default="json", description="Format of log lines: JSON, or text for a console"
+        default="json", description="Format of log lines: JSON for machines, or text for a console"
     )
 
 
@@ -104,7 +110,9 @@ class Timed(BaseSettings):
 
     timings: Annotated[Timings, NoDecode] = Field(
         default_factory=Timings,
-        description="JSON object of overrides of the timings, for tests; its names are no stable interface",
+        description=(
+            "JSON object that overrides timings, for tests and chaos runs. Its names are not a stable interface"
+        ),
     )
 
     @field_validator("timings", mode="before")
@@ -120,13 +128,21 @@ class App(BaseSettings):
 
     github_url: str = Field(
         default="https://github.com",
-        description="GitHub as people open it: `https://SUBDOMAIN.ghe.com`, or `https://HOST` of an Enterprise Server",
+        description=(
+            "Address of GitHub in a browser. `https://SUBDOMAIN.ghe.com` for data residency, "
+            "`https://HOST` for an Enterprise Server"
+        ),
     )
     github_api_url: str = Field(
-        default="https://api.github.com", description="root of the API, if it is not that of OSTLER_GITHUB_URL"
+        default="https://api.github.com",
+        description=(
+            "Root of GitHub's REST API. Set it only if it differs from the root that OSTLER_GITHUB_URL implies"
+        ),
     )
-    github_app_id: str = Field(description="client id or app id of the GitHub App")
-    github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
+    github_app_id: str = Field(description="Client id or app id of the GitHub App")
+    github_private_key: Secret = Field(
+        description="Private key of the GitHub App in PEM. `\\n` can stand for a line end"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -158,96 +174,149 @@ class Settings(Stores, App, Timed, Logs):
     """What the environment says; immutable."""
 
     # Stores
-    redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
+    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
     connection_share: int = Field(
-        default=16, ge=1, description="connections to Postgres that this process may take; see below"
+        default=16,
+        ge=1,
+        description=(
+            "Number of Postgres connections that this process can open. Larger values need "
+            "a larger OSTLER_CONNECTION_BUDGET"
+        ),
     )
     connection_budget: int = Field(
-        default=25, ge=1, description="sum of the shares of all replicas of all processes; see below"
+        default=25,
+        ge=1,
+        description=(
+            "Sum of the connection shares of all replicas of all processes. A process refuses to "
+            "start when the sum and a reserve of 10 exceed `max_connections`"
+        ),
     )
     alive_file: str | None = Field(
-        default=None, description="a file that a worker touches with each heartbeat, for `ostler healthy worker`"
+        default=None,
+        description=(
+            "Path of a file that a worker touches with each heartbeat and a watch with each answer of"
+            " the cluster. `ostler healthy worker` and `watch` read it"
+        ),
     )
-    worker_threads: int = Field(default=16, ge=1, le=200, description="Number of threads of one worker process")
+    worker_threads: int = Field(
+        default=16,
+        ge=1,
+        le=200,
+        description=(
+            "Number of threads of one worker process. Larger values run more tasks at once and need more connections"
+        ),
+    )
 
     # GitHub
     github_mints_per_minute: int = Field(
-        default=180, ge=1, description="runners registered a minute for one installation, a third of them at once"
+        default=180,
+        ge=1,
+        description=(
+            "Number of runners that are registered per minute for one installation, a third of them "
+            "in one burst. Larger values use more of GitHub's quota"
+        ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description="webhook secrets of 16 characters or more, comma-separated; two while rotating"
+        description=("Webhook secrets of 16 characters or more, separated by commas. Set two while you rotate them")
     )
 
     # Secrets at rest
     encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description="Fernet keys for JIT configs, comma-separated, newest first; the others only decrypt"
+        description=(
+            "Fernet keys that encrypt JIT configs, separated by commas, newest first. The first key "
+            "encrypts, all keys decrypt"
+        )
     )
 
     # Kubernetes
-    kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
-    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
+    kubeconfig: str | None = Field(
+        default=None, description="Path of a kubeconfig. Empty uses the service account of the Pod"
+    )
+    namespace: str = Field(default="ostler-runners", description="Namespace of pools and runner Pods")
     dispatch_url: str = Field(
-        default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch", description="what runner Pods poll"
+        default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
+        description="Address that runner Pods poll. A change replaces every idle Pod",
     )
     dispatch_ca: str | None = Field(
         default=None,
-        description="ConfigMap in OSTLER_NAMESPACE whose key `ca.crt` has the CAs that runner Pods trust for an "
-        "`https://` OSTLER_DISPATCH_URL; empty means those of the image",
+        description=(
+            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` holds the authorities that "
+            "runner Pods trust for an `https://` OSTLER_DISPATCH_URL. Empty trusts the authorities of"
+            " the image"
+        ),
     )
-    token_audience: str = Field(default="ostler-dispatch", description="audience of the runner Pods' tokens")
+    token_audience: str = Field(
+        default="ostler-dispatch",
+        description="Audience of the tokens that runner Pods send. A change replaces every idle Pod",
+    )
 
     # Web
-    web_host: str = Field(default="0.0.0.0", description="address that `ostler web` listens on")  # noqa: S104
+    web_host: str = Field(default="0.0.0.0", description="Address that `ostler web` binds")  # noqa: S104
     web_port: int = Field(
-        default=8080, ge=0, le=65535, description="port where `ostler web` serves webhooks and the API, for the public"
+        default=8080, ge=0, le=65535, description="Public port of `ostler web`: webhooks and the REST API"
     )
     web_polls_port: int = Field(
-        default=8081, ge=0, le=65535, description="port where `ostler web` serves the polls, for runner Pods"
+        default=8081, ge=0, le=65535, description="Port of `ostler web` for polls of runner Pods"
     )
     web_polls_tls_port: int = Field(
-        default=8443, ge=0, le=65535, description="port where `ostler web` serves the polls by TLS, with a certificate"
+        default=8443,
+        ge=0,
+        le=65535,
+        description=("Port of `ostler web` for polls of runner Pods over TLS. It is served only with a certificate"),
     )
     web_polls_tls_cert: str | None = Field(
         default=None,
-        description="file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and what leads to its CA, PEM; read again "
-        "when it changes. Empty serves no TLS",
+        description=(
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. It "
+            "is read again when it changes. Empty serves no TLS"
+        ),
     )
     web_polls_tls_key: str | None = Field(
-        default=None, validate_default=True, description="file with the key of that certificate, PEM"
+        default=None, validate_default=True, description="Path of a PEM file with the key of that certificate"
     )
     web_plain_polls: bool = Field(
         default=True,
         validate_default=True,
-        description="serve the polls on OSTLER_WEB_POLLS_PORT, without TLS. Switch it off when every Pod polls by TLS",
+        description=(
+            "Whether polls are served without TLS on OSTLER_WEB_POLLS_PORT. Disable it when every Pod polls over TLS"
+        ),
     )
     web_private_port: int = Field(
-        default=9090, ge=0, le=65535, description="port where `ostler web` serves metrics and health, for the operator"
+        default=9090, ge=0, le=65535, description="Private port of `ostler web`: metrics and health"
     )
     web_public_polls: bool = Field(
         default=True,
-        description="serve the polls on the public port too, for Pods that were made with its address. "
-        "Switch it off when no such Pod is left",
+        description=(
+            "Whether polls are served on the public port too, for Pods that were created with its "
+            "address. Disable it when no such Pod is left"
+        ),
     )
     intake_queue: int = Field(
         default=5000,
         ge=1,
-        description="Webhooks that can wait for their commit. Further ones get 503 and are redelivered",
+        description=(
+            "Number of webhooks that can wait for their commit. Further ones get 503 and are "
+            "redelivered. Larger values need more memory"
+        ),
     )
 
     # Accounts
     new_accounts: Literal["hold", "serve"] = Field(
         default="hold",
-        description="jobs of accounts seen for the first time: `hold` keeps them until `ostler account allow`, except"
-        " those of the owner of the GitHub App; `serve` serves everybody who installs the App, within the budget below",
+        description=(
+            "Access of accounts that appear for the first time. `hold` holds their jobs until `ostler"
+            " account allow`, except for the owner of the GitHub App. `serve` runs the jobs of every "
+            "account that installs the App, within the default budget"
+        ),
     )
     default_budget_count: int = Field(
-        default=20, ge=0, description="Greatest number of simultaneous claims of a new account"
+        default=20, ge=0, description="Number of Pods that a new account can use at the same time"
     )
     default_budget_vcpu: int = Field(
-        default=80, ge=0, description="Greatest sum of vCPU that a new account uses at the same time"
+        default=80, ge=0, description="Number of vCPU that a new account can use at the same time"
     )
     default_budget_memory_gib: int = Field(
-        default=320, ge=0, description="Greatest sum of memory in GiB that a new account uses at the same time"
+        default=320, ge=0, description="Memory in GiB that a new account can use at the same time"
     )
 
     # Waits for something that should have happened
@@ -255,8 +324,8 @@ class Settings(Stores, App, Timed, Logs):
         default=300,
         gt=0,
         description=(
-            "Seconds without a poll after which a Pod is replaced. A pool can set its own limit for "
-            "the first poll (`provisioning.startTimeout`)"
+            "Seconds without a poll after which a Pod is replaced. Larger values wait longer for slow"
+            " images. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
         ),
     )
     node_lost_after: float = Field(
@@ -272,7 +341,10 @@ class Settings(Stores, App, Timed, Logs):
     redelivery_kept: float = Field(
         default=259200,
         gt=0,
-        description="Seconds for which GitHub keeps deliveries: 3 days, and 7 days on Enterprise Server",
+        description=(
+            "Seconds for which GitHub stores deliveries: 3 days, or 7 days on Enterprise Server. "
+            "Larger values ask for older deliveries"
+        ),
     )
 
     # Webhooks that never came
@@ -284,14 +356,16 @@ class Settings(Stores, App, Timed, Logs):
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which events of jobs and claims, runs of sweeps and records of stalled rows are kept"
+            "Seconds for which events of jobs and claims, sweep runs and stalls are stored. Larger "
+            "values need more disk"
         ),
     )
     keep_jobs: float = Field(
         default=7776000,
         ge=1209600,
         description=(
-            "Seconds for which completed jobs, ended claims and Pods that are gone are kept; at least 14 days"
+            "Seconds for which completed jobs, ended claims and rows of deleted Pods are stored, at "
+            "least 14 days. Larger values need more disk"
         ),
     )
 
@@ -299,7 +373,8 @@ class Settings(Stores, App, Timed, Logs):
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Sweeps that must not run, comma-separated, or `all`. `ostler sweep pause` does the same without a restart"
+            "Sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` does the "
+            "same without a restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -307,13 +382,20 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Destructive repairs that one sweep run is allowed, as a percentage of the Pods or runners that it listed"
+            "Destructive repairs that one sweep run can make, as a percentage of the Pods or runners "
+            "that it listed. Larger values repair and destroy faster"
         ),
     )
 
     # What it tells
     metrics_port: int = Field(
-        default=0, ge=0, le=65535, description="port where `ostler worker` serves `/metrics`; 0 serves none"
+        default=0,
+        ge=0,
+        le=65535,
+        description=(
+            "Port where `ostler worker` and `ostler watch` serve `/metrics`. 0 serves none. `ostler "
+            "web` serves them on its private port"
+        ),
     )
 
     @field_validator("webhook_secrets", "encryption_keys", mode="before")
@@ -382,7 +464,7 @@ class AppAccess(App, Trust):
 class RedisAlone(Logs, Trust):
     """What a process reads that needs no secret but the way to Redis."""
 
-    redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
+    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
 
     @field_validator("redis_url", mode="before")
     @classmethod
@@ -402,17 +484,24 @@ class BeatSettings(Timed, RedisAlone):
 class FlowerSettings(RedisAlone):
     """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
 
-    flower_host: str = Field(default="0.0.0.0", description="address that `ostler flower` listens on")  # noqa: S104
-    flower_port: int = Field(default=5555, ge=0, le=65535, description="port that `ostler flower` listens on")
+    flower_host: str = Field(default="0.0.0.0", description="Address that `ostler flower` binds")  # noqa: S104
+    flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
-        description="logins of Flower as `user:password`, 16 characters or more, comma-separated; required",
+        description=(
+            "Logins of Flower as `user:password`, separated by commas. A password has 16 characters or more. Required"
+        ),
     )
     flower_without_login: bool = Field(
-        default=False, description="serve Flower without a login, where a proxy before it asks for one"
+        default=False,
+        description=("Whether Flower is served without a login. Enable it only behind a proxy that asks for one"),
     )
     flower_state_file: str | None = Field(
-        default=None, description="where Flower keeps what it saw over a restart; a folder that only it may write"
+        default=None,
+        description=(
+            "Path of a file where Flower stores its tasks over a restart. Only Flower must be able to"
+            " write to its folder"
+        ),
     )
 
     @field_validator("flower_basic_auth", mode="before")

@@ -1,4 +1,4 @@
-"""What is counted: every counter and histogram, each named once here and listed in `docs/metrics.md`.
+"""Metrics of all processes: every counter and histogram, each named once here and listed in `docs/metrics.md`.
 
 Code counts where something happens; what is read from rows or from a process's memory at the time of a scrape is in
 `web.health.metrics`. No label holds anything that grows with use (no job, claim, Pod, account, repository or token),

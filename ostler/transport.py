@@ -47,7 +47,7 @@ class Reading:
         self.at = time.monotonic()
 
     def is_fresh(self, *, within: float) -> bool:
-        """Return whether a queue was read within so many seconds."""
+        """Return whether a queue was read in the last `within` seconds."""
         return time.monotonic() - self.at < within
 
 
@@ -55,7 +55,7 @@ reading = Reading()
 
 
 class QoS(redis.QoS):
-    """Which messages are unacknowledged."""
+    """Unacknowledged messages of a channel."""
 
     def can_consume(self) -> bool:
         """Return whether one more message may be taken."""
@@ -65,7 +65,7 @@ class QoS(redis.QoS):
         return may
 
     def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-        """Give a message of a dead worker back to its queue, or drop an entry that is none."""
+        """Return a message of a dead worker to its queue, or drop an entry that is not a message."""
         with self.channel.conn_or_acquire(client) as redis_client:
             entry = redis_client.hget(self.unacked_key, tag)
             if entry is not None and not _may_be_restored(entry):
@@ -132,9 +132,9 @@ class Channel(redis.Channel):
     _kept: Any = None
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        """Bind a queue. One of a fanout exchange is bound by its subscription alone, and leaves nothing in Redis.
+        """Bind a queue. A queue of a fanout exchange is bound by its subscription alone, and leaves nothing in Redis.
 
-        Kombu would write such bindings down, renew them and clean them up, and nobody reads them. So whoever only
+        Kombu would store such bindings, renew them and clean them up, but nothing reads them. So a process that only
         listens to events needs no right to write.
         """
         if self.typeof(exchange).type == "fanout":  # type: ignore[no-untyped-call]

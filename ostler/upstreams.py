@@ -1,4 +1,4 @@
-"""What this process saw of GitHub and Kubernetes since it last wrote it down: calls, and how many of them failed.
+"""Tally of this process's calls to GitHub and Kubernetes and their failures, since it was last written to Postgres.
 
 Adapters note every attempt here; `models.upstream.gates` adds the counts of all processes up. A failure is an upstream
 that cannot serve: 5xx, overload, no answer. A refusal is an answer, and so is a limit of GitHub's, which says nothing
@@ -51,7 +51,7 @@ class Tally:
         telemetry.UPSTREAM_CALLS.labels(upstream, "failed" if failed else "answered").inc()
 
     def take(self) -> Mapping[Upstream, Counts]:
-        """Return what was counted since the last time, and begin anew; upstreams without a call are left out."""
+        """Return the counts since the last call and reset them; upstreams without a call are left out."""
         with self._lock:
             taken, self._counts = self._counts, dict.fromkeys(Upstream, (0, 0))
         return {upstream: Counts(calls, errors) for upstream, (calls, errors) in taken.items() if calls}

@@ -59,7 +59,7 @@ def nearest(name: str, among: Iterable[str]) -> str | None:
 def strangers(environment: Mapping[str, str], known: Iterable[str], *, timings: Iterable[str] = ()) -> list[Stranger]:
     """Return the variables with our prefix that nothing reads, in order.
 
-    `known`: the variables of the settings. `timings`: the names of the timings, many of which were settings once.
+    `known`: the variables of the settings. `timings`: the names of the timings, as some of them were settings earlier.
     """
     names = {*known, *OTHERS}
     unread = sorted(

@@ -52,7 +52,7 @@ _NAMED = {
     "sweeps": ("ostler.*",),
 }
 ROUTES = {name: {"queue": queue} for queue, names in _NAMED.items() for name in names}
-"""`task_routes` of whoever sends by name; the last line is every sweep. The first that fits counts."""
+"""`task_routes` for senders by name; the last line is every sweep. The first match counts."""
 
 WATCH_QUEUES = ("dispatch", "pools", "sweeps")
 """The queues that the watch sends to (`watch.hints`)."""
@@ -176,7 +176,7 @@ class Waker:
         self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
 
     def record_pod_count(self, pool_id: int, *, pods: int) -> None:
-        """Note down how many Pods a pool has, by which its next reconciles keep a distance."""
+        """Record how many Pods a pool has. The number sets the distance between its next reconciles."""
         with suppress(redis.RedisError):
             self._redis.set(count_key(pool_id), pods, px=COUNT_MS)
 
@@ -193,11 +193,11 @@ class Waker:
             return True
 
     def mark_watched(self, namespace: str, *, seconds: float) -> None:
-        """Say that whoever keeps a pool of this namespace will be woken when a Pod ends, for so long."""
+        """Record that for `seconds` the reconcilers of this namespace are woken when a Pod ends."""
         self._redis.set(watch_key(namespace), "1", px=round(seconds * 1000))
 
     def is_watched(self, namespace: str) -> bool:
-        """Return whether somebody says so."""
+        """Return whether the namespace is watched."""
         return bool(self._redis.exists(watch_key(namespace)))
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What has been seen and not told yet: hints are gathered for a moment, then sent as one message.
+"""Hints that are not sent yet: they are gathered for a moment, then sent as one message.
 
 A pool's reconciler is woken at once when a Pod has ended, and once a second at most while more of them do. Of a job
 that began nothing is told before its webhook had time to come. While Redis is away hints wait, up to a bound; beyond it
@@ -67,7 +67,7 @@ class Batch:
 
     @property
     def names_pods(self) -> bool:
-        """Whether workers are told of Pods, or of pools of which a Pod ended."""
+        """Subject of a hint: a Pod, or the pool of a Pod that ended."""
         return bool(self.pools or self.gone or self.executing or self.unstamped)
 
 

@@ -1,4 +1,4 @@
-"""What `ostler watch` reads: it needs no Postgres and no GitHub, so it is given no secret of theirs."""
+"""Settings of `ostler watch`. It needs no Postgres and no GitHub, so it gets no secret of theirs."""
 
 from __future__ import annotations
 

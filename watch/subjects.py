@@ -1,4 +1,4 @@
-"""What is followed: the runner Pods and the pools, each with what is remembered of it and what is worth telling."""
+"""Subjects of the watch: runner Pods and pools, each with its remembered state and the hints of a change."""
 
 from __future__ import annotations
 

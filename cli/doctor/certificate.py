@@ -1,7 +1,7 @@
-"""The certificate of the address that runner Pods poll: which names it is for, and when it ends.
+"""Check of the certificate at the address that runner Pods poll: its names, and its expiry.
 
-It is read from the address itself, so it is the one in force, whoever made it. It is not verified: the CAs that runner
-Pods trust are in a ConfigMap of theirs, which no process of Ostler reads.
+It is read from the address itself, so it is the one in force, whatever created it. It is not verified: the CAs that
+runner Pods trust are in a ConfigMap of theirs, which no process of Ostler reads.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from k8s_adapters.pools import list_pools
 from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
 
 OLDEST = 30
-"""The minor version of Kubernetes from which ValidatingAdmissionPolicies are there for everybody."""
+"""First minor version of Kubernetes with ValidatingAdmissionPolicies enabled by default."""
 
 
 def kubernetes(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""What the checks check: settings, clients, and what was read once for several of them.
+"""Inputs of the checks: settings, clients, and rows that several checks share.
 
 Everything is made when a check first asks for it, once, also by several threads; what failed once fails for all.
 """

@@ -1,4 +1,4 @@
-"""What a check finds: an outcome, the cause in a sentence, and the cure where it is not ok."""
+"""Finding of a check: an outcome, the cause in a sentence, and the cure if it is not ok."""
 
 from __future__ import annotations
 

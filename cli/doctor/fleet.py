@@ -1,4 +1,4 @@
-"""What has to run all the time: beats, workers, web, the sweeps; and whether webhooks come."""
+"""Checks of the processes that must always run: beats, workers, web and sweeps; and of incoming webhooks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def web(context: Context) -> Verdict:
 
 
 def messages(context: Context) -> Verdict:
-    """Workers keep up with what they are sent."""
+    """Workers keep up with their messages."""
     heads, now = context.redis_info["heads"], utcnow()
     waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
     late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]

@@ -1,4 +1,4 @@
-"""What is set, and which version of everything runs."""
+"""Checks of the settings and of the installed versions."""
 
 from __future__ import annotations
 

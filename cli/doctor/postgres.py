@@ -14,10 +14,10 @@ TRIED = 18
 """The major version that the tests run on."""
 
 SKEW_FAILS = 5.0
-"""Seconds between this machine's clock and that of Postgres from which on doctor fails."""
+"""Smallest offset in seconds between this machine's clock and that of Postgres that fails the check."""
 
 FULL = 0.9
-"""Part of the connections from which there is soon none left."""
+"""Fraction of used connections above which the check warns."""
 
 
 def epoch(context: Context) -> Verdict:

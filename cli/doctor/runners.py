@@ -1,4 +1,4 @@
-"""How old the runners are that the pools start: GitHub refuses one 30 days after a newer one came out.
+"""Checks of the runner versions of the pools: GitHub refuses one 30 days after a newer one was released.
 
 What GitHub's runner lists showed of a pool's present template counts; before any did, the tag of its image.
 """

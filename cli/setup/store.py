@@ -1,4 +1,4 @@
-"""Where the App's secrets are kept: a Secret of the cluster, or a file that only its owner may read."""
+"""Stores of the App's secrets: a Secret of the cluster, or a file that only its owner can read."""
 
 from __future__ import annotations
 

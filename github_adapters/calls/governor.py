@@ -41,10 +41,10 @@ APP = 0
 """In place of an installation: calls of the App itself."""
 
 UNKNOWN_EVERY = 1.0
-"""Seconds between two calls of a class of which no answer was seen yet."""
+"""Seconds between two calls of a class without an answer so far."""
 
 UNKNOWN_APART = 0.05
-"""Seconds between two of those who come back for a class of which no answer was seen yet."""
+"""Seconds between two repeated calls of a class without an answer so far."""
 
 LONGEST_PLACE = 150.0
 """Seconds. Who is asked to wait longer keeps no place in the row: such a mint is given up, and held."""
@@ -62,7 +62,7 @@ TIMEOUT = 0.5
 
 
 class CallClass(enum.StrEnum):
-    """What a call is for. `catch_up` is shed first, then `optional`: whoever makes them can do without."""
+    """Purpose of a call. `catch_up` is shed first, then `optional`: their callers can do without an answer."""
 
     MINT = "mint"
     WRITE = "write"
@@ -238,10 +238,10 @@ class _Alone:
 
 
 Remember = Callable[[int, str, float], None]
-"""(installation, quota or `EVERYTHING`, seconds): GitHub asks to send nothing for so long."""
+"""(installation, quota or `EVERYTHING`, seconds): GitHub asks to send nothing for these seconds."""
 
 Recall = Callable[[int], Mapping[str, float]]
-"""Installation → seconds that are left of what was remembered, by quota or `EVERYTHING`."""
+"""Installation → remaining seconds of a remembered limit, by quota or `EVERYTHING`."""
 
 
 class Governor:

@@ -85,7 +85,7 @@ class Answer:
 
 
 def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
-    """Return the body. The socket's own time limit begins anew with each piece of it; `call` does not."""
+    """Return the body. The socket's own time limit restarts with each piece of it; `call` does not."""
     pieces, size = [], 0
     try:
         while piece := response.read1(PIECE):

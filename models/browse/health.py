@@ -1,4 +1,4 @@
-"""What an operator's check the installation reads: the server, who beats, and when something last came."""
+"""Health of the installation for an operator: the server, beats, and the times of the latest arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Postgres has written down of a Pod that somebody wants to delete, un-stamp or scale away.
+"""Recorded evidence about a Pod that is to be deleted, un-stamped or scaled away.
 
 Its part of the evidence of `rules.claims.busy`. Of a Pod without a row nothing is known, and that is doubt, not
 innocence.

@@ -1,4 +1,4 @@
-"""How runner Pods ended, as the watch saw it last: recorded for people to read, and read for them.
+"""Ends of runner Pods, as the watch saw them last: recorded for people, and read for them.
 
 It comes with a message, so nothing may be decided by it (law L6).
 """

@@ -1,4 +1,4 @@
-"""What the matcher may choose from: the heads of the accounts' queues in one pool, and who of them comes first.
+"""Candidates of the matcher: the heads of the accounts' queues in one pool, and their order.
 
 Nothing is locked here: what is chosen is locked and counted again (`models.claims.matching`).
 """

@@ -1,4 +1,4 @@
-"""How claims end other than by `completed`: releases, retirements, Pods that are gone or spent.
+"""Ends of claims other than by `completed`: releases, retirements, Pods that are gone or spent.
 
 Whoever ends a claim moves its job in the same transaction (L4).
 """
@@ -389,7 +389,7 @@ def insert_retire(
     ).one_or_none()
     if live is not None:
         return None
-    return claim_inserts.insert_retire(
+    return claim_inserts.insert_retirement(
         db,
         runner_pod_id=pod.id,
         pod_uid=pod.uid,

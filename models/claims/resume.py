@@ -1,4 +1,4 @@
-"""What `resume` finds: live claims past their due time, and queued jobs beside offered Pods."""
+"""Queries of `resume`: live claims past their due time, and queued jobs beside offered Pods."""
 
 from __future__ import annotations
 

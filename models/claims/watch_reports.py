@@ -1,4 +1,4 @@
-"""What the watch's hints are looked up in: rows of the Pods that it names, and claims whose runner has begun a job."""
+"""Look-ups for the watch's hints: rows of the Pods that it names, and claims whose runner has begun a job."""
 
 from __future__ import annotations
 

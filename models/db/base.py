@@ -1,4 +1,4 @@
-"""What all tables share: metadata with stable constraint names, and column types."""
+"""Shared base of all tables: metadata with stable constraint names, and column types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What webhooks that are about no job change: who is installed where, and what owners and repositories are called.
+"""Changes by webhooks that concern no job: installations, and the names of owners and repositories.
 
 Each is applied once, by its GUID, and may come late: ids and the former name decide, and what moved on since is left
 alone. A name that is missed costs a redirect or a 404, after which the installation is asked; so jobs that

@@ -1,4 +1,4 @@
-"""What a batch of `workflow_job` webhooks does to the rows, in one transaction.
+"""Intake of a batch of `workflow_job` webhooks, in one transaction.
 
 A delivery counts once, by its GUID. An event may come late, doubled or before the one it follows: the
 row of the job ends up the same. Jobs that are new get their row, pool, priority and holds here;

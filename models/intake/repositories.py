@@ -1,4 +1,4 @@
-"""What repositories are called: by their ids, since a name may be another repository's by now.
+"""Names of repositories by their ids, since a name might belong to another repository by now.
 
 Jobs that were queued before their repository's id was kept have none; of those only the name and the time tell.
 """

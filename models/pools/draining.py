@@ -1,4 +1,4 @@
-"""What rows say of a pool that drains: what of it may still live, how many are busy, and which job is the oldest."""
+"""Rows of a draining pool: what might be alive, how many Pods are busy, and the oldest job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reconcile decides, read and committed under the pool's lock: rows of Pods to create, and retire claims.
+"""Decisions of a reconcile, read and committed under the pool's lock: rows of Pods to create, and retire claims.
 
 A row stands before its Pod is created, and the lock is held from the reading of the claims to the commit, so that two
 reconcilers never create one too many nor count one failure twice.

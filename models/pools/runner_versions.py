@@ -1,4 +1,4 @@
-"""Which version of the runner the Pods of each pool start, and when GitHub begins to refuse it.
+"""Runner versions that the Pods of each pool start, and the time from which GitHub refuses them.
 
 What is recorded is what GitHub's runner lists showed; it says nothing of a pool whose runners no list has shown.
 """

@@ -1,4 +1,4 @@
-"""What the autoscaler reads of the rows, and what it notes down.
+"""Inputs of the autoscaler from the rows, and the record of its decisions.
 
 Load is counted from Pods and claims, demand from queued jobs and budgets, what is usual from the claims of the last
 hour. Nothing is locked: what it decides is bounded by the pool's own maximum, and undone by the next check.

@@ -1,4 +1,4 @@
-"""What `ostler restore` reads of rows that were put back, and what it writes: claims for Pods whose own are lost.
+"""Rows of `ostler restore`: reads of the restored rows, and new claims for Pods whose claims are lost.
 
 Every write is a transaction of its own that finds its work done when it is repeated. The moves are those of the claim
 path, one after the other, so that a rebuilt claim has the story that it would have.

@@ -1,4 +1,4 @@
-"""What becomes of the jobs of an installation that is suspended, removed or let in again."""
+"""Jobs of an installation that is suspended, removed or active again: their holds and releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the runs of public repositories come from: asked once for each run, and kept.
+"""Origins of the runs of public repositories: asked once for each run, and stored.
 
 A job of such a run is held (`origin_unknown`) until it is known, unless every pool would serve it alike.
 """

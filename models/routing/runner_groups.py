@@ -1,4 +1,4 @@
-"""What is known of the runner groups of organisations: kept for a while, read by intake, `rematch` and the mint.
+"""Cache of the runner groups of organisations, read by intake, `rematch` and the mint.
 
 One row holds all groups of an installation (`repository_id` 0), one for each repository those that it may use, which is
 asked for only where a group admits selected repositories. GitHub is asked by the mint (`tasks.routing.runner_groups`).

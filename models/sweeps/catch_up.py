@@ -1,4 +1,4 @@
-"""What the sweep `catch_up` remembers: which repositories it is to check, how far it has come, what it may ask.
+"""State of the sweep `catch_up`: the repositories to check, its progress, and its quota.
 
 What GitHub listed is kept with its etag, so that a list that has not changed since costs no quota. Only that a run's
 jobs needed nothing is remembered of them; a list that left something to do is read again.

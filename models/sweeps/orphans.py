@@ -1,4 +1,4 @@
-"""What the sweeps over orphans read of Pods and claims, and the retirements that they commit."""
+"""Queries of the sweeps over orphans, and the retirements that they commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is forgotten with time: rows that are over, by the time at which they were, a page to a transaction.
+"""Deletion of old rows: rows that are over, by the time of their end, one page per transaction.
 
 Nothing live goes: no job that is not completed, no claim whose Pod is not gone (that one was delivered is part of the
 evidence that its Pod may hold a JIT, law L3), no repair whose outcome is open, and nothing that such a row points at.

@@ -1,4 +1,4 @@
-"""What the sweep `redelivery` remembers: how far it has read GitHub's list, and which deliveries it asks for.
+"""State of the sweep `redelivery`: its progress in GitHub's list, and the deliveries that it requests.
 
 A failed delivery has its row from the commit of the page that showed it until its GUID was accepted, or until
 GitHub keeps it no more. So the list may be read by pieces, and an ask repeated at a growing distance, without

@@ -1,4 +1,4 @@
-"""What the sweeps of the claim path select.
+"""Selections of the sweeps of the claim path.
 
 Leases and runs are in `models.sweeps.sweep_runs`, the ledger in `repairs`.
 """

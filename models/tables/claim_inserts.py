@@ -86,7 +86,7 @@ def insert_matched(
     ).all()
 
 
-def insert_retire(
+def insert_retirement(
     db: Connection,
     *,
     runner_pod_id: int,

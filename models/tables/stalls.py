@@ -1,4 +1,4 @@
-"""What is stalled now, and for how long what was served had been. See `rules.claims.stalls`.
+"""Present stalls, and the duration of past ones. See `rules.claims.stalls`.
 
 A claim that somebody found stalled says so in its own row until the transition that serves it, which also writes the
 row here; what has no claim (a lost webhook) is written by who found it. The rows outlive every process, so that a

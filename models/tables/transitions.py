@@ -1,4 +1,4 @@
-"""How a row moves: one guarded UPDATE that also writes its event, from the table in `rules.claims.machines`."""
+"""Transitions of rows: one guarded UPDATE that also writes its event, from the table in `rules.claims.machines`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a step that could not be done leaves its claim to `resume`: without its lease, and with the time of the next try.
+"""Postponement of a step that could not be done: it leaves the claim to `resume`, with the time of the next try.
 
 A lease that is kept would be waited out, and the step be counted as one that a killed process had begun.
 """

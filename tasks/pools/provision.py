@@ -1,4 +1,4 @@
-"""What a reconcile does to a pool's Pods: creations for rows that stand, retirements under claims that stand.
+"""Actions of a reconcile on a pool's Pods: creations for committed rows, retirements under committed claims.
 
 Decided under the pool's lock, with the claims read after the list (L8); done after the commit, each step such that
 another reconciler may do it as well, or do it again after us.

@@ -1,4 +1,4 @@
-"""Which runner group a mint names: by what is known of the organisation's groups, or by asking GitHub for them.
+"""Runner group of a mint: from the stored groups of the organisation, or by asking GitHub for them.
 
 GitHub is asked once an hour at most for each installation, and once for each repository where a group admits selected
 ones, so that the calls of a job stay what they are.

@@ -1,4 +1,4 @@
-"""How a tick of a sweep reads and goes on: whole lists, one row after the other, while time, lease and switch allow."""
+"""Pace of a sweep's tick: whole lists, then one row after the other, while time, lease and switch allow."""
 
 from __future__ import annotations
 

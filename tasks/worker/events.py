@@ -1,4 +1,4 @@
-"""What workers tell about their tasks (Flower shows it), sent in batches.
+"""Events of workers about their tasks (Flower shows them), sent in batches.
 
 Celery sends a batch of events with every turn of the worker's loop, which under load is one publication for each two
 or three events. Here they wait for half a second: Flower shows them that much later, with the times at which they

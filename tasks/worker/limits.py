@@ -1,4 +1,4 @@
-"""What GitHub's client keeps in Postgres: limits that a flush of Redis must not forget, installations that left."""
+"""Limits of GitHub's client in Postgres: those that must survive a flush of Redis, and removed installations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the worker process starts: the program behind `ostler worker`."""
+"""Start of the worker process: the program behind `ostler worker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tasks of one process share: engine, clients, cipher. Made on first use, one of each.
+"""Shared objects of the tasks of one process: engine, clients, cipher. Each is created once, on first use.
 
 The clients are reached through properties that refuse to be used inside a transaction (law L15).
 """

@@ -21,16 +21,17 @@ from k8s_adapters.client import KubeClient
 from lab.bootstrap import POOLS
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
+from lab.timings import timings
 from lab.traffic import follow, send
 from lab.verdict import judge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-PREVIOUS = "a8635ebc44e50108a01eac693f07b6144e5d918b"
+PREVIOUS = "579e4553e3360585ae6d0075af12b448a4e57543"
 """The commit of the release before this one."""
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = {"OSTLER_SWEEP_EVERY": "5", "OSTLER_UNRESOLVED_AFTER": "6", "OSTLER_SPENT_AFTER": "3"}
+SETTINGS = timings(sweep_every=5, unresolved_after=6, spent_after=3)
 LONG = 120.0
 """Seconds of the jobs that run over the whole upgrade."""
 

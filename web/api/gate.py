@@ -1,4 +1,4 @@
-"""What every request below `/api` passes before anything else checks it.
+"""Gate of the API: the checks that every request below `/api` passes first.
 
 Its body is read here, to a limit in bytes and seconds. All but the description and its pages need a token, also
 paths that do not exist: a route cannot be forgotten, and nobody learns which there are.

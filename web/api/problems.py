@@ -100,7 +100,7 @@ def not_found(what: str) -> Refusal:
 
 
 def unavailable() -> Refusal:
-    """Return the refusal of what cannot be answered now."""
+    """Return the refusal of a request that cannot be answered now."""
     return Refusal(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "unavailable",

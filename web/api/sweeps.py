@@ -1,4 +1,4 @@
-"""`/v1/sweeps` and `/v1/repairs`: the switches of the sweeps, and the ledger of what they repaired."""
+"""`/v1/sweeps` and `/v1/repairs`: the switches of the sweeps, and the ledger of their repairs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Repairs(Listing):
 
 
 class Repair(Shown):
-    """What one sweep repaired, on what grounds, and whether it came to what it was for."""
+    """Repair of one sweep, with its reasons and its outcome."""
 
     id: int
     sweep: str = Field(examples=["stale_claims"])

@@ -1,12 +1,12 @@
 """Health of the web process.
 
 `/healthz` checks nothing outside its own process: a restart cures no database. `/readyz` is 503 only
-for what makes this process useless: Postgres out of reach, an older schema, a deaf listener, stopping.
+if this process is useless: Postgres out of reach, an older schema, a deaf listener, stopping.
 Redis, beat, late sweeps, gates and the epoch are in its body; without them the process still takes webhooks and
 delivers.
 
 Anybody may ask, so an answer costs the stores nothing: what they said is kept for a second, one question is out at a
-time however many ask, in a thread of its own, and the body tells nothing of the fleet or of what it runs.
+time however many ask, in a thread of its own, and the body reveals nothing about the fleet or its jobs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BEAT_LOCK = "redbeat::lock"
 KEPT = 1.0
 """Seconds for which an answer of a store is used again."""
 SWEEPS_KEPT = 5.0
-"""The same for what the sweeps wrote; they are late by minutes, not by seconds."""
+"""The same for rows written by sweeps, which are late by minutes, not by seconds."""
 _POSTGRES_WITHIN = 2.0
 _REDIS_WITHIN = 0.3
 """Redis is no reason to be late: a probe gives up after a second by default."""

@@ -1,4 +1,4 @@
-"""The watchdog of the sweeps: which of them missed three periods, whoever is to blame (beat, Redis, the workers).
+"""The watchdog of the sweeps: which of them missed three periods, whatever the cause (beat, Redis, the workers).
 
 It reads what the sweeps themselves wrote last, so it works wherever web and Postgres do. It reports, in `/readyz`'s
 body and as metrics, and never makes web unready: a restart of web cures no sweep.
@@ -34,7 +34,7 @@ class SweepStanding:
 class Watchdog:
     """Looks at the sweeps; `periods` are theirs in seconds.
 
-    A sweep is late by what it did since this process began and since rows that were put back were noticed.
+    Lateness counts from the start of this process, and from the detection of restored rows.
     """
 
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:

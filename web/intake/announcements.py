@@ -50,10 +50,10 @@ def apply(
     now: datetime,
     access: Access = Access.ALLOWED,
 ) -> tuple[Outcome, bool]:
-    """Apply it once; return what became of it, and whether held jobs should be matched again.
+    """Apply it once; return its outcome, and whether held jobs should be matched again.
 
-    Other announcements wait for its thread: one that meets a lock for longer than `LOCK_MS` fails with what the
-    database raises, and is tried again.
+    Other announcements wait for its thread: one that meets a lock for longer than `LOCK_MS` fails with the error of the
+    database, and is retried.
     """
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):

@@ -1,4 +1,4 @@
-"""A queue whose owners take turns: whoever queues much waits behind itself, and nobody else does.
+"""A queue whose owners take turns: an owner with many items waits behind itself, and no other owner does.
 
 `take` gives one item of each owner in turn. When the queue is full, `evict` makes room for an owner that has less in it
 than another one, at the cost of the newest item of the owner that has the most.
@@ -40,7 +40,7 @@ class Turns(Generic[T]):
         return taken
 
     def evict(self, owner: int) -> T | None:
-        """Remove and return the newest item of whoever has the most; None when that would leave it less than `owner`.
+        """Remove and return the newest item of the owner with the most; None if that would leave it less than `owner`.
 
         With one more item `owner` may come to as many as that one keeps, and not to more.
         """

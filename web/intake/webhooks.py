@@ -49,7 +49,7 @@ RETRY_AFTER = 5
 """Seconds that a 503 asks for."""
 
 LARGE = 256 * 1024
-"""Bytes from which a body is verified and parsed in a thread, so that it does not stop the event loop."""
+"""Smallest body in bytes that is verified and parsed in a thread, so that it does not block the event loop."""
 
 MOST_UNPROVEN = 64 * 1024 * 1024
 """Bytes of bodies that are being read at once, beside one of the largest kind; more get 503."""
@@ -268,7 +268,7 @@ class Intake:
             raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied") from None
 
     def _is_malformed(self, guid: str, error: MalformedPayload) -> _Refused:
-        """Return the answer to a payload that nobody can use, whoever sends it again."""
+        """Return the answer to a payload that is unusable, also when it is sent again."""
         log.warning("webhook.malformed", delivery=guid, reason=error.reason)
         if self._malformed is not None:
             self._malformed.add(guid)

@@ -1,4 +1,4 @@
-"""Who may poll: the token's Pod, in our namespace, under its own ServiceAccount, of a pool of ours.
+"""Admission of polls: the token's Pod, in Ostler's namespace, under its own ServiceAccount, of one of its pools.
 
 A caller is told a status and nothing else. What cannot be judged now is 503, never 401 or 403, which
 would end a good Pod.

@@ -1,4 +1,4 @@
-"""What the poll asks of the cluster: who a token is, whether it still holds, whether a Pod is one of ours."""
+"""Questions of the poll to the cluster: identity of a token, its validity, and ownership of a Pod."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from rules.claims.poll_answers import Answer, Verdict
 
 
 class Poll:
-    """A held poll: a future that takes the first answer, and what may not be forgotten between two of them.
+    """A held poll: a future that takes the first answer, and the state to remember between two answers.
 
     `written`: its offer may stand in the table. `closed`: nobody reads the answer any more. `tries`: how often a row
     of it was locked; `retry`: the timer of the next try. `cancels`: the claim whose un-stamp began before this poll

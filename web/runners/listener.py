@@ -49,7 +49,7 @@ class Hearer(Protocol):
         """Take a notice."""
 
     def tick(self) -> None:
-        """Ask for what may have been missed; comes with each beat."""
+        """Ask for notices that might have been missed; called with each beat."""
 
 
 class Listener:

@@ -34,7 +34,7 @@ MOST_FRESH = 500
 HALVING_WITHIN = 0.5
 """Seconds for which a batch that waited for a lock is halved; what is left of it then is tried again later."""
 _FIRST_PAUSE = 0.1
-"""Seconds before a poll is tried again of which a row was locked; doubles with each try, up to the next one."""
+"""Seconds before a poll with a locked row is retried; doubles with each try, up to the next constant."""
 _LONGEST_PAUSE = 5.0
 _FRESH_TRIES = 3
 _WITHDRAW_PAUSE = 1.0
@@ -239,7 +239,7 @@ class Offering:
             self.add_later(poll)
 
     async def _offer_around(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
-        """Offer the rest of a batch of which a row is locked in a way that the statement cannot skip."""
+        """Offer the rest of a batch if one row is locked in a way that the statement cannot skip."""
         if len(polls) > 1 and time.monotonic() < until:
             await self._offer_halves(polls, rows, until=until)
             return

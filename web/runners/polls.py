@@ -1,9 +1,9 @@
 """The runners' long poll: `POST /runners/v1/dispatch`.
 
-A held poll is one future in a dict by Pod UID and one task that notices a closed connection; it has no
-thread and no database connection. Its offer is written with those of others, one statement each 50 ms,
-and only while this process hears notices. What ends a poll is settled into its future; whoever was wrong
-(the claim moved on, the notice was late) has it offered and judged again.
+A held poll is one future in a dict by Pod UID and one task that notices a closed connection; it has no thread and no
+database connection. Its offer is written with those of others, one statement each 50 ms, and only while this process
+receives notices. The event that ends a poll sets the result of its future; after a wrong event (the claim moved on, the
+notice was late) the poll is offered and judged again.
 """
 
 from __future__ import annotations

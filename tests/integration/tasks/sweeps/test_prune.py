@@ -185,6 +185,23 @@ def test_deliveries_runs_and_finished_repairs_are_pruned_by_their_own_times(stag
     assert [row.outcome for row in kept] == ["done", "verified"]
 
 
+def test_old_failures_of_runners_are_forgotten(stage: Stage) -> None:
+    before = utcnow() - timedelta(days=30)
+    for claim, days in ((1, 29), (2, 31)):
+        stage.rows(
+            """
+            INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at,
+                                         at, why)
+            VALUES (:claim, 1, 'x', 1, 7, 'uid', :at, :at, 'x')
+            """,
+            claim=claim,
+            **old(days),
+        )
+    gone = transaction(stage.rt.engine, lambda db: of_pages.prune_page(db, Kind.RUNNER_FAILURES, before=before))
+    assert gone == 1
+    assert [row.claim_id for row in stage.rows("SELECT claim_id FROM runner_failures")] == [1]
+
+
 def many_deliveries(stage: Stage, many: int) -> None:
     stage.rows(
         """
