@@ -20,7 +20,7 @@ OLDEST = 30
 
 
 def kubernetes(context: Context) -> Verdict:
-    """The API server answers, and knows us."""
+    """The API server answers and accepts our credentials."""
     try:
         version = context.kube.request("GET", "/version")
         name = who_am_i(context.kube)

@@ -67,7 +67,7 @@ def mints(context: Context) -> Verdict:
 
 
 def clock(context: Context) -> Verdict:
-    """Our clock and GitHub's agree, or JWTs are of tomorrow."""
+    """Our clock agrees with GitHub's; otherwise GitHub refuses our JWTs."""
     ahead = context.github.clock_ahead(deadline_seconds=CALL_WITHIN)
     if ahead is None:
         return unknown("GitHub's answer has no date")

@@ -62,7 +62,7 @@ class LockWaits:
     seconds: float = BRIEF
 
     def spent(self) -> None:
-        """Shorten the further waits: a lock was waited for in vain."""
+        """Shorten later waits, because a wait for a lock timed out."""
         self.seconds = min(self.seconds, NEXT)
 
 

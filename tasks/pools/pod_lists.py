@@ -136,7 +136,7 @@ def unpack(packed: bytes) -> list[PodSeen]:
     """Return what was packed. Raises `ValueError` when another version of Ostler did, which knows other fields."""
     content = orjson.loads(zlib.decompress(packed))
     if tuple(content["fields"]) != _FIELDS:
-        raise ValueError("the Pods of a list have other fields")
+        raise ValueError("the packed Pod list was written by another version of Ostler")
     for values in content["pods"]:
         for at in _TIMES:
             if values[at] is not None:

@@ -165,7 +165,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
             failures += 1
             if record_refusal(rt, row, error) or failures == FAILURES:
                 return
-        except DBAPIError as error:  # its row is locked, say: the next round repeats the attempt (L14)
+        except DBAPIError as error:  # for example because its row is locked: the next round repeats the attempt (L14)
             log.warning("pod.not_recorded", pod=pod_name, error=words_of(error))
 
 

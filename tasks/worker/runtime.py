@@ -24,7 +24,7 @@ from tasks.worker.transactions import Transactions
 
 
 class HeldAcrossNetwork(AssertionError):
-    """A client was asked for inside a transaction: law L15."""
+    """A network client was requested during a transaction, which law L15 forbids."""
 
 
 def _outside() -> None:

@@ -26,7 +26,7 @@ from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
 
 
 class Jobs(Listing):
-    """Which jobs; newest first."""
+    """Filters of the list of jobs, newest first."""
 
     state: JobState | None = None
     hold_reason: HoldReason | None = None

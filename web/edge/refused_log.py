@@ -12,7 +12,7 @@ LOG_EVERY = 1.0
 
 
 class RefusedLog:
-    """Log an event that anybody can cause, however often they do.
+    """Log an event that any client can cause, at most once a second.
 
     A line has the fields of the last request, and `count`: how many there were since the line before.
     """

@@ -141,7 +141,7 @@ class Memory(Collector):
 
 
 class Rows(Collector):
-    """The rows in numbers."""
+    """Metrics computed from the database rows."""
 
     def __init__(self, found: Found | None) -> None:
         self._found = found
