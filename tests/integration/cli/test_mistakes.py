@@ -98,8 +98,8 @@ WRONG_USES = (
     mistake("pool scale small -- -1", 2, "replicas", "equal to 0"),
     mistake("sweep run unresolved_jobs --wait 0", 2, "--wait"),
     mistake("healthy postgres", 2, "postgres"),
-    mistake("doctor --only bogus", 2, "--only: found 'bogus'; there are postgres, settings"),
-    mistake("worker --queues foo", 2, "--queues: found 'foo'; there are dispatch"),
+    mistake("doctor --only bogus", 2, "--only: found 'bogus'; must be of postgres, settings"),
+    mistake("worker --queues foo", 2, "--queues: found 'foo'; must be of dispatch"),
     mistake("demo --jobs 5", 2, "demo is a command of the lab: run `ostler-lab demo`"),
     mistake("control-plane", 2, "control-plane is a command of the lab: run `ostler-lab control-plane`"),
     mistake("check-deploy", 2, "OLD"),
@@ -116,7 +116,7 @@ WRONG_USES = (
 """What is typed wrong, with no variable set."""
 
 SETTINGS = (
-    mistake("jobs", 2, "OSTLER_DATABASE_URL: it is not set; Postgres, as `postgresql://"),
+    mistake("jobs", 2, "OSTLER_DATABASE_URL: it is not set; Address of Postgres, as `postgresql://"),
     mistake("token create ci", 2, "OSTLER_DATABASE_URL: it is not set"),
     mistake("migrate", 2, "OSTLER_DATABASE_URL: it is not set"),
     mistake("restore", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),
