@@ -104,7 +104,7 @@ def worker(
 
     chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in QUEUES]:
-        raise ConfigurationError(f"--queues: found {unknown[0]!r}; must be of {', '.join(QUEUES)}")
+        raise ConfigurationError(f"--queues: found {unknown[0]!r}; must be one of {', '.join(QUEUES)}")
     settings = _start("worker")
     from tasks.worker.processes import run_worker
 

@@ -1,7 +1,7 @@
 """One control plane for several processes: the first one in starts it, the last one out stops it.
 
 Every user holds a shared lock on one file for as long as it lives; the kernel drops it even when the
-user is killed. A keeper process owns the control plane and ends it once it gets that lock for itself.
+user is killed. An owner process runs the control plane and ends it once it gets that lock for itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from lab.control_plane import ClusterAccess, ControlPlane
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, quiet
 
-_STARTED_WITHIN = 240.0  # seconds; the keeper itself gives up earlier
-_CHECK_EVERY = 0.2  # seconds between two checks of the keeper at the users' lock
+_STARTED_WITHIN = 240.0  # seconds; the owner itself gives up earlier
+_CHECK_EVERY = 0.2  # seconds between two checks of the owner at the users' lock
 
 
 @contextmanager
 def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
-    """Yield access to the control plane of `folder`, started here if nobody had.
+    """Yield access to the control plane of `folder`; start it unless it runs.
 
     Raises `ControlPlaneUnavailable`.
     """
@@ -34,20 +34,20 @@ def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
     with (folder / "users.lock").open("w") as users:
         with (folder / "start.lock").open("w") as starting:
             fcntl.flock(starting, fcntl.LOCK_EX)
-            fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is just ending
+            fcntl.flock(users, fcntl.LOCK_SH)  # waits for an owner that is just ending
             access = _access(folder)
             if access is None:
-                access = _start_keeper(folder)
+                access = _start_owner(folder)
         yield access
 
 
 def _access(folder: Path) -> ClusterAccess | None:
-    """Return what a living keeper wrote; None when there is no keeper, or it is not ready."""
-    with (folder / "keeper.lock").open("w") as keeper:
+    """Return what a living owner wrote; None when there is no owner, or it is not ready."""
+    with (folder / "owner.lock").open("w") as owner:
         try:
-            fcntl.flock(keeper, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(owner, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            pass  # a keeper lives
+            pass  # an owner lives
         else:
             return None
     try:
@@ -62,10 +62,10 @@ def _access(folder: Path) -> ClusterAccess | None:
     )
 
 
-def _start_keeper(folder: Path) -> ClusterAccess:
-    log = folder / "keeper.log"
+def _start_owner(folder: Path) -> ClusterAccess:
+    log = folder / "owner.log"
     with log.open("wb") as output:
-        keeper = subprocess.Popen(
+        owner = subprocess.Popen(
             [sys.executable, "-m", "lab.control_plane_shared", str(folder)],
             cwd=Path(__file__).parent.parent,
             stdin=subprocess.DEVNULL,
@@ -75,34 +75,34 @@ def _start_keeper(folder: Path) -> ClusterAccess:
         )
     deadline = time.monotonic() + _STARTED_WITHIN
     while (access := _access(folder)) is None:
-        if keeper.poll() is not None or time.monotonic() > deadline:
+        if owner.poll() is not None or time.monotonic() > deadline:
             lines = log.read_text().strip().splitlines()
             raise ControlPlaneUnavailable(lines[-1] if lines else f"no control plane came up in {folder}")
         time.sleep(0.05)
-    keeper.returncode = 0  # it outlives us on purpose; nobody is to wait for it
+    owner.returncode = 0  # it outlives us on purpose; nobody is to wait for it
     return access
 
 
-def keep(folder: Path) -> None:
+def run_owner(folder: Path) -> None:
     """Run a control plane in `folder` until no user is left."""
     with (
         (folder / "users.lock").open("w") as users,
-        (folder / "keeper.lock").open("w") as keeper,
+        (folder / "owner.lock").open("w") as owner,
         ControlPlane.start(folder) as control_plane,
     ):
         written = {name: str(value) for name, value in asdict(control_plane.access).items()}
-        (folder / "access.json").unlink(missing_ok=True)  # of a keeper that was killed
-        fcntl.flock(keeper, fcntl.LOCK_EX)
+        (folder / "access.json").unlink(missing_ok=True)  # of an owner that was killed
+        fcntl.flock(owner, fcntl.LOCK_EX)
         partial = folder / "access.json.partial"
         partial.touch(mode=0o600)
         partial.write_text(json.dumps(written))
         partial.rename(folder / "access.json")
-        while not _alone(users.fileno()):
+        while not _is_unused(users.fileno()):
             time.sleep(_CHECK_EVERY)
-        (folder / "access.json").unlink()  # whoever comes now waits for the users' lock, then starts anew
+        (folder / "access.json").unlink()  # the next user waits for the users' lock, then starts another
 
 
-def _alone(users: int) -> bool:
+def _is_unused(users: int) -> bool:
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -112,6 +112,6 @@ def _alone(users: int) -> bool:
 
 if __name__ == "__main__":
     try:
-        keep(Path(sys.argv[1]))
+        run_owner(Path(sys.argv[1]))
     except ControlPlaneUnavailable as error:
         sys.exit(str(error))

@@ -325,14 +325,14 @@ class System:
         That upstream's plan must be among the options.
         """
         if fault is not None:
-            return self._tell_proxy(upstream, "POST", asdict(fault))
-        return self._tell_proxy(upstream, "GET")
+            return self._call_proxy(upstream, "POST", asdict(fault))
+        return self._call_proxy(upstream, "GET")
 
     def no_faults(self, upstream: str) -> None:
         """Take every fault before `github` or `kubernetes` back; the counts stay."""
-        self._tell_proxy(upstream, "DELETE")
+        self._call_proxy(upstream, "DELETE")
 
-    def _tell_proxy(self, upstream: str, method: str, body: Any = None) -> Mapping[str, Any]:
+    def _call_proxy(self, upstream: str, method: str, body: Any = None) -> Mapping[str, Any]:
         url = f"{self._proxies[upstream]}/_faults"
         answer = urllib3.request(method, url, json=body, headers=_CLOSE, timeout=30, retries=False)
         if answer.status not in range(200, 300):

@@ -30,7 +30,7 @@ def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict:
 
     wanted = FAMILIES if only is None else tuple(part.strip() for part in only.split(",") if part.strip())
     if strange := [family for family in wanted if family not in FAMILIES]:
-        raise ConfigurationError(f"--only: found {strange[0]!r}; must be of {', '.join(FAMILIES)}")
+        raise ConfigurationError(f"--only: found {strange[0]!r}; must be one of {', '.join(FAMILIES)}")
     findings = run([check for check in CHECKS if check.family in wanted], Context())
     if as_json:
         print_json([asdict(each) for each in findings])

@@ -76,7 +76,7 @@ async def watch(
             yield json.dumps({"type": "ERROR", "object": gone.body()}).encode() + b"\n"
             return
         for event in known:
-            yield _told(event, kind, namespace, chosen, partial=partial)
+            yield _event_line(event, kind, namespace, chosen, partial=partial)
         while (left := end - time.monotonic()) > 0:
             if bookmarks and time.monotonic() >= bookmark and queue.empty():  # else it would skip what waits there
                 bookmark = time.monotonic() + _BOOKMARK_EVERY
@@ -86,7 +86,7 @@ async def watch(
                     event = await queue.get()
             except TimeoutError:
                 continue
-            yield _told(event, kind, namespace, chosen, partial=partial)
+            yield _event_line(event, kind, namespace, chosen, partial=partial)
 
 
 def check_watch(kind: Kind, query: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ def _chosen(kind: Kind, query: Mapping[str, str]) -> Test:
     return selected(kind, labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", ""))
 
 
-def _told(event: Event, kind: Kind, namespace: str, chosen: Test, *, partial: bool) -> bytes:
+def _event_line(event: Event, kind: Kind, namespace: str, chosen: Test, *, partial: bool) -> bytes:
     """Return the line of an event, empty where the watch does not see it."""
     after, before = event.after, event.before
     if after.kind != kind or (namespace and after.metadata.get("namespace") != namespace):

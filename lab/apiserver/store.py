@@ -117,7 +117,7 @@ class Store:
         key = key_of(content)
         before = objects.get(key)
         objects[key] = stored
-        self._tell(Event(revision=self.revision, before=before, after=stored))
+        self._publish(Event(revision=self.revision, before=before, after=stored))
         return stored
 
     def remove(self, stored: Stored) -> Stored:
@@ -127,7 +127,7 @@ class Store:
         content["metadata"]["resourceVersion"] = str(self.revision)
         last = Stored(stored.kind, content)
         before = self._objects[stored.kind].pop(key_of(content))
-        self._tell(Event(revision=self.revision, before=before, after=last, gone=True))
+        self._publish(Event(revision=self.revision, before=before, after=last, gone=True))
         return last
 
     def keep_list(self, kind: Kind, namespace: str, listed: list[Stored]) -> None:
@@ -156,7 +156,7 @@ class Store:
         finally:
             self._followers.discard(queue)
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         place = (event.after.kind, key_of(event.after.content))
         for owner in _owners(event.before):
             self._dependents.get(owner, set()).discard(place)

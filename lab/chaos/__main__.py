@@ -54,7 +54,7 @@ def main() -> int:
     try:
         if arguments.cluster == "real":
             binaries(say)
-        ok, told = _play(arguments, folder, say)
+        ok, report = _play(arguments, folder, say)
     except (ControlPlaneUnavailable, StartError, RuntimeError) as error:
         say(f"given up: {error}")
         ok = False
@@ -62,7 +62,7 @@ def main() -> int:
         say("stopped; nothing is left running")
         ok = False
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in told))
+        sys.stdout.write("".join(f"{line}\n" for line in report))
     if ok and arguments.logs is None:
         shutil.rmtree(folder, ignore_errors=True)
     else:

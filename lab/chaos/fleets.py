@@ -84,10 +84,10 @@ HEALTHY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A bad pool. `told`: what `ostler pool list` has to say of it; `seconds`: of each of its jobs."""
+    """A bad pool. `reported`: pattern of its row in `ostler pool list`; `seconds`: length of each of its jobs."""
 
     name: str
-    told: str
+    reported: str
     spec: Mapping[str, object] = field(default_factory=dict)
     replicas: int = 3
     seconds: float = 0.5
@@ -105,18 +105,18 @@ SIDECAR = {"spec": {"containers": [{"name": "proxy", "image": f"proxy:{STAYS}"}]
 CAUSES = {
     cause.name: cause
     for cause in (
-        Cause(name="too-old", told=r"RunnersDoNotStart.*too old", spec={"image": "runner:too-old"}),
-        Cause(name="no-scripts", told=r"PodsDoNotStart.*127", spec={"image": "runner:no-scripts"}),
-        Cause(name="no-egress", told=r"RunnersDoNotStart", spec={"image": "runner:no-egress"}),
+        Cause(name="too-old", reported=r"RunnersDoNotStart.*too old", spec={"image": "runner:too-old"}),
+        Cause(name="no-scripts", reported=r"PodsDoNotStart.*127", spec={"image": "runner:no-scripts"}),
+        Cause(name="no-egress", reported=r"RunnersDoNotStart", spec={"image": "runner:no-egress"}),
         Cause(
             name="lost-node",
-            told=r"NodeLost",
+            reported=r"NodeLost",
             seconds=HOUR,
             waves=2,
             spec={"podTemplate": {"spec": {"nodeSelector": {SERVED_BY: NODE}}}},
         ),
-        Cause(name="sidecar", told=r"PodsOutliveRunners", spec={"podTemplate": SIDECAR}),
-        Cause(name="refused", told=r"403.*Resource not accessible", spec={"runnerGroup": GROUP}),
+        Cause(name="sidecar", reported=r"PodsOutliveRunners", spec={"podTemplate": SIDECAR}),
+        Cause(name="refused", reported=r"403.*Resource not accessible", spec={"runnerGroup": GROUP}),
     )
 }
 SHORT = ("too-old", "no-scripts", "sidecar", "refused")
@@ -127,7 +127,7 @@ SHORT = ("too-old", "no-scripts", "sidecar", "refused")
 class FleetsResult:
     """What a run came to. `waits`: seconds from queue to start of each healthy job, in order of size.
 
-    `named`: by bad pool, the first row of `ostler pool list` that told its cause; `seen`: the last one where none did.
+    `named`: by bad pool, the first row of `ostler pool list` that named its cause; `seen`: the last one where none did.
     `calls`: by account, the calls that its installation is charged for in the run, and the bound for an hour.
     """
 
@@ -153,7 +153,7 @@ class FleetsResult:
         worst = self.waits[-1] if self.waits else 0.0
         yield f"{self.healthy} jobs of healthy pools waited {median:.1f} s (median), {worst:.1f} s at most"
         for pool, row in sorted(self.named.items()):
-            yield f"{pool} is told as: {row}"
+            yield f"{pool} is reported as: {row}"
         for login, (made, hour) in sorted(self.calls.items()):
             what = f"at most {hour:.0f} an hour" if self.seconds >= JUDGED_FROM else "too short a run to judge an hour"
             yield f"GitHub calls of {login} in {self.seconds:.0f} s: {made}, {what}"
@@ -317,7 +317,7 @@ class _Day:
         for cause in self.bad:
             row = rows.get(cause.name, "")
             self.seen[cause.name] = row
-            if cause.name not in self.named and re.search(cause.told, row):
+            if cause.name not in self.named and re.search(cause.reported, row):
                 self.named[cause.name] = row
                 self._say(f"`ostler pool list`: {row}")
 
@@ -393,7 +393,7 @@ def _judge(system: System, sampler: Sampler, day: _Day, *, problem: str | None) 
     problems = [] if problem is None else [problem]
     problems += list(problems_of(github, healthy, waits=waits))
     problems += [
-        f"`ostler pool list` never told the cause of {cause.name}; its last row: {day.seen.get(cause.name, '')!r}"
+        f"`ostler pool list` never named the cause of {cause.name}; its last row: {day.seen.get(cause.name, '')!r}"
         for cause in day.bad
         if cause.name not in day.named
     ]

@@ -16,7 +16,7 @@ from lab.kubelet.cluster import Cluster
 from lab.kubelet.journal import Journal
 from lab.kubelet.kubeconfig import read_kubeconfig
 from lab.kubelet.kubelet import Kubelet
-from lab.kubelet.node import RENEW_SECONDS, NodeKeeper
+from lab.kubelet.node import RENEW_SECONDS, NodeHeartbeat
 from lab.kubelet.quota import RealQuota
 from lab.kubelet.simulated import Simulation
 from lab.kubelet.worker import Ground
@@ -40,8 +40,8 @@ async def serve(arguments: argparse.Namespace) -> None:
                 dispatch_url=arguments.dispatch_url,
                 start_delay=arguments.start_delay,
             )
-            keeper = NodeKeeper(cluster=cluster, alive_file=arguments.alive_file, every=arguments.renew_every)
-            kubelet = Kubelet(ground=ground, node=arguments.node, keeper=keeper, serves=arguments.serves)
+            heartbeat = NodeHeartbeat(cluster=cluster, alive_file=arguments.alive_file, every=arguments.renew_every)
+            kubelet = Kubelet(ground=ground, node=arguments.node, heartbeat=heartbeat, serves=arguments.serves)
             await _until_signalled(kubelet, arguments)
 
 

@@ -33,7 +33,7 @@ class End:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class PollAgain:
     """Poll again after `wait` seconds; `failed` says whether the next failure's step doubles."""
 
     wait: float
@@ -42,9 +42,9 @@ class Again:
 
 def decide(
     *, status: int, retry_after: str | None, body: Any, failures: int, chance: random.Random
-) -> Work | End | Again:
+) -> Work | End | PollAgain:
     """Return what an answer means after `failures` failures in a row. `status` 0 stands for no answer."""
-    told = _seconds(retry_after)
+    delay = _seconds(retry_after)
     if status == HTTPStatus.OK and isinstance(body, dict) and body.get("jit_config"):
         return Work(
             jit_config=str(body["jit_config"]),
@@ -56,12 +56,12 @@ def decide(
     if status == HTTPStatus.GONE:
         return End(code=10, message=f"replaced: status {status}")
     if status == HTTPStatus.NO_CONTENT:
-        wait = chance.uniform(0.5, 1.5) if told is None else _spread(told, chance)
-        return Again(wait=wait, failed=False)
-    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE} and told is not None:
-        return Again(wait=_spread(told, chance), failed=True)
+        wait = chance.uniform(0.5, 1.5) if delay is None else _spread(delay, chance)
+        return PollAgain(wait=wait, failed=False)
+    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE} and delay is not None:
+        return PollAgain(wait=_spread(delay, chance), failed=True)
     step = min(FIRST_STEP * 2 ** min(failures, 10), LONGEST_STEP)
-    return Again(wait=chance.uniform(step / 2, step), failed=True)
+    return PollAgain(wait=chance.uniform(step / 2, step), failed=True)
 
 
 def _seconds(raw: str | None) -> int | None:
@@ -70,5 +70,5 @@ def _seconds(raw: str | None) -> int | None:
     return LONGEST_WAIT if len(raw.lstrip("0")) > 2 else min(int(raw), LONGEST_WAIT)  # noqa: PLR2004 - digits of 60
 
 
-def _spread(told: int, chance: random.Random) -> float:
-    return told + chance.uniform(0, told / 4 + 0.25)
+def _spread(delay: int, chance: random.Random) -> float:
+    return delay + chance.uniform(0, delay / 4 + 0.25)

@@ -129,9 +129,9 @@ class Cluster:
             raise AssertionError("not entered")
         query = {"watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true"}
         query["timeoutSeconds"] = str(WATCH_SECONDS)
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=WATCH_SECONDS + 30)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=WATCH_SECONDS + 30)
         url = self._access.server + self._pods()
-        async with self._watching.get(url, params=query, timeout=patience) as answer:
+        async with self._watching.get(url, params=query, timeout=timeout) as answer:
             if answer.status == HTTPStatus.GONE:
                 raise ExpiredError
             answer.raise_for_status()

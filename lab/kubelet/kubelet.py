@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from lab.kubelet.cluster import Cluster, ExpiredError
-from lab.kubelet.node import NodeKeeper
+from lab.kubelet.node import NodeHeartbeat
 from lab.kubelet.pods import PodView, view
 from lab.kubelet.worker import Ground, PodWorker
 
@@ -21,21 +21,21 @@ LONGEST_WAIT = 5.0
 class Kubelet:
     """Follows one namespace. Also its scheduler: every Pod without a node is bound to ours."""
 
-    def __init__(self, *, ground: Ground, node: str, keeper: NodeKeeper, serves: str | None = None) -> None:
+    def __init__(self, *, ground: Ground, node: str, heartbeat: NodeHeartbeat, serves: str | None = None) -> None:
         """`serves`: only Pods that ask for a kubelet of this name are bound; None binds those that ask for none."""
         self._serves = serves
         self._ground = ground
         self._node = node
-        self._keeper = keeper
+        self._heartbeat = heartbeat
         self._workers: dict[str, PodWorker] = {}
 
     async def serve(self, *, ready: Callable[[], None]) -> None:
         """Serve until cancelled; `ready` is called after the first list. Raises what went wrong for good."""
         await self._ground.cluster.announce_node()
-        await self._keeper.renew()
+        await self._heartbeat.renew()
         try:
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._keeper.keep())
+                loops.create_task(self._heartbeat.renew_forever())
                 loops.create_task(self._follow(ready))
         finally:
             await asyncio.gather(*(worker.stop() for worker in self._workers.values()), return_exceptions=True)

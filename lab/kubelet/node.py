@@ -28,8 +28,8 @@ _CONDITIONS = (
 )
 
 
-class NodeKeeper:
-    """Keeps one Node alive; `alive_file` is touched after every renewal."""
+class NodeHeartbeat:
+    """Renews the Lease and the status of one Node; `alive_file` is touched after every renewal."""
 
     def __init__(self, *, cluster: Cluster, alive_file: Path | None, every: float = RENEW_SECONDS) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class NodeKeeper:
         self._every = every
         self._reported_at = -REPORT_SECONDS
 
-    async def keep(self) -> None:
+    async def renew_forever(self) -> None:
         """Renew every `every` seconds until cancelled. Raises `RefusedError`."""
         while True:
             await asyncio.sleep(self._every)

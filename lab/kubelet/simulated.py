@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 
 from lab.kubelet.ailments import DEPRECATED_EXIT_CODE, Ailment, Condition
-from lab.kubelet.answers import Again, End, Work, decide
+from lab.kubelet.answers import End, PollAgain, Work, decide
 from lab.kubelet.events import Events
-from lab.kubelet.tokens import TokenKeeper
+from lab.kubelet.tokens import TokenRenewer
 
 HOLD_SECONDS = 50
 HEARTBEAT_SECONDS = 1.0
@@ -35,7 +35,7 @@ class Simulation:
     http: aiohttp.ClientSession
     github_url: str
 
-    async def run(self, *, dispatch_url: str, tokens: TokenKeeper, events: Events, condition: Condition) -> None:
+    async def run(self, *, dispatch_url: str, tokens: TokenRenewer, events: Events, condition: Condition) -> None:
         """Run both containers of a Pod to their end. Cancelling it abandons the job."""
         events.poller_started(simulated=True)
         end = await self._poll(dispatch_url, tokens)
@@ -47,7 +47,7 @@ class Simulation:
         events.poller_exited(code=0, message=end.claim)
         events.runner_exited(code=await self._runner(end.jit_config, events, condition))
 
-    async def _poll(self, url: str, tokens: TokenKeeper) -> Work | End:
+    async def _poll(self, url: str, tokens: TokenRenewer) -> Work | End:
         if not url:
             return End(code=1, message="OSTLER_DISPATCH_URL is not set")
         failures = 0
@@ -55,16 +55,16 @@ class Simulation:
         while True:
             status, retry_after, body = await self._one_poll(url, tokens.value)
             verdict = decide(status=status, retry_after=retry_after, body=body, failures=failures, chance=chance)
-            if not isinstance(verdict, Again):
+            if not isinstance(verdict, PollAgain):
                 return verdict
             failures = failures + 1 if verdict.failed else 0
             await asyncio.sleep(verdict.wait)
 
     async def _one_poll(self, url: str, token: str) -> tuple[int, str | None, Any]:
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        patience = aiohttp.ClientTimeout(total=70, sock_connect=5)
+        timeout = aiohttp.ClientTimeout(total=70, sock_connect=5)
         try:
-            async with self.http.post(url, headers=headers, timeout=patience, allow_redirects=False) as answer:
+            async with self.http.post(url, headers=headers, timeout=timeout, allow_redirects=False) as answer:
                 body = await answer.json(content_type=None) if answer.status == HTTPStatus.OK else None
                 return answer.status, answer.headers.get("Retry-After"), body
         except (aiohttp.ClientError, TimeoutError, ValueError):
@@ -119,9 +119,9 @@ class Simulation:
         events.runner_ready()
         events.job_started(job=job_id)
         conclusion = "lost"
-        if await self._tell(f"{path}/started", {"job_id": job_id}):
+        if await self._report(f"{path}/started", {"job_id": job_id}):
             worked = await self._work(path, float(job["duration_seconds"]))
-            if worked and await self._tell(f"{path}/finished", {"job_id": job_id, "conclusion": "success"}):
+            if worked and await self._report(f"{path}/finished", {"job_id": job_id, "conclusion": "success"}):
                 conclusion = "success"
         events.job_finished(job=job_id, conclusion=conclusion)
 
@@ -142,10 +142,10 @@ class Simulation:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             status, _ = await self._github("POST", f"{path}/heartbeat", {}, retries=0)
 
-    async def _tell(self, path: str, body: dict[str, Any]) -> bool:
-        """Tell GitHub; False when it will not hear it.
+    async def _report(self, path: str, body: dict[str, Any]) -> bool:
+        """Report to GitHub; False when it refuses.
 
-        A refusal after an attempt without an answer is no refusal: that attempt may have been heard.
+        A refusal after an attempt without an answer is no refusal: that attempt might have arrived.
         """
         doubt, wait = False, 0.25
         for _ in range(RETRIES + 1):
@@ -182,9 +182,9 @@ class Simulation:
         self, method: str, path: str, body: dict[str, Any] | None, seconds: float
     ) -> tuple[int, dict[str, Any]]:
         url = f"{self.github_url}/_runner/sessions{path}"
-        patience = aiohttp.ClientTimeout(total=seconds, sock_connect=5)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=5)
         try:
-            async with self.http.request(method, url, json=body, timeout=patience) as answer:
+            async with self.http.request(method, url, json=body, timeout=timeout) as answer:
                 has_body = answer.status in {HTTPStatus.OK, HTTPStatus.CREATED}
                 found = await answer.json(content_type=None) if has_body else None
         except (aiohttp.ClientError, TimeoutError, ValueError):

@@ -14,8 +14,8 @@ RENEW_AT = 0.8
 RETRY_SECONDS = 1.0
 
 
-class TokenKeeper:
-    """Keeps one Pod's token. `file`, when there is one, is replaced in one step with each new token."""
+class TokenRenewer:
+    """Renews one Pod's token. `file`, when there is one, is replaced in one step with each new token."""
 
     def __init__(self, *, cluster: Cluster, pod: PodView, file: Path | None, refused: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -35,8 +35,8 @@ class TokenKeeper:
                 await asyncio.sleep(RETRY_SECONDS)
         return 0
 
-    async def keep(self, life: int) -> None:
-        """Renew for ever; meant to be cancelled."""
+    async def renew_forever(self, life: int) -> None:
+        """Renew until cancelled."""
         while life:
             await asyncio.sleep(life * RENEW_AT)
             life = await self.first()

@@ -22,7 +22,7 @@ from lab.kubelet.processes import Containers, PodFolder
 from lab.kubelet.quota import RealQuota
 from lab.kubelet.simulated import Simulation
 from lab.kubelet.status import StatusReporter
-from lab.kubelet.tokens import TokenKeeper
+from lab.kubelet.tokens import TokenRenewer
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 TERMINATED = 143
@@ -62,7 +62,7 @@ class PodWorker:
         self._life.add_done_callback(_complain)
 
     def delete(self) -> None:
-        """The Pod has a deletionTimestamp: end it and let it go. May be told again."""
+        """The Pod has a deletionTimestamp: end it and confirm its deletion. May be called again."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._guarded(self._end))
             self._ending.add_done_callback(_complain)
@@ -187,17 +187,17 @@ class PodWorker:
             lambda: simulation.run(dispatch_url=url, tokens=tokens, events=self, condition=self._condition),
         )
 
-    def _tokens(self, file: Path | None) -> TokenKeeper:
-        return TokenKeeper(cluster=self._ground.cluster, pod=self._pod, file=file, refused=self._refused)
+    def _tokens(self, file: Path | None) -> TokenRenewer:
+        return TokenRenewer(cluster=self._ground.cluster, pod=self._pod, file=file, refused=self._refused)
 
-    async def _beside_token(self, tokens: TokenKeeper, run: Run) -> None:
+    async def _beside_token(self, tokens: TokenRenewer, run: Run) -> None:
         life = await tokens.first()
         self._report.start()
-        keeping = asyncio.create_task(tokens.keep(life))
+        renewing = asyncio.create_task(tokens.renew_forever(life))
         try:
             await run()
         finally:
-            keeping.cancel()
+            renewing.cancel()
 
     async def _end(self) -> None:
         """End a Pod that is being deleted."""

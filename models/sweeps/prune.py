@@ -72,7 +72,13 @@ _OVER: Mapping[Kind, str] = {
     Kind.REPAIRS: "SELECT id FROM repairs WHERE at < :before AND outcome NOT IN ('begun', 'done') ORDER BY at",
     Kind.SWEEP_RUNS: "SELECT id FROM sweep_runs WHERE began_at < :before AND ended_at IS NOT NULL ORDER BY began_at",
     Kind.STALLS: "SELECT id FROM stalls WHERE served_at < :before ORDER BY served_at",
-    Kind.RUNNER_FAILURES: "SELECT claim_id AS id FROM runner_failures WHERE at < :before ORDER BY at",
+    # One that is not cleared still brakes its pool, however old it is.
+    Kind.RUNNER_FAILURES: """
+        SELECT f.claim_id AS id FROM runner_failures f
+        WHERE f.at < :before AND (f.cleared_at IS NOT NULL
+          OR NOT EXISTS (SELECT FROM pools p WHERE p.id = f.pool_id AND p.deleted_at IS NULL))
+        ORDER BY f.at
+    """,
 }
 _LOCKED: Mapping[Kind, str] = {
     Kind.JOB_EVENTS: "e",
@@ -80,6 +86,7 @@ _LOCKED: Mapping[Kind, str] = {
     Kind.CLAIMS: "c",
     Kind.JOBS: "j",
     Kind.RUNNER_PODS: "p",
+    Kind.RUNNER_FAILURES: "f",
 }
 _DELETE: Mapping[Kind, Callable[[Connection, Sequence[Any]], int]] = {
     Kind.DELIVERIES: deliveries.delete,

@@ -39,6 +39,8 @@ class Transactions:
         `models.db.engine.transaction` does.
         """
         is_dated = kwargs.get("now") is NOW
+        if any(each is NOW for each in args) or any(each is NOW for name, each in kwargs.items() if name != "now"):
+            raise TypeError("NOW stands for the argument `now` alone")
 
         def body(db: Connection) -> T:
             if is_dated:

@@ -51,9 +51,15 @@ FIRST = {
     "transitions",
     "repairs",
     "scaling",
-    "reconciler",
+    "pool_mirror",
     "usage",
-    "stalled",
+    "stalls",
+    "claim_inserts",
+    "claim_jobs",
+    "claim_leases",
+    "job_holds",
+    "pod_births",
+    "pod_facts",
 }
 """Modules whose mutants run before the others: claims, offers, deliveries, releases, retirements and repairs."""
 

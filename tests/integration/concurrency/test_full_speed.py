@@ -307,7 +307,7 @@ def test_no_deadlock_reaches_a_caller(database: Database, seconds: int) -> None:
         cipher=cipher,
         wake_keys=stage.wake_keys,
         waker=_Waker(),
-        events=SimpleNamespace(tell=lambda *_told: None),
+        events=SimpleNamespace(record=lambda *_recorded: None),
         kube=_Cluster(),
         github=_GitHub(),
     )

@@ -483,7 +483,7 @@ def test_a_cluster_without_the_epoch_for_which_the_rows_were_frozen_is_not_belie
     world.put_back()
     path = f"/api/v1/namespaces/{world.stage.namespace}/configmaps/ostler-epoch"
     world.stage.kube.request("DELETE", path)
-    with pytest.raises(NotRestored, match="epoch was there"):
+    with pytest.raises(NotRestored, match="epoch has disappeared"):
         world.restore()
     assert world.frozen()
     assert world.restore(emptied=True).let_go

@@ -91,7 +91,7 @@ class World(Transactions):
 
     def __post_init__(self) -> None:
         self.cluster = Cluster()
-        self.events = SimpleNamespace(tell=lambda *_told: None)
+        self.events = SimpleNamespace(record=lambda *_recorded: None)
         self.github = GitHub(late=self.cluster.late.append, clock=lambda: self.now)
         self.handover = Handover(
             threads=cast("Any", _Threads(self.engine)),
@@ -105,11 +105,11 @@ class World(Transactions):
     # The runtime of tasks
 
     @property
-    @property
     def timings(self) -> Timings:
         """The timings among the settings."""
         return self.settings.timings
 
+    @property
     def kube(self) -> Cluster:
         return self.cluster
 

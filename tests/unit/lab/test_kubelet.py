@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from lab.kubelet.answers import Again, End, Work, decide
+from lab.kubelet.answers import End, PollAgain, Work, decide
 from lab.kubelet.quota import RealQuota
 
 BODY = {"jit_config": "config", "runner_name": "linux-1", "claim_id": 12, "owner": "acme"}
 
 
-def _decide(status: int, *, retry_after: str | None = None, body: Any = None, failures: int = 0) -> Work | End | Again:
+def _decide(
+    status: int, *, retry_after: str | None = None, body: Any = None, failures: int = 0
+) -> Work | End | PollAgain:
     return decide(
         status=status,
         retry_after=retry_after,
@@ -30,7 +32,7 @@ def test_a_200_is_work_and_prints_no_config() -> None:
 
 @pytest.mark.parametrize("body", [None, {}, [], "text", {"jit_config": ""}])
 def test_a_200_without_a_config_backs_off(body: Any) -> None:
-    assert isinstance(_decide(200, body=body), Again)
+    assert isinstance(_decide(200, body=body), PollAgain)
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, 1), (403, 1), (410, 10)])
@@ -64,7 +66,7 @@ def test_everything_else_is_waited_out(
 ) -> None:
     verdict = _decide(status, retry_after=retry_after, failures=failures)
 
-    assert isinstance(verdict, Again)
+    assert isinstance(verdict, PollAgain)
     assert least <= verdict.wait <= most
     assert verdict.failed is (status != 204)
 

@@ -172,7 +172,7 @@ def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: p
         "OSTLER_WEBHOOK_SECRETS",
         "OSTLER_WEB_PORT",
     ]
-    port = "port where `ostler web` serves webhooks and the API, for the public"
+    port = "Public port of `ostler web`: webhooks and the REST API"
     assert f"OSTLER_WEB_PORT: found 'no'; must be a whole number; {port}" in lines
 
 

@@ -25,6 +25,7 @@ ENDS = {
     ("tasks/claims/stamp.py", "unstamp"): "write without owner",
     ("tasks/claims/cuts.py", "reopen"): "write without owner",
     # What inserts retire claims, each in the transaction of who judged.
+    ("models/claims/releases.py", "insert_retire"): "insert_retirement",
     ("models/claims/releases.py", "end_never_delivered"): "insert_retire",
     ("models/claims/releases.py", "end_delivered"): "insert_retire",
     ("models/pools/pool_plans.py", "_retire"): "insert_retire",
@@ -127,7 +128,7 @@ def ends(call: ast.Call) -> str | None:
         for each in call.keywords
     ):
         return "write without owner"
-    return name if name in {"take_off", "insert_retire"} else None
+    return name if name in {"take_off", "insert_retire", "insert_retirement"} else None
 
 
 def test_only_these_functions_end_a_pod_or_its_stamp() -> None:

@@ -48,7 +48,7 @@ def test_refused_mints_degrade_their_pool_with_githubs_words(pool: Stage) -> Non
     assert (found["status"], found["reason"]) == ("True", "MintsRefused")
     assert f"1 job of account acme waits: account 1: {WORDS}; queued at 20" in found["message"]
     assert "next try at 20" in found["message"]
-    assert re.search(CAUSES["refused"].told, found["message"])
+    assert re.search(CAUSES["refused"].reported, found["message"])
     assert condition(pool, "Ready")["status"] == "True", "its Pods serve other accounts"
 
 

@@ -13,6 +13,7 @@ from models.sweeps.prune import Kind
 from ostler.clock import utcnow
 from tasks.sweeps.prune import kept_for, prune
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.rows import insert_pool
 
 DAY = 86400.0
 
@@ -185,21 +186,31 @@ def test_deliveries_runs_and_finished_repairs_are_pruned_by_their_own_times(stag
     assert [row.outcome for row in kept] == ["done", "verified"]
 
 
-def test_old_failures_of_runners_are_forgotten(stage: Stage) -> None:
+def test_prune_deletes_old_failures_of_runners_that_brake_no_pool(stage: Stage) -> None:
+    pool_id = insert_pool(stage.rt.engine, "braked")
     before = utcnow() - timedelta(days=30)
-    for claim, days in ((1, 29), (2, 31)):
+    failures = {
+        "young": (1, pool_id, 29, True),
+        "cleared": (2, pool_id, 31, True),
+        "in force": (3, pool_id, 31, False),
+        "of a pool that is gone": (4, 999_999, 31, False),
+    }
+    for claim, of_pool, days, cleared in failures.values():
         stage.rows(
             """
             INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at,
-                                         at, why)
-            VALUES (:claim, 1, 'x', 1, 7, 'uid', :at, :at, 'x')
+                                         at, why, cleared_at)
+            VALUES (:claim, :pool, 'x', 1, 7, 'uid', :at, :at, 'x',
+                    CASE WHEN :cleared THEN CAST(:at AS timestamptz) END)
             """,
             claim=claim,
+            pool=of_pool,
+            cleared=cleared,
             **old(days),
         )
     gone = transaction(stage.rt.engine, lambda db: of_pages.prune_page(db, Kind.RUNNER_FAILURES, before=before))
-    assert gone == 1
-    assert [row.claim_id for row in stage.rows("SELECT claim_id FROM runner_failures")] == [1]
+    assert gone == 2
+    assert [row.claim_id for row in stage.rows("SELECT claim_id FROM runner_failures ORDER BY claim_id")] == [1, 3]
 
 
 def many_deliveries(stage: Stage, many: int) -> None:
