@@ -379,7 +379,7 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     assert job.count(event) == 2  # in the sentence, and in the timeline
     assert event in operator.json("claims", "--pod", claim["pod"])[0]["pod_end"]
     assert operator.json("pod", claim["pod"])["event_message"] == "[red]low on memory"
-    assert f"GitHub says that it is over: failure. Its Pod {claim['pod']} {said}; container `runner` exited 137" in job
+    assert f"It is completed at GitHub: failure. Its Pod {claim['pod']} {said}; container `runner` exited 137" in job
     assert f"2026-11-23 12:03:04 pod {claim['pod']} - ended - its Pod {said}" in job
     assert operator.json("job", "11")["claims"][0]["runner_exit_code"] == 137
     assert "pod_gone (OOMKilled (9))" in operator.run("claims", "--pod", claim["pod"]).stdout
