@@ -18,6 +18,7 @@ from ostler.clock import utcnow
 from ostler.settings import Settings
 from ostler.timings import Timings
 from tasks.claims.dispatch import run_matcher
+from tasks.worker.transactions import Transactions
 
 _WEB = "web-bench"
 _PODS = 100
@@ -84,6 +85,10 @@ def run(recorder: Recorder) -> None:
         }
 
 
+class _Runtime(SimpleNamespace, Transactions):
+    """Runtime of a worker as far as the matcher uses it."""
+
+
 class _Keys:
     """Wake keys in memory."""
 
@@ -146,9 +151,7 @@ class _Matcher:
         settings = Settings.model_construct(
             **{name: field.default for name, field in Settings.model_fields.items()} | {"timings": timings}
         )
-        runtime = SimpleNamespace(
-            engine=self.stage.engine, settings=settings, timings=timings, wake_keys=_Keys(), who="bench"
-        )
+        runtime = _Runtime(engine=self.stage.engine, settings=settings, timings=timings, wake_keys=_Keys(), who="bench")
         began = time.perf_counter()
         matched = run_matcher(cast("Any", runtime), self.pool, now=utcnow())
         seconds = time.perf_counter() - began

@@ -170,7 +170,7 @@ def test_a_kubeconfig_that_makes_no_sense_is_named_in_one_line(tmp_path: Path, c
 
 def test_outside_a_cluster_a_client_without_a_kubeconfig_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigurationError, match="no kubeconfig is set, and this is no Pod"):
+    with pytest.raises(ConfigurationError, match="no kubeconfig is set, and this process has no ServiceAccount token"):
         make_client(kubeconfig=None)
 
 

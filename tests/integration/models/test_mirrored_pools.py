@@ -118,7 +118,7 @@ def test_smaller_generation_is_not_taken_when_the_row_moved_on(database: Databas
     look(database, POOL)
 
     def go_back(known: int) -> bool:
-        return transaction(database.engine, lambda db: pool_mirror.go_back(db, uid="u", known=known, generation=2))
+        return transaction(database.engine, lambda db: pool_mirror.go_back(db, uid=POOL.uid, known=known, generation=2))
 
     assert not go_back(6)
     assert look(database, replace(POOL, generation=6)) == (7, 3, None)

@@ -146,7 +146,7 @@ def test_queued_jobs_get_pods_at_once_and_the_reconciler_is_told(stage: Stage) -
     assert row.scaled_up_at is not None
     assert stage.outbox.take("ostler.reconcile") == [{"pool_id": row.id}]
     assert decision(stage)["why"] == "0 with jobs + 4 queued + 1 warm = 5"
-    why = "replicas from 0 to 5: 0 with jobs + 4 queued + 1 warm = 5"
+    why = "Scaled from 0 to 5 replicas: 0 with jobs + 4 queued + 1 warm = 5"
     assert stage.rt.events.told == [("small", "Normal", "ScaledUp", why)]
 
 

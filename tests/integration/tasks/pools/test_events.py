@@ -18,7 +18,7 @@ def test_retirements_are_told_of_the_pool_and_of_each_pod_with_their_reason(stag
     before = set(stage.pods())
     spec(stage, replicas=1)
     kept(stage)
-    assert told(stage, "Retired") == [("small", "Normal", "2 Pods are retired: the pool has too many Pods")]
+    assert told(stage, "Retired") == [("small", "Normal", "2 Pods are retired, reason: the pool has too many Pods")]
     retired(stage)
     gone = sorted(before - set(stage.pods()))
     assert len(gone) == 2

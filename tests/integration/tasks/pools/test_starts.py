@@ -62,8 +62,10 @@ def test_pod_without_a_timely_poll_is_replaced_after_growing_pauses(
     assert pauses == [0, 5, 10, 20]
     name, kind, _, note = next(each for each in stage.rt.events.told if each[2] == "BackOff")
     assert (name, kind) == ("small", "Warning")
-    assert note.startswith("1 failed start in a row (it did not poll within 0 s); the next Pod is made not before")
-    assert set(reasons(stage).values()) == {"it did not come to poll: it did not poll within 0 s"}
+    assert note.startswith(
+        "1 failed start in a row (the Pod did not poll within 0 s); the next Pod is created not before"
+    )
+    assert set(reasons(stage).values()) == {"it did not come to poll: the Pod did not poll within 0 s"}
     assert condition(stage, "Degraded")["reason"] == "PodsDoNotStart"
     assert condition(stage, "Ready")["reason"] == "PodsMissing"
 
@@ -161,7 +163,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     assert (len(stage.pods()), row.failed_starts, row.start_trouble) == (1, 0, "quota")
     name, kind, _, note = next(each for each in stage.rt.events.told if each[2] == "FailedCreate")
     assert (name, kind) == ("small", "Warning")
-    assert "the API server refused a Pod: " in note
+    assert "The API server refused a Pod: " in note
     polls(stage)
     found = condition(stage, "Ready")
     assert found["reason"] == "QuotaExceeded"
