@@ -1,1 +1,1 @@
-"""Reading for people: lists and single items, with what explains them. Nothing here changes a row."""
+"""Read access for operators: lists and single items, with their explanations. Nothing here changes what it shows."""

@@ -173,8 +173,8 @@ _OFFER = text("""
 def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetime) -> list[PolledPod]:
     """Write the offers of these polls where allowed, and return the state of each Pod.
 
-    A Pod is offered if no JIT was ever delivered to it, it has no live retire claim, and it is not known to be gone. If
-    a Pod sends two polls, the later call wins, and the web process of the older poll is notified. A row without a UID
+    A Pod is offered if no JIT was ever delivered to it, it has no live retire claim, and it is not known as gone. If a
+    Pod sends two polls, the later call wins, and the web process of the older poll is notified. A row without a UID
     gets the UID of the polling Pod of its name. `polled_at` changes at most once a minute. `polls` must contain each
     Pod at most once.
 
