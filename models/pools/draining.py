@@ -57,9 +57,9 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> Drain
 def record_draining(db: Connection, *, uid: str, since: datetime | None, now: datetime) -> bool:
     """Mark a pool as draining when the rest of its object cannot be mirrored.
 
-    `since` is the time of the deletion request. If it is None, `now` is recorded. Return True if the pool was marked:
-    its jobs might be routed to another pool then. Return False if the pool has no live row or drains already. A pool
-    without a row never had a Pod.
+    `since` is the time of the deletion request. If it is None, `now` is recorded. Return True if the pool was marked,
+    which might change the routing of jobs. Return False if the pool has no live row or drains already. A pool without a
+    row never had a Pod.
 
     The advisory lock of the pool is taken before its row changes, as for every writer of pools. The pool's reconcile
     moves the jobs later (`tasks.routing.rerouting`).

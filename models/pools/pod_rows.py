@@ -59,7 +59,8 @@ class PodRow:
 class PodFacts:
     """A Pod as the cluster shows it.
 
-    `over` says that `poller` and `runner` have both terminated. `terminal` says that the whole Pod has.
+    `over` says that `poller` and `runner` have both terminated. `terminal` says that Kubernetes reports the Pod as
+    terminal.
     """
 
     name: str
@@ -185,7 +186,7 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
 
 
 def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
-    """Return the rows of a pool's Pods that are terminal by their row, or that are missing from `listed`, oldest first.
+    """Return the rows of a pool's Pods that are recorded as terminal or are missing from `listed`, oldest first.
 
     Rows of Pods that are known to be gone are left out. `listed` are the UIDs of a complete list.
     """

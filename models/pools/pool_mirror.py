@@ -17,7 +17,10 @@ During a deployment, two versions or settings of Ostler compute different hashes
 """
 
 MADE_WITHIN = timedelta(minutes=1)
-"""Maximum time between the start of a Pod's creation and its response. A task may take 20 seconds."""
+"""Maximum time between the start of a Pod's creation and its response.
+
+The task that creates the Pod ends within 20 seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ _ROUTING = (
 
 
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Write a pool's facts into its row, and return whether its jobs might be routed to another pool now.
+    """Write a pool's facts into its row, and return whether this might change the routing of jobs.
 
     Nothing is written if nothing differs. A check of an older generation never overwrites a newer one. The advisory
     lock of the pool is taken before the row is written. The pool's reconcile moves the jobs that were routed before

@@ -48,7 +48,7 @@ def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
 
 
 def starts_of(pool: Row[Any]) -> Starts:
-    """Return the state of a pool's starts from its row."""
+    """Return the state of a pool's Pod starts (failures and backoff), as recorded in its row."""
     return Starts(
         failures=pool.failed_starts,
         failed_at=pool.failed_at,
@@ -74,10 +74,11 @@ def commit_plan(
     now: datetime,
     who: str,
 ) -> Committed:
-    """Write a plan in the transaction that holds the pool's lock and read the plan's inputs.
+    """Write a plan into the database.
 
-    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round. `due_after` is the time in
-    seconds until the next step of a retire claim is due. `who` is written into the events of the claims.
+    The caller must use the transaction that holds the pool's lock and has read the plan's inputs. `names` are unused
+    (Pod name, attempt id) pairs, as many as may be created in this round. `due_after` is the time in seconds until the
+    next step of a retire claim is due. `who` is written into the events of the claims.
     """
     for name, attempt in names[: plan.create]:
         pod_births.insert_planned(
@@ -170,8 +171,8 @@ def record_failed_start(
 ) -> bool:
     """Count a Pod that ended before its first poll, and return whether it was counted.
 
-    `template_hash` and `made_at` belong to the Pod. Return False if the pool has a newer template. Return False, too,
-    if a failure was already counted after the Pod was created.
+    `template_hash` and `made_at` are the template and the creation time of the Pod. Return False if the pool has
+    another template now, or if a failure was already counted after the Pod was created.
     """
     pool_id = db.execute(text("SELECT pool_id FROM runner_pods WHERE id = :id"), {"id": row_id}).scalar_one()
     pool = lock_pool(db, pool_id)
@@ -211,7 +212,7 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
 
 
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
-    """Return whether to write a pool's status.
+    """Return whether a new `status` of a pool must be written.
 
     A changed condition is written at once. Any other change is written if the last write is at least `every` seconds
     old.

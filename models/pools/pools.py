@@ -146,8 +146,7 @@ def end_rerouting(
     """Record the end of a rerouting, so that the matcher matches the pool's jobs again.
 
     `since` and `known` are the rerouting time and the job ids that the caller read from the row. `left` are the ids of
-    the jobs that still have to be moved, and only these are not matched. Return False if the row has changed since
-    then.
+    the jobs that still have to be moved. The matcher skips these jobs. Return False if the row has changed since then.
     """
     ended = db.execute(
         text("""

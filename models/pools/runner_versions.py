@@ -90,9 +90,10 @@ def record(db: Connection, versions: Mapping[str, str], *, now: datetime) -> Non
 
 
 def to_ask(db: Connection, *, now: datetime) -> str | None:
-    """Return a version whose end is due to be asked of GitHub and mark it as asked, or return None if none is due.
+    """Return a version that GitHub has to be asked about, or None. The version is marked as asked.
 
-    Two processes can ask for the same version at once. That costs one extra call.
+    The question is when GitHub begins to refuse the version. Two processes can ask about the same version at once. That
+    costs one extra call.
     """
     version: str | None = db.execute(
         text("""

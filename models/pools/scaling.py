@@ -170,8 +170,8 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
     """Compute the usual load of these pools, store it, and return it by pool.
 
     The usual load is the 95th percentile of the peaks of the last 60 minutes. The peak of a minute is the largest
-    number of job claims that were live at once. So three minutes of an hour can be busier without effect. Pools that
-    another session has locked are skipped.
+    number of job claims that were live at once. So the three busiest minutes of an hour do not change the result. Pools
+    that another session has locked are skipped.
     """
     locked = db.execute(
         text("SELECT id FROM pools WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
@@ -235,7 +235,7 @@ def note(
 ) -> None:
     """Record a decision on a pool.
 
-    `up` and `down` say that the decision is about to be carried out, and in which direction.
+    `up` says that a scale-up is about to be carried out, and `down` says the same of a scale-down.
     """
     db.execute(
         text("""
