@@ -31,7 +31,7 @@ KEPT = timedelta(days=7)
 """Retention of a repository's progress after the repository was last due."""
 
 COVERED_WITHIN = timedelta(minutes=15)
-"""Coverage of a repository lasts for this time after the start of a complete check: three intervals of the sweep."""
+"""Maximum age of the last complete check of a covered repository: three intervals of the sweep."""
 
 
 class CatchUpRepository(Base):
@@ -269,7 +269,7 @@ def overdue(
     `active` are the ids of the runs that GitHub lists as not completed. A job is overdue if it was queued longer ago
     than `older_than`. Jobs that the sweep `unresolved_jobs` asks GitHub about are left out.
 
-    The end of a running job can also be found through its Pod, unless the Pod hangs.
+    The Pod of a running job normally shows the end of the job. If the Pod hangs, only this query finds the job.
     """
     rows = db.execute(
         text(f"""
@@ -311,7 +311,7 @@ class Coverage:
 
 
 def coverage(db: Connection, *, now: datetime) -> Coverage:
-    """Return the coverage of the last tick (`COVERED_WITHIN`)."""
+    """Return how many repositories the last tick had to check, and how many of them are covered (`COVERED_WITHIN`)."""
     row = db.execute(
         text("""
             SELECT count(*) AS due, count(*) FILTER (WHERE checked_at >= :since) AS checked_at FROM

@@ -77,6 +77,8 @@ class Finished:
 
     Each of the first three reasons makes the Pod `overdue`: it is checked whether or not its node is gone.
 
+    Some of the fields need an explanation:
+
     - `job_id`: the claim's own job. The runner might have executed another job.
     - `asks_for`: the repository of the claim's own job, if that job is not over. The end of another job proves nothing
       about it.
@@ -147,8 +149,9 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
 
     `Finished` lists the reasons. The times are limits:
 
-    - `before`: a completed job, a released claim or an unknown execution is overdue if it is older than this.
-    - `began_before`: a running job whose claim and job changed last before this has outlasted GitHub's maximum.
+    - `before`: a completed job, an ended claim or an unknown execution is overdue if it is older than this.
+    - `began_before`: a running job has outlasted GitHub's maximum if neither it nor its claim has changed since this
+      time.
     - `absent_before`: a Pod lingers if the job that its runner executed was over before this.
     """
     rows = db.execute(
@@ -175,11 +178,11 @@ class Reaped:
 def reap_finished(
     db: Connection, pod: Finished, job_outcome: JobOutcome, *, why: str, due_after: float, now: datetime, who: str
 ) -> Reaped | None:
-    """Begin the end of a finished Pod. Return None if its claim has changed since it was read.
+    """Commit the first step that ends a finished Pod. Return None if its claim has changed since it was read.
 
     A delivered claim is released, and the release asks GitHub first. An executing claim ends as the webhook `completed`
-    would end it, because GitHub has removed its runner. If the runner executed another job, the claim's own job gets
-    `job_outcome`, which the caller has read from GitHub.
+    would end it. The caller has removed its runner from GitHub before. If the runner executed another job, the claim's
+    own job gets `job_outcome`, which the caller has read from GitHub.
     """
     if pod.state == ClaimState.DELIVERED:
         begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
@@ -221,16 +224,17 @@ _MAY_BE_REGISTERED = """
 """
 """SQL condition on a mint attempt `m`: GitHub might have its runner.
 
-A mint without a response becomes `removed` if GitHub has no runner of its name at the next check. GitHub might still
-apply the registration after that check.
+A mint without a response becomes `removed` if the next check finds no runner of its name. GitHub might still apply the
+registration after that check.
 """
 
 
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
     """Return the scopes with a runner that was named after `since` and might still exist, in random order (L14).
 
-    A removed mint attempt without a response still counts if it was closed after `unheard_since`. Scopes of an
-    installation that GitHub does not know any more are left out, because GitHub would not list them.
+    A mint attempt without a response might still be applied after it was recorded as removed. It therefore counts if it
+    was closed after `unheard_since`. Scopes of an installation that GitHub does not know any more are left out, because
+    GitHub would not list their runners.
     """
     rows = db.execute(
         text(f"""

@@ -1,11 +1,11 @@
-"""Deletion of old rows: completed rows, selected by the time of their end, one page per transaction.
+"""Deletion of old rows: rows that have ended, selected by the time of their end, one page per transaction.
 
 These rows are never deleted:
 
 - a job that is not completed
 - a claim whose Pod is not gone, because its delivery is evidence that the Pod might hold a JIT (law L3)
 - a repair whose result is open
-- a row that one of these rows refers to
+- a row that one of the rows above refers to
 
 A page locks the rows that it deletes and skips rows that another session has locked.
 """
@@ -144,7 +144,7 @@ _LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
 
 
 def many(db: Connection, kind: Kind, *, before: datetime) -> int:
-    """Return the number of rows of a kind that can be deleted and ended before `before`."""
+    """Return how many rows of a kind ended before `before` and can be deleted."""
     found: int = db.execute(
         text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),
         {"before": before},
@@ -153,7 +153,7 @@ def many(db: Connection, kind: Kind, *, before: datetime) -> int:
 
 
 def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
-    """Return whether there is a row of a kind that can be deleted and ended before `before`."""
+    """Return whether any row of a kind ended before `before` and can be deleted."""
     found: bool = db.execute(
         text(f"SELECT EXISTS ({_OVER[kind]})"),
         {"before": before},

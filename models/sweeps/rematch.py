@@ -71,7 +71,8 @@ class Lifted:
 class Rematched:
     """The result of one page.
 
-    - `places`: the last job id of each account that has further jobs. It is empty at the end.
+    - `places`: the accounts with further jobs, each with the id of the job after which the next page begins. It is
+      empty at the end.
     - `pools`: the pools that got jobs.
     - `lifted`: the jobs whose holds were lifted.
     - `asks`: the runs that GitHub has to be asked about, because it is not known whether they come from a fork.
@@ -100,9 +101,10 @@ class Unrouted:
 
 @dataclass(frozen=True, slots=True)
 class Unrouting:
-    """The jobs to take out of a pool: all if `since` is set, or else only `jobs`.
+    """The jobs to take out of a pool: all jobs if `since` is set, or else only `jobs`.
 
-    `since` is the time at which the pool's routing changed. `jobs` were locked when the other jobs were taken out.
+    `since` is the time at which the pool's routing changed. `jobs` are the ids of jobs whose rows were locked when the
+    other jobs were taken out.
     """
 
     since: datetime | None
@@ -123,7 +125,7 @@ def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now
     """Take one page of jobs out of a pool, in the order of their ids. The sweep `rematch` finds a new pool for them.
 
     The routing of the pool has changed, or the pool is gone. A claimed job keeps its claim. When that claim is
-    released, the job is queued without a pool. Locked jobs are skipped.
+    released, the job is queued without a pool. Jobs that another session has locked are skipped.
     """
     ids = list(
         db.execute(
@@ -159,9 +161,10 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
 
 
 def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
-    """Record that the jobs were taken out of a pool, so that the matcher matches jobs there again, except `left`.
+    """Record that the jobs were taken out of a pool, so that the matcher matches the pool's jobs again.
 
-    Return False if another process has changed the pool's row since `todo` was read.
+    `left` are the ids of jobs that were not taken out yet. The matcher skips these jobs. Return False if another
+    process has changed the pool's row since `todo` was read.
     """
     return pools.end_rerouting(db, pool_id, since=todo.since, known=todo.jobs, left=left)
 
@@ -171,7 +174,7 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
 
     `places` are the accounts to check, each with the id of the job after which to begin (see `accounts_to_rematch`).
     Each account gets an equal part of the page, so that no account waits for the jobs of another account. Only jobs
-    that change are locked. A job that stays held gets the reason that applies now.
+    that might change are locked. A job that stays held gets the reason that applies now.
     """
     each = max(1, limit // max(1, len(places)))
     rows = db.execute(
@@ -219,7 +222,10 @@ def accounts_to_rematch(db: Connection) -> dict[int, int]:
 
 
 def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[Row[Any]]:
-    """Lock the jobs that still have to be routed again, and return their current rows. Locked jobs are skipped."""
+    """Lock the jobs that still have to be routed again, and return their current rows.
+
+    Jobs that another session has locked are skipped.
+    """
     return db.execute(
         text(f"""
             SELECT {_COLUMNS} FROM jobs j {_BESIDE}
@@ -287,11 +293,14 @@ class _Router:
         return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys, free=_free(row)))
 
     def asks(self, row: Row[Any]) -> bool:
-        """Return whether to ask GitHub if the run of a job comes from a fork."""
+        """Return whether GitHub must be asked whether the run of a job comes from a fork."""
         return self._kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
 
     def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
-        """Return the route of jobs like this one, without regard to backoffs, and the keys of its backoffs."""
+        """Return the route of jobs like this one, and the keys of the backoffs that affect them.
+
+        The route does not depend on these backoffs.
+        """
         kind = (
             tuple(row.labels),
             row.account_id,

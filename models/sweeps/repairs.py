@@ -121,8 +121,8 @@ def write(
     """Write repairs with one outcome into the ledger, and return their ids.
 
     A repair that expects nothing is verified as soon as it is done. Any other repair fails if its effect does not
-    appear within `settle_after` seconds. With `once`, a repair is skipped if an earlier row of the same action has an
-    open outcome.
+    appear within `settle_after` seconds. With `once`, a repair is skipped if the claim has an open repair of the same
+    action.
     """
     rows = [
         {

@@ -69,9 +69,10 @@ def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
 
 
 def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> bool:
-    """Reserve the next list of a scope for `seconds`, and return whether the reservation succeeded.
+    """Reserve the next list of a scope for this process, and return whether the reservation succeeded.
 
-    It fails if another process has reserved the list, or has stored a recent one in the meantime.
+    The reservation lasts `seconds` seconds. It fails if another process has reserved the list, or has stored a recent
+    list in the meantime.
     """
     db.execute(text("DELETE FROM runner_lists WHERE taken_at < :before"), {"before": now - KEPT})
     mine = db.execute(
@@ -96,7 +97,7 @@ def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> b
 
 
 def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> None:
-    """Extend a reservation, so that it lasts `seconds` from now."""
+    """Extend a reservation, so that it ends `seconds` seconds from now."""
     db.execute(
         text("""
             UPDATE runner_lists SET reading_until = :until

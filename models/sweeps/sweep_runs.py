@@ -1,6 +1,6 @@
 """Rows of the sweep frame: one row per sweep with its lease, its pause and its last tick, and one row per tick.
 
-A lease is a row that expires. Each taking of the lease raises its number. If a process is killed, its lease expires. A
+A lease is a row that expires. Its number rises whenever a tick takes it. If a process is killed, its lease expires. A
 late write of that process carries the old number and is rejected. Session advisory locks are not used, because they
 would leak through a connection pool.
 """
@@ -19,7 +19,7 @@ from models.db.sql import text
 from rules.sweeps.reaping import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
-"""Age of a dry run that counts as killed if it is still open. No tick lasts that long."""
+"""Age limit of an open dry run: an older one was killed, because no tick lasts that long."""
 
 
 class Sweep(Base):
@@ -46,7 +46,10 @@ class Sweep(Base):
 
 
 class SweepRun(Base):
-    """One tick of a sweep in numbers. A tick of a quiet sweep has a row only if it repaired something or failed."""
+    """One tick of a sweep in numbers.
+
+    A sweep that is marked as quiet gets a row only for a tick that repaired something or failed.
+    """
 
     __tablename__ = "sweep_runs"
     __table_args__ = (
@@ -252,7 +255,7 @@ def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, c
 
 
 def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
-    """Return a lease, unless another tick has taken over, and record the result of the tick.
+    """End a lease, unless another tick has taken over, and record the result of the tick.
 
     Return True if a rerun was requested while the tick ran.
     """

@@ -104,10 +104,9 @@ def unused(
 ) -> Sequence[Row[Any]]:
     """Return delivered claims without an execution, and spares, that are old enough to be checked.
 
-    The age of a delivered claim counts from the end of its poller (`since`). While the poller runs, it counts from
-    `polling_older_than` seconds after the delivery. Until then the Pod might fetch its JIT again with the next poll.
-    The three limits are in seconds. The order is random, so that claims that cannot be checked are not always the first
-    (L14).
+    The three limits are in seconds. The age of a delivered claim counts from the end of its poller (`since`). While the
+    poller runs, it counts from `polling_older_than` seconds after the delivery. Until then the Pod might fetch its JIT
+    again with the next poll. The order is random, so that claims that cannot be checked are not always the first (L14).
     """
     return db.execute(
         text(f"""

@@ -74,10 +74,10 @@ _FIND = text("""
 
 
 def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[UnresolvedJob]:
-    """Return the unresolved jobs. The job whose request is due longest comes first.
+    """Return the unresolved jobs. The job that has waited longest for a question to GitHub comes first.
 
-    `soon` is the minimum age of jobs with an unknown state and of bugs. `late` is the minimum age of jobs that can
-    rightly stay in their state for long.
+    `soon` is the minimum age of jobs with an unknown state and of bugs. `late` is the minimum age of jobs whose state
+    can be normal for a long time.
     """
     rows = db.execute(
         _FIND,

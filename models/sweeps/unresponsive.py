@@ -45,9 +45,9 @@ _QUIET = """
 
 
 def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Quiet]:
-    """Return the Pods among these that have no offer, got no JIT, and had no live claim within their pool's grace.
+    """Return the Pods among `uids` that have no offer and no live claim, and never got a JIT.
 
-    Terminal Pods and Pods that never polled are left out.
+    A Pod is left out if it never polled, if it is terminal, or if a claim of it ended within its pool's `startTimeout`.
     """
     rows = db.execute(
         text(f"""
@@ -71,7 +71,7 @@ def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now:
 
 
 def web_beats(db: Connection, *, since: datetime, now: datetime) -> bool:
-    """Return whether a web process is alive now and has run since before `since`.
+    """Return whether a web process is alive now and has been running since before `since`.
 
     Only then does the absence of polls prove that a Pod is unresponsive.
     """
