@@ -27,8 +27,9 @@ def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) ->
 def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
     """Record the first check after `since` that found a claim's runner absent or idle.
 
-    `free` says that the runner is absent or idle in the check of time `at`. If it is False, the record is cleared.
-    `absent` does the same for a runner that is absent. If it is None, that record does not change.
+    `at` is the time of the present check. `free` says that it found the runner absent or idle. If `free` is False, the
+    record is cleared. `absent` says that the check did not find the runner, which is recorded in the same way. If
+    `absent` is None, that second record does not change.
     """
     db.execute(
         text("""

@@ -135,7 +135,7 @@ def raise_chains(
     """Raise the chain number of claims that are past `due_at`, and return these claims.
 
     The claims become due again after `due_after` seconds. Overdue claims are marked as stalled. At most `limit` claims
-    are taken, and claims with a lease are left. `heads` is described in `models.claims.resume.claim_due`.
+    are taken. Claims whose lease has not expired are skipped. `heads` is described in `models.claims.resume.claim_due`.
     """
     return db.execute(
         text(f"""

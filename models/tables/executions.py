@@ -1,4 +1,7 @@
-"""Table of executions: GitHub runs a job on a runner, as `in_progress`, `completed` or a runner list proves."""
+"""Table of executions. A row says that GitHub runs or ran a job on a runner.
+
+The evidence is a webhook `in_progress` or `completed`, or a runner list.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def part_from_claim(db: Connection, job_id: int) -> None:
 
 
 def part_from_claims(db: Connection, claim_ids: Sequence[int]) -> None:
-    """Clear claims that will be deleted from their executions. The executions are kept as long as their jobs."""
+    """Clear these claims in their executions before the claims are deleted. The executions are kept with their jobs."""
     db.execute(text("UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)"), {"ids": claim_ids})
 
 

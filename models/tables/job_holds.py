@@ -3,8 +3,8 @@
 No other module writes `hold_reason`, `hold_detail`, `not_before` and `ask_after` of a job that keeps its state. A
 transition writes them together with the state (`models.tables.transitions`).
 
-The callers pass conditions as SQL over `jobs`. A condition also decides whether locked rows are skipped: it then
-selects the row ids in a subquery with SKIP LOCKED.
+The callers pass conditions as SQL over `jobs`. A condition that must not wait for locked rows selects the ids of its
+rows in a subquery with SKIP LOCKED.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def explain(db: Connection, which: str, *, detail: str, **parameters: Any) -> No
 
 
 def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
-    """Postpone GitHub's question about these jobs until `ask_after`. See `ask_each_later`."""
+    """Postpone the question to GitHub about these jobs until `ask_after`. See `ask_each_later`."""
     ask_each_later(db, dict.fromkeys(job_ids, ask_after))
 
 

@@ -70,7 +70,10 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class PolledPod:
-    """The state of a Pod whose poll was just offered. `wakes` says that its pool's jobs wait for Pods."""
+    """The state of a Pod whose poll was just offered.
+
+    `wakes` says that the poll must wake the Pod's pool, because jobs wait there for Pods.
+    """
 
     pod_uid: str
     pool_id: int | None
@@ -287,8 +290,8 @@ def deliver(
 ) -> datetime | None:
     """Delete the offer of a Pod that gets a JIT, charge the Pod to an account, and return when the job was queued.
 
-    `vcpu` is in millicores and `memory` is in MiB. `account_id` None charges no account, and `job_id` None returns
-    None. A locked offer is kept, but the matcher does not use it, because the Pod has a delivered claim.
+    `vcpu` is in millicores and `memory` is in MiB. If `account_id` is None, no account is charged. If `job_id` is None,
+    the result is None. A locked offer is kept, but the matcher does not use it, because the Pod has a delivered claim.
     """
     queued_at: datetime | None = db.execute(
         text("""
@@ -362,7 +365,10 @@ def leave(db: Connection, *, web_id: str) -> None:
 
 
 def delete_dead_offers(db: Connection, *, now: datetime) -> None:
-    """Delete expired offers and heartbeats that killed web processes and deleted Pods left behind."""
+    """Delete the offers and heartbeats that expired more than `DEAD_AFTER` ago.
+
+    Killed web processes and deleted Pods leave such rows behind.
+    """
     db.execute(
         text("""
             DELETE FROM offers WHERE pod_uid IN (

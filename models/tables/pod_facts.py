@@ -135,8 +135,8 @@ def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], no
 def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
     """Charge Pods to the accounts of their newest delivered claims if they are not charged yet. Return their number.
 
-    A delivery normally charges its Pod. Two deliveries do not: one by a web process of an earlier version, and a claim
-    that was rebuilt after a restore. Locked rows are left to the next round.
+    A delivery normally charges its Pod. It does not if the web process has an earlier version, or if the claim was
+    rebuilt after a restore. Locked rows are left to the next round.
     """
     if not runner_pod_ids:
         return 0

@@ -1,6 +1,6 @@
 """Copies of names and installations in jobs and claims, and their update after a rename or a new installation.
 
-The caller chooses the order of these statements. It is the order of the locks: jobs, accounts, claims.
+The caller must run these statements in the order of the locks: jobs, accounts, claims.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ OVERDUE_SINCE = f"""
 """
 """SQL expression on a claim `c`: the start of its stall.
 
-It is the last transition or the start of the lost step, whichever is later. The step began the length of its lease
-before the claim was due.
+It is the last transition or the start of the lost step, whichever is later. A lost step began one lease duration before
+`due_at`.
 """
 
 
