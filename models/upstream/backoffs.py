@@ -124,7 +124,7 @@ def record_failure(
 
 
 def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: datetime, now: datetime) -> None:
-    """Hold the queued jobs of this key until a time that GitHub named. An existing longer wait is kept."""
+    """Hold the queued jobs of this key until `not_before`. A longer existing wait is kept."""
     db.execute(
         text("""
             INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
@@ -149,7 +149,7 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
 
 
 def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
-    """Store GitHub's request that an installation waits for `seconds`. The quota "" stands for all calls."""
+    """Store that GitHub asked an installation to wait for `seconds` seconds. The quota "" stands for all calls."""
     db.execute(
         text("""
             INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
@@ -162,7 +162,7 @@ def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds:
 
 
 def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping[str, float]:
-    """Return the remaining seconds of GitHub's requests to wait for an installation, by quota."""
+    """Return the remaining seconds that GitHub asked an installation to wait, by quota."""
     prefix = f"{installation_id}/"
     rows = db.execute(
         text("""
@@ -355,7 +355,10 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
 
 
 QUIET_AFTER = timedelta(hours=1)
-"""Backoffs are reported until this time after the end of their wait. If none is tried again, its jobs are over."""
+"""Age limit of reported backoffs, counted from the end of the wait.
+
+If a backoff was not tried again by then, its jobs are over.
+"""
 
 
 def in_force(db: Connection, *, now: datetime) -> list[Standing]:
@@ -427,7 +430,7 @@ class WaitBook:
         return None
 
     def _is_for(self, refusal: Standing, pools: Collection[int]) -> bool:
-        """Return whether a job of one of these pools only waits to become the probe of a refusal."""
+        """Return whether a job of one of these pools waits only to become the probe of a refusal."""
         key = (refusal.kind, refusal.key)
         if pools and key not in self._passed_on:
             found = self._db.execute(

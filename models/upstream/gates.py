@@ -70,8 +70,8 @@ class Shut:
 class Evaluation:
     """The result of an evaluation.
 
-    `before` and `after` are the states of the gate. `since` is the time at which the gate closed, or None if it was
-    open before and after. It is also set if this evaluation closed or opened the gate.
+    `before` and `after` are the states of the gate. `since` is the time at which the gate closed. It is None if the
+    gate was open and stays open.
     """
 
     upstream: Upstream
