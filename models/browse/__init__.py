@@ -1,1 +1,1 @@
-"""Read access for operators: lists and single items, with their explanations. Nothing here changes what it shows."""
+"""Queries for operators: lists and single items, with their explanations. Only `api_tokens` changes rows."""

@@ -1,4 +1,4 @@
-"""Reads of accounts: their budgets, their weights and their present usage."""
+"""Queries for accounts: their budgets, their weights and their present usage."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def account_story(
 ) -> AccountStory | None:
     """Return an account with its numbers, or None if there is no such account.
 
-    With `lock`, the account's row is locked, so that the caller can change it. With `accounts`, only these accounts
-    exist for the caller.
+    With `lock`, the account's row is locked, so that the caller can change it. With `accounts`, the result is None for
+    every other account.
     """
     if accounts is not None and account_id not in accounts:
         return None

@@ -1,4 +1,4 @@
-"""API tokens: the callers of the REST API, their scopes and the ends of their validity.
+"""API tokens: the callers of the REST API, with their scopes and expiry times.
 
 A token is `ostler_<key id>_<secret>`. The key id finds the row, and the secret proves the token. The secret consists of
 32 random bytes, and only its SHA-256 is stored. A slow password hash would slow every request without a benefit,
@@ -108,7 +108,7 @@ def create(
 
 
 def well_formed(token: str) -> bool:
-    """Return whether a string has the form of a token. Other strings need no look-up in the table."""
+    """Return whether a string has the form of a token. Any other string is refused without a query."""
     return _FORM.fullmatch(token) is not None
 
 

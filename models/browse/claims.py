@@ -1,4 +1,4 @@
-"""Reads of claims: their list, and one claim with its events and mint attempts. The JIT is never read."""
+"""Queries for claims: their list, and one claim with its events and mint attempts. The JIT is never read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
 def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | None = None) -> ClaimStory | None:
     """Return a claim with its events and mint attempts, or None if there is no such claim.
 
-    With `accounts`, claims of other accounts and retire claims do not exist for the caller.
+    With `accounts`, the result is None for claims of other accounts and for retire claims.
     """
     select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"
     claim = db.execute(

@@ -1,4 +1,4 @@
-"""Health of the deployment: the Postgres server, the heartbeats of web, and the last webhook."""
+"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the pools' images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of jobs: their list, and one job with its history and the facts that explain why it waits."""
+"""Queries for jobs: their list, and one job with its history and the facts that explain why it waits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def job_story(
 ) -> JobStory | None:
     """Return a job with its events and claims, oldest first, or None if there is no such job.
 
-    With `accounts`, jobs of other accounts do not exist for the caller.
+    With `accounts`, the result is None for jobs of other accounts.
     """
     job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()
     if job is None or (accounts is not None and job.account_id not in accounts):

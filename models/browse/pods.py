@@ -1,4 +1,4 @@
-"""Reads of runner Pods: one Pod with its claims and their events."""
+"""Queries for runner Pods: one Pod with its claims and their events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PodStory:
 def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:
     """Return the Pod with this UID, or else the newest Pod of this name, or None if there is no such Pod.
 
-    With `accounts`, only claims of these accounts are read. A Pod without such a claim does not exist for the caller.
+    With `accounts`, only claims of these accounts are read. The result is None if the Pod has no such claim.
     """
     pod = db.execute(
         text(f"""

@@ -1,4 +1,4 @@
-"""Reads of pools: their list, and one pool with the numbers of its Pods and jobs."""
+"""Queries for pools: their list, and one pool with the numbers of its Pods and jobs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COLUMNS = """
 
 
 RECENT = timedelta(hours=1)
-"""Period for the count of Pods that were retired although their runner had ended."""
+"""Period of the count of outlived Pods (see `PoolTroubles`)."""
 
 _LATEST = 500
-"""Maximum number of a pool's claims that are read for that count, newest first."""
+"""Maximum number of a pool's claims that the search for outlived Pods reads, newest first."""
 
 _TROUBLES = [HoldReason.BACKOFF, HoldReason.SET_ASIDE, HoldReason.RUNNER_GROUP]
 """Holds that an operator has to resolve and that no condition of the pool reports."""

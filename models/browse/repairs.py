@@ -1,4 +1,4 @@
-"""Reads of the ledger of repairs, newest first."""
+"""Queries for the ledger of repairs, newest first."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Statistics:
     - `stalled_seconds`: the age of the oldest stall, by cause.
     - `last_tick`: the last start of any sweep, or None if no sweep has run.
     - `catch_up`: the repositories that had to be checked, and how many were.
-    - `deliveries_read`: how far each part of GitHub's list of deliveries has been read, or None for never.
+    - `deliveries_read`: how far each part of GitHub's list of deliveries has been read. None means never.
     - `epoch`: the epoch of Postgres, and whether Postgres might be older than the cluster.
     - `scaling`: the last decision on each autoscaled pool.
     - `ending`: the Pods whose job is over, by account. Accounts without such Pods are left out.

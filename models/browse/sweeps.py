@@ -1,4 +1,4 @@
-"""Reads of sweeps: the list of all sweeps, including those that have not run yet."""
+"""Queries for sweeps: the list of all sweeps, including those that have not run yet."""
 
 from __future__ import annotations
 
