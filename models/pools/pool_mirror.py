@@ -130,9 +130,9 @@ def generation_of(db: Connection, *, uid: str) -> int | None:
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
     """Set a smaller generation in a pool's row, so that the next check at that generation is mirrored.
 
-    This follows an etcd that was restored from a backup. `known` is the generation that the caller read from the row.
-    `generation` comes from a read of the cluster that began after the row was read. Return False if the row's
-    generation has changed since then.
+    A pool's generation decreases when etcd is restored from a backup. `known` is the generation that the caller read
+    from the row. `generation` comes from a read of the cluster that began after the row was read. Return False if the
+    row's generation has changed since then.
     """
     moved = db.execute(
         text("UPDATE pools SET generation = :generation WHERE uid = :uid AND generation = :known"),

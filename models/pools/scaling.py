@@ -116,7 +116,7 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
 def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
     """Return the jobs that are queued and not held in these pools, by pool and account.
 
-    Each pool and account is counted up to the number of the pool's places. The query walks the index on dispatchable
+    An account's jobs are counted only up to the number of the pool's places. The query walks the index on dispatchable
     jobs from account to account, so that a deep queue costs no more than the places. A pool whose jobs are still being
     moved is left out, because it is not known yet which jobs the pool serves.
     """

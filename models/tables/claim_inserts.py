@@ -98,7 +98,7 @@ def insert_retirement(
     who: str,
     why: str,
 ) -> int:
-    """Insert the retire claim of a Pod, and return its id. `due` is the time at which its next step is due."""
+    """Insert the retire claim of a Pod, and return the claim's id. The claim's next step is due at `due`."""
     claim_id: int = db.execute(
         text("""
             INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason,

@@ -63,8 +63,8 @@ def set_repository_of_claims(
 ) -> int:
     """Write a repository's new name into the scopes of claims whose runner might still be registered there.
 
-    A claim without a repository id belongs to the repository by its job, or if it was created until `at`. Locked rows
-    are skipped.
+    If a claim has no repository id, the repository id of its job decides. If the job has none either, the claim belongs
+    to the repository if it was created until `at`. Locked rows are skipped.
     """
     return db.execute(
         text("""

@@ -29,7 +29,7 @@ OVERDUE = """
     c.purpose = 'job' AND c.state IN ('claimed', 'minted', 'releasing') AND c.due_at < :now
     AND (c.leased_until < :now OR (c.leased_until IS NULL AND c.last_error IS NULL))
 """
-"""SQL condition on a claim `c`: the process that began its step is lost, or the message of its step is lost.
+"""SQL condition on a claim `c`: the process or the message of its current step was lost.
 
 A claim that was given back on purpose has a `last_error` and is not overdue.
 """
