@@ -1,4 +1,4 @@
-"""Locks of a webhook transaction: all jobs and claims that a batch can change, in the one lock order.
+"""Locks of a webhook transaction: all jobs and claims that a batch can change, in the common lock order.
 
 Jobs are locked by id, then claims by id, each `FOR NO KEY UPDATE`. The set of rows is read once without locks and again
 under the locks. If it has grown in between, the transaction starts over. A caller that must not wait for locked rows

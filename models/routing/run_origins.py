@@ -70,7 +70,7 @@ def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
 
 
 def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
-    """Take the lease for the question about a run, and return the question.
+    """Acquire the lease for the question about a run, and return the question.
 
     Returns None if no queued job waits for the answer, another task has the lease, or the wait after a failure is not
     over.
