@@ -55,7 +55,7 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
 class Suspect:
     """A delivered claim whose stamp is on or is being removed.
 
-    `scope` and `installation_id` are the present ones (`models.claims.names`).
+    `scope` and `installation_id` are current (`models.claims.names`), not the values stored with the claim.
     """
 
     claim_id: int

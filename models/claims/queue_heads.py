@@ -30,7 +30,7 @@ class QueueHeads:
     reservations: Mapping[int, Reservation]
     totals: Budget
     last: Mapping[int, int] = field(default_factory=dict)
-    """Accounts that come after all others, each with its place among them (from 1)."""
+    """Accounts that come after all others, mapped to their places (from 1)."""
 
 
 _HEADS = Prepared(

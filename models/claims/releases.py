@@ -34,7 +34,7 @@ class Registration:
     """A runner that Ostler registered or might have registered, and that is not known to be gone from GitHub.
 
     `delivered` is True if the JIT of its claim was delivered, so that this runner might start. Scope and installation
-    are the present ones (`models.claims.names`), because the claim might have ended long ago.
+    are current (`models.claims.names`). The values stored with the claim might be out of date.
     """
 
     attempt_id: int
@@ -63,9 +63,7 @@ class ReleaseWork(Annotated):
     since: datetime
     registrations: tuple[Registration, ...]
     trusted: bool = True
-    """True if Postgres was confirmed to be as new as the cluster. If False, the only permitted work is to requeue the
-    job.
-    """
+    """True if Postgres was confirmed to be as new as the cluster. If False, the release may only requeue the job."""
     forced: bool = False
 
 
@@ -88,7 +86,7 @@ def request_release(
     - `chain_no`, passed by an errback: the claim must be `claimed` and on this chain.
     - `undelivered`: the JIT must never have been delivered. No claim qualifies while Postgres is known to be older than
       the cluster, because the rows might miss a delivery.
-    - `spare_since`: the claim must be the spare that it became at this time.
+    - `spare_since`: the claim must be a spare, and must have become one at this time.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
     if undelivered:
@@ -382,7 +380,7 @@ def insert_retire(
     """Insert the claim that must exist before a Pod that is not terminal is deleted (L7), and return its id.
 
     Returns None if the Pod has a live claim, is not known to the cluster, or is gone. Also returns None while the rows
-    are not trusted, because a busy Pod looks free in rows that are too old (`models.db.epochs`).
+    are not trusted (`models.db.epochs`), because a busy Pod looks free in rows from an earlier state.
 
     With `trusted` False, the insert is refused only while Postgres is known to be older than the cluster. This is for a
     Pod that must not be matched again. Its retirement later waits for trust. The claim is due after `due_after`

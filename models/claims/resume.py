@@ -95,7 +95,7 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
 
 
 def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:
-    """Return the pools that have Pods to claim, and dispatchable jobs or a job that can probe a backoff.
+    """Return the pools that have claimable Pods and also dispatchable jobs or a job that can probe a backoff.
 
     The same installation is probed every `probe_every` seconds at most.
     """

@@ -176,8 +176,8 @@ def lift(
 ) -> int:
     """Let `rematch` check jobs of a pool that were set aside because of their runners. Return the number of jobs.
 
-    `account_id` and `jobs` restrict the jobs; None means no restriction. Jobs that other sessions have locked are
-    skipped.
+    If `account_id` or `jobs` is given, only jobs of that account or with these ids are checked. Jobs that other
+    sessions have locked are skipped.
     """
     return job_holds.end_waits(
         db,

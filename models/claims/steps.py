@@ -81,7 +81,7 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
 
 
 def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
-    """Lease a minted claim whose stamp is `removing` for its un-stamp. Return None if that is not possible."""
+    """Lease a claim for its un-stamp: it must be minted, and its stamp `removing`. Return None otherwise."""
     row = lease(
         db,
         "lease_unstamp",
@@ -159,8 +159,8 @@ def finish_stamp(
 class MintWork(Leased):
     """The data that a mint needs.
 
-    `previous` is the runner name of an earlier attempt with an unknown result, which GitHub must be asked about first.
-    It is None if there is no such attempt.
+    `previous` is the runner name of an earlier attempt with an unknown result, or None if there is no such attempt.
+    GitHub must be asked about that runner first.
     """
 
     attempt_id: int
@@ -284,7 +284,8 @@ def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: da
 class Minted:
     """The result of a mint's commit. `moved` is True if the claim has the JIT.
 
-    `recovered` is True if a backoff ended, or if the installation was recorded as left. Waiting jobs can then continue.
+    `recovered` is True if a backoff ended, or if the installation was recorded as removed. Waiting jobs can then
+    continue.
     """
 
     moved: bool

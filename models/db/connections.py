@@ -1,7 +1,8 @@
 """The connection budget: the number of connections of each process, and a check at startup that Postgres has them.
 
-A worker opens one connection per thread. A worker that serves only queues which mostly wait for GitHub and Kubernetes
-opens half as many, because no connection is held during such a call (law L15). A web process opens `WEB` connections.
+A worker opens one connection per thread. Some queues mostly wait for GitHub and Kubernetes. A worker that serves only
+such queues opens half as many, because no connection is held during a call (law L15). A web process opens `WEB`
+connections.
 
 `OSTLER_CONNECTION_BUDGET` is the sum over all replicas. `admit` refuses to start a process if the budget does not fit.
 Otherwise Postgres would refuse connections later, when the load is highest.

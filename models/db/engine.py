@@ -75,7 +75,7 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         max_overflow=0,
         pool_use_lifo=True,  # prefer the most recently used connection, which needs no ping
         pool_timeout=10,
-        hide_parameters=True,  # a JIT never appears in an exception text (L13)
+        hide_parameters=True,  # a JIT must not appear in an exception text (L13)
         connect_args={
             "application_name": application,
             "options": (

@@ -120,7 +120,7 @@ def confirm(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: dateti
 
 
 def record_doubt(db: Connection, *, why: str) -> None:
-    """Record why the epochs could not be compared. Nothing else changes, so the present trust expires at its time."""
+    """Record why the epochs could not be compared. Nothing else changes, so `trusted_until` stays as it is."""
     db.execute(text("UPDATE epochs SET why = :why WHERE older_since IS NULL"), {"why": why})
 
 

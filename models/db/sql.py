@@ -1,7 +1,7 @@
 """Cache of SQL statements, so that a process makes one `TextClause` per statement.
 
-SQLAlchemy parses a new `TextClause` and computes its cache key. Done again for every execution, both would cost more
-than the compilation, which SQLAlchemy caches.
+SQLAlchemy parses a new `TextClause` and computes its cache key. To repeat this for every execution would cost more than
+the compilation that SQLAlchemy caches.
 """
 
 from __future__ import annotations

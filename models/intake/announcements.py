@@ -33,7 +33,7 @@ an installation that works again.
 
 
 def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:
-    """Record a delivery. Returns False if it was recorded before; the caller must not apply it again."""
+    """Record a delivery. Return False if it was recorded before and must not be applied again."""
     return deliveries.insert(db, guid=guid, event=event, action=action, outcome=Outcome.ACCEPTED, now=now)
 
 

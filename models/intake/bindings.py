@@ -41,7 +41,7 @@ class Bound:
     starts: list[float] = field(default_factory=list)
     """Seconds from delivery to execution, for each claim that began to execute."""
     remaps: int = 0
-    """Number of jobs that ran on another runner than the one that was minted for them."""
+    """Number of jobs that did not run on the runner that was minted for them."""
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
     claim.executes = job.id
 
 
-# What a binding displaces
+# Claims and jobs that a binding displaces
 
 
 def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | None) -> None:

@@ -68,7 +68,7 @@ class Applied:
     reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
     remaps: int
-    """Number of jobs that ran on another runner than the one that was minted for them."""
+    """Number of jobs that did not run on the runner that was minted for them."""
     starts: tuple[float, ...] = ()
     """Seconds from delivery to execution, for each claim that began to execute."""
     asks: frozenset[int] = frozenset()

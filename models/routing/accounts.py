@@ -233,8 +233,8 @@ def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
 def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, now: datetime) -> bool:
     """Allow the owner of the App if it is one of these held accounts, and return whether it is.
 
-    All these accounts are recorded as asked about, and the others stay held. An account that another session has locked
-    is skipped, and GitHub is asked about it again later.
+    The other accounts stay held, and are recorded as accounts that do not own the App. An account that another session
+    has locked is skipped, and GitHub is asked about it again later.
     """
     rows = db.execute(
         text("""

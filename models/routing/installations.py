@@ -25,7 +25,7 @@ BACK = ("created", "unsuspend", "new_permissions_accepted")
 
 
 def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
-    """Record that GitHub no longer knows an installation. Return whether this was not recorded before."""
+    """Record that GitHub no longer knows an installation. Return False if that was recorded before."""
     marked = db.execute(
         text("UPDATE installations SET left_at = :now WHERE id = :id AND left_at IS NULL"),
         {"id": installation_id, "now": now},
@@ -36,9 +36,9 @@ def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
 def mark_working(db: Connection, installation_id: int) -> bool:
     """Record that GitHub knows an installation, because a call with its token succeeded.
 
-    Returns whether the installation was recorded as left. In that case the jobs and claims of all left installations of
-    the account move to its newest working installation. This reverses a move that was made while this installation was
-    wrongly recorded as left.
+    Returns whether the installation was recorded as removed. In that case the jobs and claims of all removed
+    installations of the account move to its newest working installation. This reverses a move that was made while this
+    installation was wrongly recorded as removed.
     """
     account_id = db.execute(
         text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
@@ -72,7 +72,7 @@ def _successor(db: Connection, installation_id: int) -> Row[Any] | None:
 
 
 def succeed(db: Connection, installation_id: int) -> int | None:
-    """Move the jobs and claims of an installation that left to the newest working installation of its account.
+    """Move the jobs and claims of a removed installation to the newest working installation of its account.
 
     Returns the id of the working installation, or None if the account has none. Jobs and claims that other sessions
     have locked are not moved. Their next mint fails and moves them.

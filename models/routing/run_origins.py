@@ -118,7 +118,7 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
     """Postpone the question about a run, and record `why` in the holds of its jobs. Return the wait in seconds.
 
     `after` is the wait in seconds that GitHub or Ostler's own rate limit requested, which does not count as a failure.
-    None means that the question failed; the wait then doubles with each failure.
+    None means that the question failed. The wait then doubles with each failure.
     """
     failures: int = db.execute(
         text("SELECT failures FROM run_origins WHERE run_id = :run"), {"run": run_id}
