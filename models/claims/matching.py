@@ -3,8 +3,8 @@
 The order is pool, jobs by id, runner_pods by id, accounts by id, claims by id. Every count is made in a statement that
 starts after the locks are held. A single statement that locks, counts and inserts would overspend a budget (L2).
 
-Only the pool's lock is waited for. All rows are locked with `SKIP LOCKED`, so no locked row keeps a free Pod from
-another job (L14). A run that finds an account locked may therefore continue with other jobs.
+The matcher waits only for the pool's lock. All rows are locked with `SKIP LOCKED`, so no locked row keeps a free Pod
+from another job (L14). A run that finds an account locked may therefore continue with other jobs.
 """
 
 from __future__ import annotations

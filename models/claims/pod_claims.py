@@ -14,7 +14,8 @@ from models.db.sql import text
 class ClaimFacts:
     """A job claim and its Pod: the facts that are needed to ask GitHub about the job and its runners.
 
-    `job_id` and `repository` are None if the claim has no job. `registrations` are its runners that GitHub might have.
+    `job_id` and `repository` are None if the claim has no job. `registrations` are its runners that might exist on
+    GitHub.
     """
 
     namespace: str

@@ -50,7 +50,8 @@ SEEN = f"""
 """
 """SQL join that adds `COLUMNS` as `pod_end`, for a caller who may see only the accounts `:seen` (NULL: all accounts).
 
-The columns are NULL if a job of another account had the Pod, because the end of a Pod reveals how that job ended.
+The columns are NULL if the Pod was given to a job of another account, because the end of a Pod reveals how that job
+ended.
 """
 
 

@@ -109,7 +109,7 @@ def request_release(
 
 
 def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
-    """Return the runners that GitHub might have for a claim, or for every claim of the Pod `pod_uid`."""
+    """Return the runners of a claim, or of every claim of the Pod `pod_uid`, that might exist on GitHub."""
     rows = db.execute(
         text(f"""
             SELECT m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW},
@@ -382,9 +382,10 @@ def insert_retire(
     Returns None if the Pod has a live claim, is not known to the cluster, or is gone. Also returns None while the rows
     are not trusted (`models.db.epochs`), because a busy Pod looks free in rows from an earlier state.
 
-    With `trusted` False, the insert is refused only while Postgres is known to be older than the cluster. This is for a
-    Pod that must not be matched again. Its retirement later waits for trust. The claim is due after `due_after`
-    seconds.
+    With `trusted` False, the insert is refused only while Postgres is known to be older than the cluster. The caller
+    passes False for a Pod that must not be matched again. The retirement of that Pod later waits for trust.
+
+    The claim is due after `due_after` seconds.
     """
     pod = db.execute(
         text(f"""

@@ -57,7 +57,7 @@ WARN_EVERY = 60.0
 READ_ONLY = "25006"  # read_only_sql_transaction
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNKNOWN_AUTHORITY = ("certificate verify failed", "root certificate file")
-"""Parts of libpq's messages that say that no root certificate verifies the server's certificate."""
+"""Fragments of libpq's messages about a server certificate that no root certificate verifies."""
 _RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
 log = structlog.get_logger(__name__)

@@ -192,7 +192,7 @@ def lost(db: Connection) -> Lost | None:
 
 
 def unknown_claims(db: Connection, stamps: Mapping[str, int]) -> int:
-    """Return how many of these Pods are stamped by a claim that the rows do not have for that Pod.
+    """Return how many of these Pods have the stamp of a claim that has no row for that Pod.
 
     `stamps` maps the UID of a Pod to the id of the claim in its stamp.
     """

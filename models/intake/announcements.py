@@ -3,8 +3,8 @@
 Each delivery is applied once, by its GUID, and might arrive late. It is applied only if the id and the former name
 still match the rows. Rows that have another name by now stay unchanged.
 
-A missed name costs a redirect or a 404, after which Ostler asks GitHub for the present name. Jobs that other sessions
-have locked are therefore skipped instead of waited for.
+A missed name costs a redirect or a 404, after which Ostler asks GitHub for the present name. The code here therefore
+skips jobs that other sessions have locked, instead of waiting for them.
 """
 
 from __future__ import annotations

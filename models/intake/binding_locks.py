@@ -45,8 +45,8 @@ class ExecutionView:
 class Locked:
     """The locked rows of one batch. The code that writes a row also updates its entry here.
 
-    `jobs` and `executions` are keyed by the id of the job. `claims` has live claims only, by their ids. `runners` maps
-    the name of a runner to the claim that registered it.
+    `jobs` and `executions` are keyed by the id of the job. `claims` is keyed by claim id and has live claims only.
+    `runners` maps the name of a runner to the claim that registered it.
     """
 
     jobs: dict[int, JobView] = field(default_factory=dict)
@@ -69,9 +69,8 @@ def lock(
 ) -> Locked:
     """Lock all rows that these events can change, and the jobs `others`. Every job must have a row already.
 
-    If `wait` is False, locked rows are not waited for. Raises `Contended` in that case if other sessions have locked
-    some of the rows. Raises `StartOver` if more rows are needed than were locked, and `transaction` then runs the batch
-    again.
+    If `wait` is False, the function does not wait for rows that other sessions have locked, and raises `Contended`
+    instead. Raises `StartOver` if more rows are needed than were locked, and `transaction` then runs the batch again.
     """
     own = sorted({event.job_id for event in events}.union(others))
     return _lock(db, own, events, wait=wait) if own else Locked()

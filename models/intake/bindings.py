@@ -137,7 +137,7 @@ def _complete(batch: _Batch, event: WorkflowJobEvent) -> None:
 def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -> None:
     """Record that `job` executes on a runner, and reassign the jobs that this displaces.
 
-    The execution names the claim of the runner if the runner belongs to Ostler.
+    The row of the execution gets the runner's claim if the runner is one of Ostler's.
     """
     seen = batch.locked.executions.get(job.id)
     if seen is not None:

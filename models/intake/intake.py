@@ -91,9 +91,9 @@ def apply(
 
     New accounts get `budget` and `access`. `who` is recorded in the events of the rows.
 
-    With `lock_ms`, no row that another session has locked is waited for. `Contended` then names the jobs whose events
-    need such a row. Only another session's uncommitted insert of the same job or GUID is waited for, up to `lock_ms`
-    milliseconds.
+    With `lock_ms`, the batch does not wait for rows that another session has locked. `Contended` then names the jobs
+    whose events need such a row. The batch waits only for another session's uncommitted insert of the same job or GUID,
+    up to `lock_ms` milliseconds.
 
     Raises `Contended`, `StartOver`, and the error of Postgres if it refuses a row. In each case no event was applied.
     """
