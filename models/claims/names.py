@@ -1,9 +1,9 @@
 """SQL for the present owner, installation and repository of a claim, as needed for requests to GitHub.
 
-A claim stores the scope and the installation that it was made with, and a claim that has ended is never changed. Its
-owner might have another login by now, and the App another installation there. Webhooks update both in other tables, so
-the SQL reads them there. GitHub redirects from the former name of a repository, and `models.intake.announcements`
-writes its new name.
+A claim stores the scope and the installation that it was made with, and a claim that has ended is never changed. Since
+then, the owner might have changed its login, and the App might have a new installation there. Webhooks update both in
+other tables, so the SQL reads them there. GitHub redirects from the former name of a repository, and
+`models.intake.announcements` writes its new name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Failures of delivered Pods that never executed a job.
 
 `rules.claims.runner_brakes` derives the brake of a pool from these failures. Rows are only inserted and marked as
-cleared, so code that counts a failure waits for no other session. The brake is computed from the rows each time, so a
-cleared failure needs no further change.
+cleared, so code that counts a failure waits for no other session. The brake is computed from the rows each time, so it
+ends without any other write when the failures are cleared.
 """
 
 from __future__ import annotations
