@@ -1,6 +1,6 @@
-"""Initial state of a lab: the RunnerPool kind, a namespace and pools in the cluster, accounts at the lab's GitHub.
+"""Initial state of a lab: the RunnerPool kind, a namespace and pools in the cluster, and accounts at the lab's GitHub.
 
-`ostler-lab setup` puts them in place once and ends; what is there already is left as it is.
+`ostler-lab setup` creates them once and ends. A pool that exists is not changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.levers import pull
 from ostler.errors import Conflict
 
 RUNNER_IMAGE = "ghcr.io/actions/actions-runner:2.328.0"
-"""The image of the pools; the lab's kubelet checks no image."""
+"""The image of the pools' Pods. The lab's kubelet pulls no image, so any name works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LabAccount:
 
 @dataclass(frozen=True, slots=True)
 class LabPool:
-    """A pool to put in place."""
+    """A pool to create."""
 
     name: str
     labels: tuple[str, ...]
@@ -43,9 +43,9 @@ class LabPool:
     cpu: str = "2"
     memory: str = "4Gi"
     autoscaling: Mapping[str, object] | None = None
-    """`spec.autoscaling`; `replicas` is then what it begins with."""
+    """`spec.autoscaling`, or None for a fixed size. With autoscaling, `replicas` is only the initial number of Pods."""
     spec: Mapping[str, object] = field(default_factory=dict)
-    """Further fields of `spec`, or others instead of these."""
+    """Further fields of `spec`. They replace fields of the same name that are derived from this pool."""
 
 
 ACCOUNTS = (
@@ -60,7 +60,7 @@ POOLS = (
 
 
 def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabPool]) -> None:
-    """Install the RunnerPool kind and create the namespace and the pools that are not there."""
+    """Install the RunnerPool kind, then create the namespace and each pool that does not exist."""
     apply_crd(kube)
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     with contextlib.suppress(Conflict):
@@ -71,7 +71,7 @@ def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabP
 
 
 def spec_of(pool: LabPool) -> dict[str, object]:
-    """Return the `spec` of a pool."""
+    """Return the `spec` of a pool's object."""
     return {
         "image": RUNNER_IMAGE,
         "runnerLabels": list(pool.labels),
@@ -83,7 +83,7 @@ def spec_of(pool: LabPool) -> dict[str, object]:
 
 
 def add_accounts(github_url: str, accounts: Sequence[LabAccount]) -> None:
-    """Install the App on the accounts of the lab's GitHub."""
+    """Install the App on the given accounts of the lab's GitHub."""
     for account in accounts:
         repositories = [
             {"id": account.id * 100 + number, "name": name} for number, name in enumerate(account.repositories)
@@ -99,7 +99,7 @@ def add_accounts(github_url: str, accounts: Sequence[LabAccount]) -> None:
 
 
 def main() -> None:
-    """Read the arguments and put everything in place."""
+    """Read the arguments, then create pools and accounts."""
     parser = argparse.ArgumentParser(prog="ostler-lab setup", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)

@@ -1,11 +1,12 @@
 """A real Kubernetes control plane on this machine: etcd, kube-apiserver and kube-controller-manager.
 
-It starts in about three seconds, without Docker. There is no scheduler and no kubelet: a Pod is what
-its writers say it is. A Node whose Lease nobody renews is Unknown after 50 seconds, and its Pods are then evicted as
-in any cluster; `lab.kubelet.node` and `tests.nodes` renew Leases.
-Data is not synced to disk and lasts as long as the process.
-On Linux the three programs die with the thread that started them, so start it from the main thread;
-a killed test run then leaves nothing behind.
+It starts in about three seconds, without Docker. It has no scheduler and no kubelet, so clients write the status of
+Pods. A Node becomes Unknown 50 seconds after the last renewal of its Lease, and its Pods are then evicted as in any
+cluster. `lab.kubelet.node` and `tests.nodes` renew Leases.
+
+Data are not synced to disk and are deleted when the control plane stops. On Linux the three programs die with the
+thread that started them, so that a killed test run leaves nothing behind. Start the control plane from the main thread:
+if a shorter-lived thread starts it, it ends with that thread.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ _CONTROLLERS = (
     "validatingadmissionpolicy-status-controller",
 )
 AUDIT_LOG = "audit.jsonl"
-"""In a control plane's folder, where it was asked for: one line for each call."""
+"""Name of the audit log in the control plane's folder, with one line for each call.
+
+It exists only if `audit` was set.
+"""
 
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -62,18 +66,18 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 """
-_READY_WITHIN = 120.0  # seconds, generous: the machine may be building something else
-_TRIES = 4  # a port that was free may be taken before the program binds it
+_READY_WITHIN = 120.0  # seconds; long, because the machine might be busy with a build
+_TRIES = 4  # attempts: another process might take a free port before the program binds it
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGrace:
-    """How long a silent node is waited for, in whole seconds; the defaults are Kubernetes' own."""
+    """Delays in whole seconds before a node without heartbeats counts as lost. The defaults are those of Kubernetes."""
 
     silence: int = 50
-    """After the last renewal of a node's Lease, before the node is Unknown and tainted."""
+    """Seconds after the last renewal of a node's Lease before the node becomes Unknown and is tainted."""
     toleration: int = 300
-    """How long a Pod that says nothing itself stays on a node that is Unknown or not Ready."""
+    """Seconds that a Pod without tolerations of its own stays on a node that is Unknown or not Ready."""
     checked_every: int = 5
 
 
@@ -85,7 +89,7 @@ class _DiedEarly(Exception):
 
 
 class ControlPlane:
-    """Three running programs; `stop()` or leaving the context ends them."""
+    """Three running programs. `stop()` or the end of the context stops them."""
 
     def __init__(self, *, folder: Path, access: ClusterAccess, programs: list[subprocess.Popen[bytes]]) -> None:
         self.folder = folder
@@ -104,7 +108,7 @@ class ControlPlane:
 
     @property
     def ca_file(self) -> Path:
-        """The certificate to trust."""
+        """The certificate of the authority that clients must trust."""
         return self.access.ca_file
 
     @property
@@ -114,23 +118,26 @@ class ControlPlane:
 
     @property
     def etcd_url(self) -> str:
-        """Where etcd answers without a login, for who writes what the API server would have written."""
+        """Address at which etcd answers without a login.
+
+        A test uses it to write objects that the API server would refuse.
+        """
         flag = "--advertise-client-urls="
         return next(each.removeprefix(flag) for each in _arguments(self.program("etcd")) if each.startswith(flag))
 
     def program(self, name: str) -> subprocess.Popen[bytes]:
-        """Return one of the three by its name, as `kube-apiserver`."""
+        """Return one of the three processes by the name of its program, for example `kube-apiserver`."""
         return next(each for each in self._programs if Path(_arguments(each)[0]).name == name)
 
     @classmethod
     def start(
         cls, folder: Path, *, say: Say = quiet, audit: bool = False, nodes: NodeGrace = _DEFAULT_GRACE
     ) -> ControlPlane:
-        """Start all three in `folder`, wait until they are ready and write `folder/kubeconfig`.
+        """Start all three programs in `folder`, wait until they are ready and write `folder/kubeconfig`.
 
-        `audit`: the API server says of each call who made it, in `folder/audit.jsonl` (`AUDIT_LOG`).
-        `nodes`: a test about lost nodes may shorten how long they are waited for.
-        Raises `ControlPlaneUnavailable` where they cannot be built or do not come up.
+        With `audit`, the API server logs each call and its user in `folder/audit.jsonl` (`AUDIT_LOG`). `nodes` shortens
+        the delays before a node counts as lost, for tests about lost nodes. Raises `ControlPlaneUnavailable` if the
+        programs cannot be built or do not become ready.
         """
         programs_in = binaries(say)
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,13 +159,13 @@ class ControlPlane:
         raise AssertionError("unreachable")
 
     def running(self) -> bool:
-        """Return whether all three live."""
+        """Return whether all three programs are alive."""
         return all(program.poll() is None for program in self._programs)
 
     def stop(self) -> None:
-        """End controllers, API server and etcd, in this order, and delete etcd's data.
+        """End the controllers, the API server and etcd, in this order, and delete etcd's data.
 
-        An API server whose etcd is gone ignores SIGTERM for a minute.
+        The order matters: an API server whose etcd is gone ignores SIGTERM for a minute.
         """
         _stop(self._programs)
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
@@ -199,7 +206,7 @@ def _start_all(
         folder / "etcd.log",
     )
     running.append(etcd)
-    # Its own log, not its port: on a lost race for the port somebody else's etcd would answer.
+    # The log is checked, not the port: if another etcd took the port first, that one would answer.
     _wait_for(
         lambda: b"ready to serve client requests" in (folder / "etcd.log").read_bytes(), process=etcd, name="etcd"
     )
@@ -214,7 +221,7 @@ def _start_all(
     write_kubeconfig(access.kubeconfig, url=url, ca_file=ca_file, token=token)
     controllers = _run(_controller_manager(programs, folder, access, nodes), folder / "kube-controller-manager.log")
     running.append(controllers)
-    # What the controllers are to make says that they work: no Pod can be created without it.
+    # The controllers work once they have created this ServiceAccount, which every Pod needs.
     made = "/api/v1/namespaces/default/serviceaccounts/default"
     _wait_for(lambda: _answers(url + made, ca_file, token), process=controllers, name="kube-controller-manager")
     say(f"the control plane is ready after {time.monotonic() - began:.1f} s: {url}")
@@ -263,7 +270,10 @@ def _controller_manager(programs: Path, folder: Path, access: ClusterAccess, nod
 
 
 def _answers(url: str, ca_file: Path, token: str) -> bool:
-    """Return whether a GET is answered with 200; the certificate proves that it is our server that answers."""
+    """Return whether a GET is answered with status 200 by our own server.
+
+    The certificate proves that the answer comes from it.
+    """
     if not ca_file.exists():
         return False
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
@@ -286,7 +296,10 @@ def _wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes]
 
 
 def _run(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own (a Ctrl-C must not end etcd first) that dies with us."""
+    """Start a program in a session of its own, which dies with this process.
+
+    Without its own session, a Ctrl-C would end etcd before the API server.
+    """
     with log.open("wb") as output:
         return subprocess.Popen(
             command,

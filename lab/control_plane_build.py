@@ -1,7 +1,7 @@
 """Build a real Kubernetes control plane from Go modules, once per machine.
 
-`lab/controlplane/go.mod` names kube-apiserver, kube-controller-manager and etcd. A folder that `KUBEBUILDER_ASSETS`
-names is used instead when it holds all three. Cold, with downloads, a build takes about five minutes.
+`lab/controlplane/go.mod` pins kube-apiserver, kube-controller-manager and etcd. If `KUBEBUILDER_ASSETS` names a folder
+that holds all three programs, that folder is used instead. A first build takes about five minutes, downloads included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ PROGRAMS = tuple(_PACKAGES)
 
 
 class ControlPlaneUnavailable(OstlerError):
-    """The control plane cannot be had; the message is one line that names the missing part and the cure."""
+    """The control plane cannot be built or started.
+
+    The message is one line that names the missing part and the remedy.
+    """
 
 
 def cached() -> Path | None:
@@ -38,7 +41,7 @@ def cached() -> Path | None:
 
 
 def binaries(say: Say = quiet) -> Path:
-    """Return the folder with the three programs; build them first where they are not cached.
+    """Return the folder with the three programs. Build them first if they are not cached.
 
     Raises `ControlPlaneUnavailable`.
     """
@@ -46,9 +49,9 @@ def binaries(say: Say = quiet) -> Path:
 
 
 def build(say: Say = quiet) -> Path:
-    """Build what is not cached yet and return the folder with the three programs.
+    """Build the programs that are not cached, and return the folder with all three.
 
-    Two builders on one machine wait for each other. Raises `ControlPlaneUnavailable`.
+    If another process on this machine is building, wait for it. Raises `ControlPlaneUnavailable`.
     """
     found = cached()
     if found is not None:

@@ -1,4 +1,4 @@
-"""`ostler-lab environment > compose/lab.env`: what `docker compose --profile lab` needs, with fresh keys."""
+"""`ostler-lab environment > compose/lab.env`: settings of `docker compose --profile lab`, with fresh keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 
 def environment() -> dict[str, str]:
-    """Return the variables by name; those that have a default in the compose file and keep it are left out."""
+    """Return the variables by name. Variables that the compose file gives a suitable default are left out."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
         "OSTLER_GITHUB_APP_ID": "ostler-lab",
         "OSTLER_GITHUB_PRIVATE_KEY": _one_line(private),
         "OSTLER_GITHUB_API_URL": "http://lab-github:8090",
-        "OSTLER_NEW_ACCOUNTS": "serve",  # the lab's accounts are its own
+        "OSTLER_NEW_ACCOUNTS": "serve",  # every account of the lab's GitHub belongs to the lab
         "OSTLER_WEBHOOK_SECRETS": secrets.token_hex(24),
         "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "KUBECONFIG_FILE": "/dev/null",
@@ -42,7 +42,7 @@ def _one_line(pem: bytes) -> str:
 
 
 def main() -> None:
-    """Print the variables."""
+    """Print the variables, one `NAME=value` per line."""
     sys.stdout.write("".join(f"{name}={value}\n" for name, value in environment().items()))
 
 

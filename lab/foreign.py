@@ -1,8 +1,8 @@
-"""Definitions of other projects' kinds that the chart has objects of, as those projects publish them.
+"""CustomResourceDefinitions of other projects, for the objects of these kinds that the chart renders.
 
-KEDA's module has them as files. The Prometheus operator's module has the types, and that project makes its
-definitions from them by `controller-gen`; the same is done here. All of it comes as Go modules and stays in the user's
-cache folder.
+KEDA's Go module contains its definitions as files. The Prometheus operator's module contains only Go types, and that
+project generates the definitions with `controller-gen`; this module does the same. Both arrive as Go modules, and the
+generated files stay in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ def definitions(say: Say = quiet) -> list[Manifest]:
 
 
 def _monitors(folder: Path) -> list[Path]:
-    """Return the Prometheus operator's definitions, generated where they are not there yet."""
+    """Return the files with the Prometheus operator's definitions. Generate them if they are not cached."""
     made = folder / "definitions"
     if not made.exists():
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             generate = [str(folder / "controller-gen"), "crd", f"paths={_MONITORING}", f"output:crd:dir={partial}/made"]
-            # It asks `go` where the module lies.
+            # controller-gen runs `go` to find the folder of the module.
             path = f"{Path(_GENERATOR.go()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
             environment = {"PATH": path, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
             _run(generate, environment, Path(__file__).with_name("foreign"))
             try:
                 Path(partial, "made").rename(made)
-            except OSError:  # another was quicker
+            except OSError:  # another process generated them first
                 if not made.exists():
                     raise
     return [made / name for name in _MONITORS]
 
 
 def _kedas() -> list[Path]:
-    """Return KEDA's definitions, from the module as it was when its sum was written down here."""
+    """Return the files with KEDA's definitions. Raises `StartError` if the module does not have the pinned checksum."""
     with tempfile.TemporaryDirectory() as outside_of_any_module:
         environment = {"GOSUMDB": "off", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
         said = _run([_GENERATOR.go(), "mod", "download", "-json", _KEDA], environment, Path(outside_of_any_module))

@@ -1,11 +1,11 @@
-"""`python -m lab.forward_proxy`: a forward proxy as companies have one, for the lab and for tests.
+"""`python -m lab.forward_proxy`: a forward proxy like those of companies, for the lab and for tests.
 
-It serves `CONNECT host:port` (https) and requests with a whole address (`GET http://host/path`). With `--map`, a name
-leads to another address: a name under `.invalid` that no resolver knows can then be reached by this proxy alone.
-One JSON line `{"url": …}` says that it is ready, SIGTERM ends it. With `--log` each request is a JSON line:
-`{"method", "target", "status"}`.
+It serves `CONNECT host:port` (https) and requests with an absolute address (`GET http://host/path`). `--map` sends the
+traffic of a name to another address. A name under `.invalid`, which no resolver knows, is then reachable only through
+this proxy. The proxy prints one JSON line `{"url": …}` when it is ready and ends on SIGTERM. With `--log` it writes a
+JSON line `{"method", "target", "status"}` for each request.
 
-It is no proxy for production: it opens a connection for each request and knows no cache.
+The proxy is not for production: it opens a connection for each request and caches nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Whom the proxy serves, and where names lead.
+    """Requests that the proxy serves, and the addresses that it connects to.
 
-    `moved`: other addresses of some names, by `host:port`. `allowed`: the `host:port` that may be asked for; None is
-    all. `login`: `user:password`; None serves anybody. `log`: a file that gets a line for each request.
+    `moved`: replacement addresses by `host:port`. `allowed`: the `host:port` pairs that clients may request; None
+    allows all. `login`: the `user:password` that clients must send; None requires no login. `log`: a file that gets a
+    line for each request; None writes no log.
     """
 
     moved: Mapping[str, Address] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Rules:
 
 
 class Refused(Exception):
-    """A request that is answered with a status and not passed on."""
+    """The proxy answers a request with an error status instead of forwarding it."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -55,7 +56,7 @@ class Refused(Exception):
 
 
 class ForwardProxy:
-    """The proxy of one event loop. `start` returns its port; `close` cuts every connection."""
+    """The proxy in one event loop. `start` returns its port, and `close` ends every connection."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -63,12 +64,12 @@ class ForwardProxy:
         self._server: asyncio.Server | None = None
 
     async def start(self, *, port: int = 0) -> int:
-        """Listen on 127.0.0.1 and return the port; 0 chooses a free one."""
+        """Listen on 127.0.0.1 and return the port. `port=0` chooses a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=LONGEST_HEAD)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and end what is open."""
+        """Stop listening and end every open connection."""
         if self._server is not None:
             self._server.close()
         for task in list(self._open):
@@ -80,7 +81,7 @@ class ForwardProxy:
         assert task is not None  # noqa: S101  asyncio runs this as a task
         self._open.add(task)
         try:
-            # A side that goes away in the middle is no error of the proxy.
+            # A peer that disconnects in the middle is not an error of the proxy.
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 await self._serve(reader, writer)
         finally:
@@ -148,7 +149,7 @@ def _request(head: Sequence[str]) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _destination(method: str, target: str) -> tuple[Address, str]:
-    """Return where a request goes, and the path that is asked for there."""
+    """Return the address of a request's destination, and the path to request there."""
     try:
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = parts.hostname, parts.port
@@ -169,7 +170,7 @@ Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _join(one: Side, other: Side) -> None:
-    """Pass bytes both ways until the upstream has ended its side."""
+    """Pass bytes in both directions until the upstream has closed its side."""
     up = asyncio.create_task(_pump(one[0], other[1]))
     try:
         await _pump(other[0], one[1])
@@ -188,7 +189,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 def address(text: str) -> Address:
-    """Return host and port. Raises ValueError."""
+    """Split `host:port` into host and port number. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if not host:
         raise ValueError(f"{text!r} must be host:port")

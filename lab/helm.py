@@ -1,7 +1,9 @@
-"""Helm, for the tests of the chart: renders it, and installs it on the lab's control plane. Built once per machine.
+"""Helm, for the tests of the chart: renders the chart, and installs it on the lab's control plane.
 
-`lab/helm/go.mod` names it; the build takes about two minutes. Nothing of Helm's own state in the user's home is read
-or written: each call has a folder of its own for it.
+Built once per machine.
+
+`lab/helm/go.mod` pins it. The build takes about two minutes. Each call uses a temporary folder as Helm's home, so Helm
+reads and writes nothing in the user's home.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from lab.go_build import GoPrograms, Say, quiet
 from ostler.errors import OstlerError
 
 CHART = Path(__file__).parent.parent / "charts" / "ostler"
-"""The chart of this project."""
+"""The folder of this project's chart."""
 
 _PROGRAM = GoPrograms(
     name="helm",
@@ -29,19 +31,19 @@ _PROGRAM = GoPrograms(
     packages={"helm": "helm.sh/helm/v3/cmd/helm"},
     takes="about two minutes",
 )
-_KUBERNETES = "1.36.3"  # what `render` is to think that it renders for: built from source, Helm believes in 1.20
-_TIMEOUT = 300.0  # seconds for one call, on a bad day
+_KUBERNETES = "1.36.3"  # version that `render` assumes; a Helm that is built from source assumes 1.20
+_TIMEOUT = 300.0  # seconds for one call on a busy machine
 
 Values = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
 class HelmRefused(OstlerError):
-    """Helm did not do it; the message is what it said."""
+    """A Helm command failed. The message is Helm's own."""
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the program, built first where it is not cached. Raises `StartError`."""
+    """Return the path of Helm. Build it first if it is not cached. Raises `StartError`."""
     return _PROGRAM.had(say) / "helm"
 
 
@@ -56,12 +58,12 @@ def render(
     upgrade: bool = False,
     kubeconfig: Path | None = None,
 ) -> list[Manifest]:
-    """Return every object that the chart renders to, hooks included; `crds` adds those of its folder crds/.
+    """Return every object that the chart renders, hooks included. `crds` adds the objects of its folder `crds/`.
 
-    `api_versions` are kinds that the cluster is to have besides Kubernetes' own, as `group/version/Kind`; `upgrade`
-    renders as `helm upgrade` would. With a `kubeconfig` templates see that cluster; without one the certificate of
-    web is taken for somebody else's, unless the values say what it is. Raises `HelmRefused` for values that the chart
-    does not take.
+    `api_versions` lists kinds, as `group/version/Kind`, that the cluster is assumed to serve besides Kubernetes' own.
+    `upgrade` renders as `helm upgrade` would. With a `kubeconfig`, the templates can look up objects in that cluster.
+    Without one, the values are completed so that the chart uses an existing certificate for web, unless the values set
+    TLS themselves. Raises `HelmRefused` if the chart refuses the values.
     """
     if kubeconfig is None:
         values = _with_certificate(values or {})
@@ -85,9 +87,10 @@ def upgrade_install(
     hooks: bool = False,
     crds: bool = False,
 ) -> None:
-    """Install the release, or upgrade it to these values alone; the namespace is made where it is not there.
+    """Install the release, or upgrade it with only these values. Create the namespace if it does not exist.
 
-    Hooks are left out by default, as where no kubelet runs them: nothing would end. Raises `HelmRefused`.
+    Hooks are left out by default, because hooks need a kubelet: without one, Helm would wait for them for ever. Raises
+    `HelmRefused`.
     """
     with _values_file(values) as file:
         extra = [] if hooks else ["--no-hooks"]
@@ -99,19 +102,19 @@ def upgrade_install(
 def rollback(
     *, kubeconfig: Path, namespace: str, release: str = "ostler", revision: int = 0, hooks: bool = False
 ) -> None:
-    """Roll the release back to a revision; 0 is the one before. Raises `HelmRefused`."""
+    """Roll the release back to a revision. 0 means the previous revision. Raises `HelmRefused`."""
     extra = [] if hooks else ["--no-hooks"]
     _run(["rollback", release, str(revision), f"--namespace={namespace}", *extra], kubeconfig=kubeconfig)
 
 
 def uninstall(*, kubeconfig: Path, namespace: str, release: str = "ostler", hooks: bool = False) -> None:
-    """Remove the release; what its resource policy keeps stays. Raises `HelmRefused`."""
+    """Remove the release, except for objects that their resource policy keeps. Raises `HelmRefused`."""
     extra = [] if hooks else ["--no-hooks"]
     _run(["uninstall", release, f"--namespace={namespace}", *extra], kubeconfig=kubeconfig)
 
 
 def lint(chart: Path = CHART, values: Values | None = None) -> str:
-    """Return what `helm lint --strict` says of the chart. Raises `HelmRefused` where it finds fault."""
+    """Run `helm lint --strict` and return its output. Raises `HelmRefused` if it finds an error."""
     with _values_file(values) as file:
         return _run(
             ["lint", "--strict", str(chart), f"--values={file}", f"--kube-version={_KUBERNETES}"], kubeconfig=None
@@ -119,7 +122,10 @@ def lint(chart: Path = CHART, values: Values | None = None) -> str:
 
 
 def _with_certificate(values: Values) -> Values:
-    """Return the values with a certificate that the chart need not make; what they say of TLS themselves wins."""
+    """Return the values with the names of an existing certificate, unless they set TLS themselves.
+
+    The chart then does not generate a certificate.
+    """
     web = values.get("web")
     if web is not None and (not isinstance(web, Mapping) or "tls" in web):
         return values
@@ -134,7 +140,7 @@ def _run(arguments: Sequence[str], *, kubeconfig: Path | None) -> str:
             "HELM_CONFIG_HOME": f"{home}/config",
             "HELM_CACHE_HOME": f"{home}/cache",
             "HELM_DATA_HOME": f"{home}/data",
-            # Never the user's own cluster: a file that is not there when none was named.
+            # Without a kubeconfig this names a missing file, so that Helm never uses the user's own cluster.
             "KUBECONFIG": str(kubeconfig or f"{home}/none"),
         }
         done = subprocess.run(

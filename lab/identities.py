@@ -1,7 +1,8 @@
-"""The chart's identities in the lab's cluster: what Helm renders of ServiceAccounts and Roles, and a token for each.
+"""ServiceAccounts and Roles of the chart, applied to the lab's cluster, with a token for each process of Ostler.
 
-So that on a real control plane every process of Ostler is who it is in production, and never the administrator. The
-admission policy and the disruption budget come with them: what the cluster refuses there, it refuses here.
+With them, every process of Ostler has the same permissions on a real control plane as in production, and never those of
+the administrator. The chart's admission policy and disruption budget are applied too, so the cluster refuses here what
+it refuses in production.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RELEASE = "ostler"
 
 
 class Identities:
-    """The identities of one release. `namespace` is the release's own, and `runners` that of its runner Pods."""
+    """Identities of one release. The release lives in `namespace`, and its runner Pods in the namespace `runners`."""
 
     def __init__(self, kube: KubeClient, *, namespace: str, runners: str, values: helm.Values | None = None) -> None:
         given = {**(values or {}), "runners": {"namespace": runners, "create": False}}
@@ -44,7 +45,7 @@ class Identities:
         self.manifests: Sequence[Manifest] = [each for each in objects if each["kind"] in _KINDS]
 
     def put_in_place(self) -> None:
-        """Create the release's namespace, where it is not there, and all of them in it."""
+        """Create the release's namespace if it does not exist, and apply all manifests."""
         with contextlib.suppress(Conflict):
             self._kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}})
         kinds = Kinds(self._kube)
@@ -52,7 +53,10 @@ class Identities:
             kinds.apply(manifest)
 
     def remove(self) -> None:
-        """Delete what belongs to no namespace, and the release's namespace in the background."""
+        """Delete the objects without a namespace, then the release's namespace.
+
+        The cluster deletes its content in the background.
+        """
         kinds = Kinds(self._kube)
         for manifest in self.manifests:
             if "namespace" not in manifest["metadata"]:
@@ -65,11 +69,11 @@ class Identities:
         return f"{_RELEASE}-{process}"
 
     def user(self, process: str) -> str:
-        """Return who a process is to the API server."""
+        """Return the user name that the API server gives to a process."""
         return f"system:serviceaccount:{self.namespace}:{self.account(process)}"
 
     def token(self, process: str) -> str:
-        """Return a token as the kubelet would bring it."""
+        """Request a token for a process's ServiceAccount, as the kubelet does, and return it."""
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.account(process)}/token"
         body: dict[str, Any] = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -79,7 +83,7 @@ class Identities:
         return str(self._kube.request("POST", path, body=body)["status"]["token"])
 
     def kubeconfig(self, process: str, access: ClusterAccess, folder: Path) -> Path:
-        """Write a kubeconfig with the identity of a process, and return its path."""
+        """Write a kubeconfig with a token of a process, and return its path."""
         path = folder / f"kubeconfig-{process}"
         write_kubeconfig(path, url=access.url, ca_file=access.ca_file, token=self.token(process))
         return path

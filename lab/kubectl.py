@@ -1,8 +1,9 @@
-"""kubectl, for the test that runs what the docs tell an operator to type. Built once per machine.
+"""kubectl, for the test that runs the commands that the docs give to operators. It is built once per machine.
 
-`lab/kubectl/go.mod` names it, at the version of the lab's API server; the build takes about a minute where the control
-plane was built, which needs most of the same packages. The module is not the control plane's own: another program in
-there would change the hash that identifies a build on every machine.
+`lab/kubectl/go.mod` pins it to the version of the lab's API server. The build takes about a minute if the control plane
+was built before, because the two share most packages. kubectl has a module of its own, because the hash of the control
+plane's module identifies its build: one more program in that module would make every machine build the control plane
+again.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ _NAME = "kubectl"
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the program, built first where it is not cached. Raises `StartError`."""
+    """Return the path of kubectl. Build it first if it is not cached. Raises `StartError`."""
     return _program().had(say) / _NAME
 
 
 def _program() -> GoPrograms:
-    """Return what to build; kubectl says which version it is, or it warns of every server."""
+    """Return the program to build.
+
+    The linker flags give kubectl its version, because without one it warns about every server.
+    """
     found = re.search(r"k8s\.io/kubernetes v((\d+)\.(\d+)[\d.]*)", (_MODULE / "go.mod").read_text())
     if found is None:
         raise StartError("lab/kubectl/go.mod names no k8s.io/kubernetes: restore it from the project")

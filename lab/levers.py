@@ -10,19 +10,20 @@ _SECONDS = 30.0
 
 
 class LeverError(RuntimeError):
-    """The lab's GitHub refused; the text says what, with the start of its answer."""
+    """The lab's GitHub refused a call. The message holds the call, the status and the first 200 bytes of the answer."""
 
 
 def pull(github_url: str, method: str, path: str, body: Any = None) -> Any:
-    """Return the JSON that answers `/_lab<path>`, None where there is none.
+    """Call `/_lab<path>` and return the JSON of the answer, or None if the answer has no body.
 
-    Raises `LeverError` for a refusal, `urllib3.exceptions.HTTPError` without an answer; nothing is repeated.
+    Raises `LeverError` if the status is not 2xx, and `urllib3.exceptions.HTTPError` if no answer comes. The call is
+    never retried.
     """
     answer = urllib3.request(
         method,
         f"{github_url.rstrip('/')}/_lab{path}",
         json=body,
-        headers={"Connection": "close"},  # one that was kept might be gone by the next call
+        headers={"Connection": "close"},  # the server might close a kept connection before the next call
         timeout=_SECONDS,
         retries=False,
     )

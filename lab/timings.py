@@ -10,13 +10,20 @@ from ostler.variables import TIMINGS
 
 
 def timings(**changed: float) -> dict[str, str]:
-    """Return the environment that overrides these timings. Raises pydantic's ValidationError for a wrong one."""
+    """Return the environment variable that overrides the given timings.
+
+    Raises pydantic's ValidationError if one is wrong.
+    """
     Timings.model_validate(changed)
     return {TIMINGS: json.dumps(changed)}
 
 
 def merged(*environments: Mapping[str, str]) -> dict[str, str]:
-    """Return environments as one. A later variable replaces an earlier one, and each timing replaces its own only."""
+    """Merge environments into one.
+
+    A variable of a later environment replaces the same variable of an earlier one. The overrides of timings are merged
+    by timing: a later one replaces only the timings that it names.
+    """
     variables = {name: value for each in environments for name, value in each.items()}
     overrides = [json.loads(each[TIMINGS]) for each in environments if TIMINGS in each]
     return variables | (

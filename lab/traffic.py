@@ -1,7 +1,7 @@
-"""Jobs as people's CI makes them: pushes with a matrix, dependency updates, a nightly run.
+"""Jobs in the shapes that real CI produces: pushes with a matrix, dependency updates, a nightly run.
 
-Seeded: the same seed sends the same jobs in the same order, whatever the fleet does. `ostler-lab traffic` sends some
-to a lab that runs, and waits for their end.
+The same seed creates the same jobs in the same order, whatever the fleet does. `ostler-lab traffic` sends some jobs to
+a running lab and waits until they end.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from lab.levers import pull
 Say = Callable[[str], None]
 
 STALLED = 90.0
-"""Seconds without a job's end after which the rest is given up."""
+"""Seconds without the end of a job after which `follow` stops waiting."""
 
 EVERY = 0.5
-"""Seconds between two checks."""
+"""Seconds between two checks of the jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """One workflow run: the names of its jobs, how long each takes (seconds, least and most), how often it comes."""
+    """One workflow: the names of its jobs, and the shortest and longest duration of a job in seconds.
+
+    A workflow with a larger `weight` is chosen more often, in proportion to the weights of all workflows.
+    """
 
     name: str
     jobs: Sequence[str]
@@ -48,7 +51,7 @@ WORKFLOWS = (
 
 
 class Traffic:
-    """An endless series of workflow runs of some accounts on some pools."""
+    """An endless series of workflow runs for some accounts and pools."""
 
     def __init__(self, accounts: Sequence[LabAccount], pools: Sequence[LabPool], *, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -56,7 +59,7 @@ class Traffic:
         self._pools = pools
 
     def run(self, *, most: int) -> list[Mapping[str, Any]]:
-        """Return the jobs of the next workflow run, `most` at most, as the lab's GitHub takes them."""
+        """Return the jobs of the next workflow run, `most` at most, as bodies for the lab's GitHub."""
         dice = self._dice
         account = dice.choice(self._accounts)
         repository = dice.choice(account.repositories)
@@ -76,7 +79,7 @@ class Traffic:
 
 
 def send(github_url: str, *, jobs: int, seed: int) -> list[int]:
-    """Create so many jobs of the lab's accounts on its pools; return their ids."""
+    """Create `jobs` jobs for the lab's accounts and pools. Return their ids."""
     traffic = Traffic(ACCOUNTS, POOLS, seed=seed)
     ids: list[int] = []
     while len(ids) < jobs:
@@ -85,9 +88,10 @@ def send(github_url: str, *, jobs: int, seed: int) -> list[int]:
 
 
 def follow(github_url: str, ids: Sequence[int], *, say: Say, stalled: float = STALLED, every: float = EVERY) -> bool:
-    """Wait until the jobs are over; return whether each succeeded and was executed exactly once.
+    """Wait until the jobs are completed. Return whether each of them succeeded and was executed exactly once.
 
-    Gives up after `stalled` seconds without an end of one of them.
+    Stops waiting after `stalled` seconds in which no further job was completed. `every` is the number of seconds
+    between two checks.
     """
     ours = set(ids)
     over, moved_at = -1, time.monotonic()
@@ -114,7 +118,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Read the arguments, send, and follow; the exit status is 0 only if every job completed exactly once."""
+    """Read the arguments, send the jobs and wait. The exit status is 0 only if every job completed exactly once."""
     parser = argparse.ArgumentParser(prog="ostler-lab traffic", description=__doc__)
     parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
     parser.add_argument("--jobs", type=int, default=20, help="how many to send")

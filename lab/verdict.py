@@ -1,6 +1,7 @@
-"""The verdict on a run: what the lab's GitHub and kubelet saw, judged without a check Ostler's rows.
+"""Verdict on a run, from the logs of the lab's GitHub and kubelet alone.
 
-Pure: two logs in, problems as sentences out. Nothing here trusts Ostler, and nothing is imported from it.
+Pure: two logs in, problems as sentences out. The verdict trusts neither Ostler's rows nor its code, so nothing is
+imported from Ostler.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import Any
 
 Log = Iterable[Mapping[str, Any]]
 
-# A job that ends in one of these ended as its workflow or its user wanted.
+# Conclusions that the workflow or a user wanted, as opposed to a failure.
 GOOD_CONCLUSIONS = frozenset({"success", "cancelled", "skipped", "neutral"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a run came to. `waiting` jobs are held by a gate of GitHub's and are nobody's fault.
+    """Result of a run. `waiting` counts jobs that one of GitHub's own gates holds, which is no problem.
 
-    `remaps` counts jobs that ran on a runner minted for another job; None when nobody said which.
+    `remaps` counts jobs that ran on a runner minted for another job. It is None if the caller did not say which job
+    each runner was minted for.
     """
 
     problems: tuple[str, ...]
@@ -36,7 +38,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing went wrong."""
+        """Return whether no problem was found."""
         return not self.problems
 
 
@@ -50,9 +52,9 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a run that is over.
 
-    `expected_failures` are jobs that the run broke on purpose (a killed node), which may fail once;
-    `claimed` has the job that each runner was minted for. With `allow_leftover_runners`, runners that are
-    still registered are listed and are no problem.
+    `expected_failures` are jobs that the run broke on purpose, for example by killing a node; they may fail once.
+    `claimed` maps each runner to the job that it was minted for. With `allow_leftover_runners`, runners that are still
+    registered are listed without being a problem.
     """
     github = _GitHub(github_log)
     broken = frozenset(expected_failures)
@@ -76,7 +78,7 @@ def judge(
 
 
 class _GitHub:
-    """GitHub's log, sorted by job."""
+    """Events of GitHub's log, grouped by job."""
 
     def __init__(self, log: Log) -> None:
         self.jobs: dict[int, None] = {}
@@ -91,7 +93,7 @@ class _GitHub:
             self._read(event)
 
     def problems(self, expected_failures: frozenset[int]) -> Iterable[str]:
-        """Return what is wrong with the jobs, one sentence each."""
+        """Yield each problem with the jobs as a sentence."""
         for job in {**self.jobs, **dict.fromkeys(self.started), **dict.fromkeys(self.ended)}:
             yield from self._executions(job)
             yield from self._ends(job, expected=job in expected_failures)
@@ -126,7 +128,8 @@ class _GitHub:
     def _read(self, event: Mapping[str, Any]) -> None:
         name = event["event"]
         self.counts[name] += 1
-        self.left.update(event.get("jobs_left", ()))  # by a run that ended: it never runs them, and never ends them
+        # Jobs of an ended workflow run: GitHub neither runs nor completes them.
+        self.left.update(event.get("jobs_left", ()))
         if name == "job_queued":
             self.jobs[event["job"]] = None
             if event.get("waiting"):
@@ -149,10 +152,10 @@ class _GitHub:
 
 
 class _Kubelet:
-    """The kubelet's log, sorted by runner, job and Pod UID.
+    """Events of the kubelet's log, grouped by runner, job and Pod UID.
 
-    A Pod whose runner asked to begin a job and was refused, or that went before it was heard, did not execute it:
-    GitHub (`started`: runners by job) knows no execution there.
+    A runner can ask to begin a job and be refused, or its Pod can end before GitHub receives the request. Such a Pod
+    did not execute the job. `started`, GitHub's record of the runners that started each job, has no entry for it.
     """
 
     def __init__(self, log: Log, started: Mapping[int, list[str]]) -> None:
@@ -167,7 +170,7 @@ class _Kubelet:
             self._read(event)
 
     def problems(self, expected_failures: frozenset[int]) -> Iterable[str]:
-        """Return what is wrong with the Pods, one sentence each."""
+        """Yield each problem with the Pods as a sentence."""
         yield from self._executions()
         yield from self._credentials()
         for uid, what, job in self.cut_short:
@@ -222,7 +225,7 @@ class _Kubelet:
 
 
 def _some(items: Iterable[str], *, most: int = 5) -> str:
-    """Return the first few of a list, sorted, and how many more there are."""
+    """Return the first `most` items in sorted order, and the number of the others."""
     found = sorted(items)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
