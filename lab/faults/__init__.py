@@ -1,6 +1,7 @@
-"""HTTP faults, played by a reverse proxy that stands before any HTTP upstream: API server, GitHub or web.
+"""HTTP faults, caused by a reverse proxy in front of any HTTP upstream: API server, GitHub or web.
 
-Knows nothing of the traffic through it. `FaultProxy` is for a test; `python -m lab.faults` is the same as a process.
+The proxy does not interpret the traffic. Tests use `FaultProxy`; `python -m lab.faults` runs the same proxy as a
+process.
 """
 
 from lab.faults.fault import Fault, FaultPlan, Kind

@@ -1,7 +1,8 @@
-"""`python -m lab.faults`: the proxy as a process; one JSON line `{"url": …}` says that it is ready, SIGTERM ends it.
+"""`python -m lab.faults`: the fault proxy as a process.
 
-`--plan` names a JSON file with a seed and faults (`FaultPlan.load`); without it there is none. With
-`--control`, `/_faults` is the proxy's own: POST a fault, DELETE all of them, GET the counts by kind and by route.
+It prints one JSON line `{"url": …}` when it is ready and ends on SIGTERM. `--plan` names a JSON file with a seed and
+faults (`FaultPlan.load`); without it no fault is in force. With `--control` the proxy answers `/_faults` itself: POST
+adds a fault, DELETE removes all faults, and GET returns the counts by kind and by route.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Faults of a proxy by route, and the faults that a request meets.
+"""Faults of a proxy, and the choice of the fault that a request meets.
 
-A plan is a seed and a list of faults; `FaultPlan.load` reads one from a JSON file such as
-`{"seed": 7, "faults": [{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.
+A plan is a seed and a list of faults. `FaultPlan.load` reads a plan from a JSON file such as `{"seed": 7, "faults":
+[{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from typing import Any, Self
 
 
 class Kind(StrEnum):
-    """How a request fails."""
+    """Effect of a fault on a request."""
 
     STATUS = "status"
-    """The upstream never hears of it; the client gets `status`, `headers` and `body`."""
+    """The client gets `status`, `headers` and `body`. The upstream does not receive the request."""
     DELAY = "delay"
-    """It passes, `delay_seconds` late. The other kinds may be late too."""
+    """The request is forwarded `delay_seconds` late. Faults of the other kinds can be delayed too."""
     RESET_BEFORE = "reset_before"
-    """The upstream never hears of it; the client's connection is reset."""
+    """The client's connection is reset. The upstream does not receive the request."""
     RESET_AFTER = "reset_after"
-    """The upstream did it and answered; the client's connection is reset instead of the answer."""
+    """The upstream handles and answers the request. The client's connection is reset instead of the answer."""
     TRUNCATE = "truncate"
-    """The upstream did it; the client gets half of the answer's body, or of its first line without one, then EOF."""
+    """The upstream handles the request.
+
+    The client gets half of the answer's body, then the end of the connection. If the answer has no body, the client
+    gets half of its status line.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault. The regular expressions must match the whole method and the whole target (path and query)."""
+    """One fault. `method_regex` must match the whole method, and `path_regex` the whole target (path and query)."""
 
     kind: Kind | str
     method_regex: str = ".*"
@@ -47,16 +51,16 @@ class Fault:
     body: str = ""
     delay_seconds: float = 0
     times: int | None = None
-    """How often it is played; None for ever."""
+    """Number of requests that meet the fault before it ends. None: unlimited."""
     probability: float = 1.0
-    """The share of the matching requests that meet it, by dice of its own."""
+    """Share of the matching requests that meet the fault, from 0 to 1. Each fault has its own random numbers."""
     from_seconds: float = 0
-    """An outage begins so long after it was put in force …"""
+    """Seconds between `FaultPlan.add` and the moment at which the fault takes effect."""
     until_seconds: float | None = None
-    """… and ends so long after it; None never."""
+    """Seconds between `FaultPlan.add` and the moment at which the fault ends. None: never."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense (ValueError)."""
+        """Raise ValueError if a field has an impossible value."""
         Kind(self.kind)
         try:
             re.compile(self.method_regex)
@@ -72,7 +76,7 @@ class Fault:
 
     @classmethod
     def parse(cls, raw: Any) -> Fault:
-        """Return the fault that a JSON object describes; ValueError names what is wrong with it."""
+        """Return the fault that a JSON object describes. Raises ValueError, which names the wrong field."""
         known = {each.name: _TYPES[str(each.type)] for each in fields(cls)}
         _refuse_unknown(raw, known, what="fault")
         for name, value in raw.items():
@@ -87,11 +91,14 @@ class Fault:
 
     @property
     def route(self) -> str:
-        """The requests that it is for, as one word for methods and one for targets."""
+        """The requests that the fault matches: the pattern of the methods, a space, and the pattern of the targets."""
         return f"{self.method_regex} {self.path_regex}"
 
     def matches(self, *, method: str, target: str, seconds: float) -> bool:
-        """Return whether this request, `seconds` after it was put in force, is one of those that may fail."""
+        """Return whether a request can meet the fault.
+
+        `seconds` is the time between `FaultPlan.add` and the request.
+        """
         if seconds < self.from_seconds or (self.until_seconds is not None and seconds >= self.until_seconds):
             return False
         return bool(re.fullmatch(self.method_regex, method) and re.fullmatch(self.path_regex, target))
@@ -117,9 +124,9 @@ class _InForce:
 
 
 class FaultPlan:
-    """The faults in force, in the order they were added, and how often each was played. Thread-safe.
+    """Faults in force, in the order in which they were added, and the number of times each was played. Thread-safe.
 
-    Each fault has dice of its own, so that the traffic of one route does not change what another meets.
+    Each fault has its own random numbers, so that traffic on one route does not change the faults of another route.
     """
 
     def __init__(
@@ -137,7 +144,10 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, raw: Any) -> Self:
-        """Return the plan that a JSON object describes; ValueError names the fault and what is wrong with it."""
+        """Return the plan that a JSON object describes.
+
+        Raises ValueError, which names the fault and the wrong field.
+        """
         _refuse_unknown(raw, {"seed", "faults"}, what="plan")
         seed, listed = raw.get("seed", 0), raw.get("faults", [])
         if not isinstance(seed, int) or isinstance(seed, bool):
@@ -154,14 +164,14 @@ class FaultPlan:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the plan of a JSON file; ValueError names the file, the fault and what is wrong with it."""
+        """Read a plan from a JSON file. Raises ValueError, which names the file, the fault and the wrong field."""
         try:
             return cls.parse(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
     def dump(self) -> dict[str, Any]:
-        """Return the plan as what `parse` reads."""
+        """Return the plan in the form that `parse` reads."""
         with self._lock:
             return {"seed": self.seed, "faults": [asdict(each.fault) for each in self._faults]}
 
@@ -173,24 +183,27 @@ class FaultPlan:
             self._added += 1
 
     def clear(self) -> None:
-        """Take every fault out of force; the counts stay."""
+        """Remove every fault. The counts are kept."""
         with self._lock:
             self._faults.clear()
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind was played, and `forwarded` for the requests that met no fault."""
+        """Number of times that each kind of fault was played. `forwarded` counts the requests that met no fault."""
         with self._lock:
             return {name: self._counts[name] for name in [*Kind, "forwarded"]}
 
     @property
     def routes(self) -> dict[str, dict[str, int]]:
-        """How often each kind was played on each route (`Fault.route`)."""
+        """Number of times that each kind of fault was played, by route (`Fault.route`)."""
         with self._lock:
             return {route: dict(counts) for route, counts in self._routes.items()}
 
     def meet(self, *, method: str, target: str) -> Fault | None:
-        """Return the first fault in force that this request meets, counted as played, or None."""
+        """Return the first fault in force that this request meets, or None.
+
+        The fault is counted as played. If there is none, the request is counted as forwarded.
+        """
         with self._lock:
             now = self._clock()
             for each in self._faults:

@@ -1,8 +1,9 @@
-"""The reverse proxy: one upstream, plain HTTP towards its clients, TLS or not towards the upstream.
+"""The reverse proxy: plain HTTP towards its clients, HTTP or HTTPS towards one upstream.
 
-Passes messages through byte by byte (keep-alive, chunked answers as they come, so a watch stays a watch) and plays the
-plan's faults. A client that hangs up is hung up upstream too, and the other way round. Not for uploads in parallel with
-their answer, upgrades or HTTP/2.
+It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
+a watch works through it. It plays the faults of its plan. If the client closes its connection, the proxy closes the
+upstream's, and the other way round. It does not support uploads that run in parallel with their answer, upgrades or
+HTTP/2.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from lab.faults.wire import Head, Wire
 
 CONTROL_PATH = "/_faults"
 CONNECT_SECONDS = 5
-LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk: half of more than that holds some of the chunk
+LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk; half of a longer answer contains some of the chunk
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
-    """Where the proxy passes requests on to. `tls` is None for plain HTTP; `token` is for clients that bring none."""
+    """Server that receives the forwarded requests.
+
+    `tls` is None for plain HTTP. `token` is added to requests that have no Authorization header; None adds none.
+    """
 
     host: str
     port: int
@@ -39,7 +43,10 @@ class Upstream:
 
     @classmethod
     def of(cls, url: str, *, ca_file: Path | None = None, verify: bool = True, token: str | None = None) -> Self:
-        """Return the upstream at `url`; ValueError when it is no HTTP address. `verify=False` trusts any."""
+        """Return the upstream at `url`.
+
+        Raises ValueError if it is not an HTTP address. `verify=False` trusts any certificate.
+        """
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"not an HTTP address: {url}")
@@ -54,7 +61,7 @@ class Upstream:
 
 
 class Gateway:
-    """Serves connections until closed; everything but the plan belongs to one event loop."""
+    """Server that accepts connections until it is closed. Everything except the plan belongs to one event loop."""
 
     def __init__(self, *, upstream: Upstream, plan: FaultPlan, control: bool = False) -> None:
         self._upstream = upstream
@@ -64,7 +71,7 @@ class Gateway:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, *, port: int) -> int:
-        """Listen on 127.0.0.1 and return the port; 0 chooses one."""
+        """Listen on 127.0.0.1 and return the port. `port=0` chooses a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=2048)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -86,7 +93,7 @@ class Gateway:
             while await self._one(client, upstream):
                 pass
         except (OSError, asyncio.CancelledError):
-            # One side hung up, or we are closing: what is left is to hang up the other.
+            # One side closed its connection, or the gateway is closing: close the other side too.
             client.writer.transport.abort()
         finally:
             self._connections.discard(task)
@@ -94,7 +101,7 @@ class Gateway:
             await client.close()
 
     async def _one(self, client: Wire, upstream: _Dialled) -> bool:
-        """Serve one request; return whether the connection goes on."""
+        """Serve one request. Return whether the connection stays open."""
         request = await client.head()
         method, target = request.words[:2]
         if (request.get("expect") or "").lower() == "100-continue":
@@ -102,7 +109,7 @@ class Gateway:
             request = Head(request.start, tuple(pair for pair in request.headers if pair[0].lower() != "expect"))
         body = b"".join([piece async for piece in client.body(request)])
         if self._control and target.partition("?")[0] == CONTROL_PATH:
-            # Told, so that nobody sends the next request into the end of this connection.
+            # With this header the client does not send its next request on a connection that is about to close.
             await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
             return False
         fault = self._plan.meet(method=method, target=target)
@@ -119,7 +126,7 @@ class Gateway:
             await asyncio.gather(gone, playing, return_exceptions=True)
 
     async def _play(self, client: Wire, upstream: _Dialled, request: Head, body: bytes, fault: Fault | None) -> bool:
-        """Do what the fault says, or pass the request on; return whether the connection may go on."""
+        """Play the fault, or forward the request. Return whether the connection can stay open."""
         if fault is not None and fault.delay_seconds:
             await asyncio.sleep(fault.delay_seconds)
         if fault is not None and fault.kind == Kind.STATUS:
@@ -134,7 +141,7 @@ class Gateway:
             await client.send(_answer(HTTPStatus.BAD_GATEWAY, f"upstream: {type(error).__name__}".encode()))
             return True
         wire, answer = await upstream.ask(request, body)
-        # An answer has begun, so the request was applied; what is left of it is nobody's any more.
+        # An answer has begun, so the upstream has handled the request.
         if fault is not None and fault.kind == Kind.RESET_AFTER:
             client.reset()
             return False
@@ -149,7 +156,7 @@ class Gateway:
         return answer.keeps_alive and (framed or method == "HEAD" or answer.status in {204, 304})
 
     def _obey(self, method: str, body: bytes) -> tuple[int, bytes]:
-        """Do what a request to the control path says: GET counts, POST a fault, DELETE all faults."""
+        """Handle a request to the control path: GET returns counts, POST adds a fault, DELETE removes all faults."""
         if method == "POST":
             try:
                 self._plan.add(Fault.parse(json.loads(body)))
@@ -163,9 +170,9 @@ class Gateway:
 
 
 class _Dialled:
-    """The upstream's side of one client connection: dialled when needed, kept while it keeps alive.
+    """The upstream's connection for one client connection. It is opened when needed, and reused while it is kept alive.
 
-    Nothing is ever sent twice: a request whose answer does not come may have been done.
+    No request is sent twice, because the upstream might have handled a request whose answer did not arrive.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -174,7 +181,7 @@ class _Dialled:
         self._keeps_alive = True
 
     async def ready(self) -> None:
-        """Have a connection; OSError or TimeoutError when none can be made."""
+        """Open a connection unless a usable one exists. Raises OSError or TimeoutError."""
         if self._wire is not None and self._keeps_alive and not self._wire.stale:
             return
         await self.hang_up()
@@ -183,7 +190,10 @@ class _Dialled:
         self._wire = Wire(*streams)
 
     async def ask(self, request: Head, body: bytes) -> tuple[Wire, Head]:
-        """Send a request; return the connection and the answer's head. ConnectionError when no answer comes."""
+        """Send a request and return the connection and the head of the answer.
+
+        Raises ConnectionError if no answer arrives.
+        """
         if self._wire is None:
             raise AssertionError("ready() comes first")
         head = request
@@ -199,7 +209,7 @@ class _Dialled:
         return self._wire, answer
 
     async def hang_up(self) -> None:
-        """End the connection to the upstream, if there is one."""
+        """Close the connection to the upstream, if there is one."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.writer.transport.abort()
@@ -207,7 +217,10 @@ class _Dialled:
 
 
 async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:
-    """Send the first half of an answer: of its body (an endless one's beginning), or of its first line without one."""
+    """Send the first half of an answer: half of its body, or half of its status line if it has no body.
+
+    An endless body, such as that of a watch, is cut in its first bytes.
+    """
     half = int(answer.get("content-length") or 0) // 2
     begun = bytearray()
     async for piece in upstream.body(answer, of_answer_to=of_answer_to):
@@ -233,7 +246,10 @@ def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
 
 
 def kubeconfig_through(source: Path, url: str) -> Path:
-    """Write a copy of a kubeconfig, beside it, whose clusters are reached at `url` (plain HTTP); return its path."""
+    """Write a copy of a kubeconfig in which every cluster has the address `url` (plain HTTP), and return its path.
+
+    The copy is in the folder of `source`.
+    """
     config = yaml.safe_load(source.read_text())
     for cluster in config["clusters"]:
         cluster["cluster"] = {"server": url}
@@ -244,7 +260,7 @@ def kubeconfig_through(source: Path, url: str) -> Path:
 
 
 class FaultProxy:
-    """The proxy in a thread, for a test: `with FaultProxy(url) as proxy: proxy.add(Fault(kind="reset_after"))`."""
+    """The proxy in a thread of a test: `with FaultProxy(url) as proxy: proxy.add(Fault(kind="reset_after"))`."""
 
     def __init__(
         self,
@@ -269,17 +285,17 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """The address that clients are to use, without a path."""
+        """The address for clients, without a path."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind of fault was played, and `forwarded`."""
+        """Number of times that each kind of fault was played. `forwarded` counts the requests that met no fault."""
         return self._plan.counts
 
     @property
     def routes(self) -> dict[str, dict[str, int]]:
-        """How often each kind of fault was played on each route."""
+        """Number of times that each kind of fault was played, by route."""
         return self._plan.routes
 
     def add(self, fault: Fault) -> Fault:
@@ -288,13 +304,14 @@ class FaultProxy:
         return fault
 
     def clear(self) -> None:
-        """Take every fault out of force."""
+        """Remove every fault."""
         self._plan.clear()
 
     def kubeconfig(self, source: Path) -> Path:
-        """Write a copy of `source`, beside it, that goes through this proxy with the same token; return its path.
+        """Write a copy of the kubeconfig `source` that uses this proxy and the same token, and return its path.
 
-        kubectl sends no token over plain HTTP: for it, give the proxy the token.
+        The copy is in the folder of `source`. kubectl sends no token over plain HTTP, so for kubectl pass the token to
+        the proxy.
         """
         return kubeconfig_through(source, self.url)
 
@@ -307,14 +324,14 @@ class FaultProxy:
 
     def __exit__(self, *_exc: object) -> None:
         if self._loop is not None and self._closing is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever entered the context
+        except BaseException as error:  # noqa: BLE001 - `__enter__` raises it
             self._failure = error
         finally:
             self._up.set()

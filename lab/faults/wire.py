@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: enough of it to pass messages through unchanged and to know where each of them ends."""
+"""HTTP/1.1 as bytes: enough parsing to forward messages unchanged and to find the end of each message."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _NO_BODY = {204, 304}
 
 
 class ClosedError(ConnectionError):
-    """The peer closed in the middle of a message, or before one."""
+    """The peer closed the connection before or in the middle of a message."""
 
 
 class MalformedError(ConnectionError):
-    """What came is not HTTP/1.1."""
+    """The received bytes are not HTTP/1.1."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Start line and headers of a message, as they came."""
+    """Start line and headers of a message, as received."""
 
     start: str
     headers: tuple[tuple[str, str], ...]
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Return the head in `raw`, which ends with an empty line; MalformedError when it is none."""
+        """Return the head in `raw`, which ends with an empty line. Raises `MalformedError`."""
         lines = raw.decode("latin-1").split("\r\n")
         headers = []
         for line in lines[1:]:
@@ -45,11 +45,11 @@ class Head:
         return cls(lines[0], tuple(headers))
 
     def get(self, name: str) -> str | None:
-        """Return the first value of a header."""
+        """Return the first value of the header `name`, which is in lower case, or None."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
     def having(self, name: str, value: str) -> Head:
-        """Return a copy in which `name` has this one value."""
+        """Return a copy in which the header `name` has exactly this value."""
         kept = tuple((key, old) for key, old in self.headers if key.lower() != name.lower())
         return Head(self.start, (*kept, (name, value)))
 
@@ -60,27 +60,30 @@ class Head:
 
     @property
     def words(self) -> list[str]:
-        """The start line's words: method, target, version, or version, status, reason. MalformedError below two."""
+        """The words of the start line. A request has method, target, version; an answer has version, status, reason.
+
+        Raises `MalformedError` if the line has fewer than two words.
+        """
         words = self.start.split(" ", 2)
-        if len(words) < 2:  # noqa: PLR2004 - said above
+        if len(words) < 2:  # noqa: PLR2004 - see the docstring
             raise MalformedError("a start line of one word")
         return words
 
     @property
     def status(self) -> int:
-        """The status of an answer; MalformedError when there is none."""
+        """The status of an answer. Raises `MalformedError` if it is not a number."""
         if not self.words[1].isdigit():
             raise MalformedError("a status that is no number")
         return int(self.words[1])
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the connection goes on after this message."""
+        """Whether the connection stays open after this message."""
         return (self.get("connection") or "").lower() != "close" and "HTTP/1.0" not in self.start
 
 
 class Wire:
-    """One connection with a buffer of its own, so that waiting for the other side's end loses no byte."""
+    """One connection with its own buffer, so that no byte is lost while the end of the connection is awaited."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -88,20 +91,20 @@ class Wire:
         self._buffer = bytearray()
 
     async def fill(self) -> bool:
-        """Wait for more bytes; False at the end of the stream. May be cancelled without loss."""
+        """Wait for more bytes. Return False at the end of the stream. Cancelling this call loses no bytes."""
         data = await self._reader.read(READ_SIZE)
         self._buffer += data
         return bool(data)
 
     async def ended(self) -> None:
-        """Return when the peer closes; what it sends before is kept."""
+        """Return when the peer has closed the connection. Bytes that arrive before stay in the buffer."""
         with contextlib.suppress(ConnectionError):
             while await self.fill():
                 if len(self._buffer) > LARGEST_HEAD:
-                    await asyncio.Event().wait()  # it writes ahead without reading: not our concern before its turn
+                    await asyncio.Event().wait()  # the peer pipelines requests: stop reading until they are served
 
     async def head(self) -> Head:
-        """Read one head; ClosedError when the stream ends first."""
+        """Read one head. Raises `ClosedError` if the stream ends first."""
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > LARGEST_HEAD:
                 raise MalformedError("a head without an end")
@@ -110,7 +113,10 @@ class Wire:
         return Head.parse(self._take(end + 4))
 
     async def body(self, head: Head, *, of_answer_to: str | None = None) -> AsyncIterator[bytes]:
-        """Yield a message's body with its framing, as it came. For an answer `of_answer_to` is the request's method."""
+        """Yield the body of a message with its framing, as received.
+
+        For an answer, `of_answer_to` is the method of its request; None means that the message is a request.
+        """
         if of_answer_to is not None and (of_answer_to == "HEAD" or head.status in _NO_BODY):
             return
         if "chunked" in (head.get("transfer-encoding") or "").lower():
@@ -142,7 +148,7 @@ class Wire:
                 yield trailer
                 return
             yield line
-            left += 2  # the line end behind the chunk
+            left += 2  # the line end after the chunk
             while left:
                 piece = await self._some(left)
                 left -= len(piece)
@@ -165,23 +171,23 @@ class Wire:
         return taken
 
     async def send(self, data: bytes) -> None:
-        """Send; ConnectionError when the peer is gone."""
+        """Send bytes. Raises ConnectionError if the peer has closed the connection."""
         self.writer.write(data)
         await self.writer.drain()
 
     @property
     def stale(self) -> bool:
-        """Whether the peer has closed, as far as one knows."""
+        """Whether the peer is known to have closed the connection."""
         return self._reader.at_eof() or self.writer.is_closing()
 
     def reset(self) -> None:
-        """End the connection with a TCP reset: no FIN, nothing that is still to be sent."""
+        """End the connection with a TCP reset, and discard bytes that are not sent yet."""
         raw = self.writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Close in the ordinary way."""
+        """Close the connection with a normal TCP shutdown."""
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
