@@ -16,7 +16,7 @@ _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
 def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
-    """Return the object to be stored. Raises `Refused`."""
+    """Return the object to store for the body of a creation. Raises `Refused`."""
     given: Json = body.get("metadata") or {}
     metadata: Json = {"name": given.get("name") or ""}
     if namespace:
@@ -49,25 +49,25 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
 
 
 def shape(kind: Kind, content: Json) -> Json:
-    """Return a custom resource as its definition's schema shapes it."""
+    """Return a custom resource without unknown fields and with the defaults of its schema."""
     shaped: Json = schema.shape(kind.schema, content)
     return {"metadata": content["metadata"], **shaped}
 
 
 def problems(kind: Kind, content: Json) -> list[Json]:
-    """Return what is wrong with an object beside its metadata."""
+    """Return the causes why an object is invalid, except for its metadata."""
     if kind.custom:
         return list(schema.problems(kind.schema, content, ""))
     return list(pods.problems(content)) if kind == POD else []
 
 
 def timestamp(*, ahead: float = 0) -> str:
-    """Return the time `ahead` seconds from now as Kubernetes writes it."""
+    """Return the time `ahead` seconds from now in the format of Kubernetes."""
     return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _accepted(spec: Json) -> Json:
-    """Return the status of a definition that is served from now on."""
+    """Return the status of a definition whose kind is served."""
 
     def condition(kind: str, reason: str, message: str) -> Json:
         said: dict[str, Any] = {"type": kind, "status": "True", "lastTransitionTime": timestamp()}

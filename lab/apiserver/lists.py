@@ -1,4 +1,4 @@
-"""Lists in pages and watches."""
+"""Paged lists, and watches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lab.apiserver.store import Event, Store, Stored
 _LONGEST_WATCH = 3600
 _BOOKMARK_EVERY = 60
 _LAST_BOOKMARK = 2
-"""Seconds before its end at which a watch sends the last bookmark."""
+"""Seconds before the end of a watch at which it sends its last bookmark."""
 
 
 def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str], *, partial: bool) -> bytes:
-    """Return a list, or one page of it. Raises `Refused`."""
+    """Return the JSON of a list, or of one page of it. `partial` reduces the items to metadata. Raises `Refused`."""
     chosen = _chosen(kind, query)
     limit = _number(query.get("limit") or "0")
     if token := query.get("continue"):
@@ -52,7 +52,10 @@ def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str]
 async def watch(
     store: Store, kind: Kind, namespace: str, query: Mapping[str, str], *, partial: bool
 ) -> AsyncIterator[bytes]:
-    """Yield one line per event, empty for those that are not seen, until the time is up; `check_watch` comes before."""
+    """Yield one line for each event until the time of the watch is up.
+
+    An event that the watch does not select yields an empty line. The caller calls `check_watch` first.
+    """
     chosen = _chosen(kind, query)
     since = query.get("resourceVersion") or "0"
     seconds = _number(query.get("timeoutSeconds") or "0") or _LONGEST_WATCH
@@ -78,7 +81,7 @@ async def watch(
         for event in known:
             yield _event_line(event, kind, namespace, chosen, partial=partial)
         while (left := end - time.monotonic()) > 0:
-            if bookmarks and time.monotonic() >= bookmark and queue.empty():  # else it would skip what waits there
+            if bookmarks and time.monotonic() >= bookmark and queue.empty():  # a bookmark would skip the waiting events
                 bookmark = time.monotonic() + _BOOKMARK_EVERY
                 yield _bookmark(kind, store.revision, partial=partial)
             try:
@@ -90,7 +93,10 @@ async def watch(
 
 
 def check_watch(kind: Kind, query: Mapping[str, str]) -> None:
-    """Raise `Refused` for a query that cannot be read; a watch that has begun can no longer be refused."""
+    """Raise `Refused` if the query of a watch cannot be parsed.
+
+    This happens before the watch begins, because its status cannot be changed afterwards.
+    """
     _chosen(kind, query)
     _number(query.get("timeoutSeconds") or "0")
     since = query.get("resourceVersion") or "0"
@@ -104,7 +110,7 @@ def _chosen(kind: Kind, query: Mapping[str, str]) -> Test:
 
 
 def _event_line(event: Event, kind: Kind, namespace: str, chosen: Test, *, partial: bool) -> bytes:
-    """Return the line of an event, empty where the watch does not see it."""
+    """Return the line of an event, or an empty line if the watch does not select the event."""
     after, before = event.after, event.before
     if after.kind != kind or (namespace and after.metadata.get("namespace") != namespace):
         return b""
@@ -113,7 +119,7 @@ def _event_line(event: Event, kind: Kind, namespace: str, chosen: Test, *, parti
         return _line("MODIFIED" if was else "ADDED", after, partial=partial)
     if before is None or not was:
         return b""
-    if not event.gone:  # it left the selection: shown as it was in it
+    if not event.gone:  # the object no longer matches: the line shows its last matching content
         metadata = before.metadata | {"resourceVersion": str(event.revision)}
         after = Stored(kind, {**before.content, "metadata": metadata})
     return _line("DELETED", after, partial=partial)
@@ -135,9 +141,9 @@ def _list_body(kind: Kind, metadata: Json, page: list[Stored], *, partial: bool)
     if partial:
         name, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
         items = [stored.partial for stored in page]
-        if not items:  # as the real server writes it
+        if not items:  # the real server writes null for an empty list
             return json.dumps({"kind": name, "apiVersion": version, "metadata": metadata, "items": None}).encode()
-    else:  # the real server leaves the type off items of its own kinds
+    else:  # the real server omits the type in items of built-in kinds
         items = [stored.whole if kind.custom else stored.bare for stored in page]
     head = json.dumps({"kind": name, "apiVersion": version, "metadata": metadata}).encode()
     return head[:-1] + b',"items":[' + b",".join(items) + b"]}"

@@ -1,4 +1,4 @@
-"""The verbs: create, change, bind, delete, and what a deletion drags along."""
+"""Operations on objects: create, change, bind and delete, with the consequences of a deletion."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Objects:
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
 
     def serves(self, group: str, version: str) -> bool:
-        """Return whether anything of a group's version is served."""
+        """Return whether the server has any resource in this group and version."""
         return any(place[:2] == (group, version) for place in self._kinds)
 
     def kind(self, group: str, version: str, plural: str) -> Kind:
-        """Return a kind. Raises `Refused`."""
+        """Return a kind. Raises `Refused` if it is not served."""
         found = self._kinds.get((group, version, plural))
         if found is None:
             raise no_such_resource()
         return found
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
-        """Return an object. Raises `Refused`."""
+        """Return an object. Raises `Refused` if it does not exist."""
         stored = self.store.get(kind, namespace, name)
         if stored is None:
             raise not_found(kind, name)
@@ -81,7 +81,11 @@ class Objects:
     def change(
         self, kind: Kind, namespace: str, name: str, edit: Callable[[Json], Any], *, status: bool = False
     ) -> Stored:
-        """Write what `edit` makes of an object: all but its status, or that alone. Raises `Refused`."""
+        """Store the result of `edit` for an object. Raises `Refused`.
+
+        With `status`, only the object's status is written; otherwise everything else is. The result of `edit` may
+        contain both.
+        """
         old = self.get(kind, namespace, name)
         edited: Json = edit({"kind": kind.name, "apiVersion": kind.api_version, **old.copy()})
         edited = {key: value for key, value in edited.items() if key not in {"kind", "apiVersion"}}
@@ -97,11 +101,11 @@ class Objects:
         return stored
 
     def bind(self, namespace: str, name: str, binding: Json) -> None:
-        """Put a Pod on a node. Raises `Refused`."""
+        """Assign a Pod to a node. Raises `Refused`."""
         self.store.put(POD, pods.bound(self.get(POD, namespace, name), binding, now=timestamp()))
 
     def delete(self, kind: Kind, namespace: str, name: str, options: Json) -> Stored:
-        """Begin or end a deletion and return the object as that left it. Raises `Refused`."""
+        """Begin or complete a deletion, and return the object afterwards. Raises `Refused`."""
         stored = self.get(kind, namespace, name)
         check_preconditions(stored, options.get("preconditions") or {})
         policy = options.get("propagationPolicy") or "Background"
@@ -122,7 +126,7 @@ class Objects:
         return stored
 
     def _mark(self, stored: Stored, *, grace: int | None, finalizer: str | None) -> Stored:
-        """Write into an object that it is being deleted, unless it goes at once without a trace."""
+        """Store the deletion timestamp in an object, unless it can be removed immediately."""
         content = stored.copy()
         metadata = content["metadata"]
         if finalizer is not None and finalizer not in metadata.get("finalizers", ()):
@@ -141,7 +145,7 @@ class Objects:
         return self.store.put(stored.kind, content)
 
     def _delete_namespace(self, stored: Stored) -> Stored:
-        """Empty and remove a namespace at once; the answer shows it as it was in between."""
+        """Delete a namespace and its content at once, and return the namespace in its terminating state."""
         content = stored.copy()
         content["metadata"]["deletionTimestamp"] = timestamp()
         content["status"] = {"phase": "Terminating"}
@@ -152,7 +156,7 @@ class Objects:
         return terminating
 
     def _remove(self, stored: Stored) -> Stored:
-        """Take an object out, and what nobody owns any more."""
+        """Remove an object, and delete its dependents that have no other owner."""
         last = self.store.remove(stored)
         if stored.kind == DEFINITION:
             kind = defined_by(stored.content)
@@ -169,7 +173,11 @@ class Objects:
         return last
 
     def _settle(self, owner: Stored) -> None:
-        """Do what the collector's own finalizers on an owner ask for, and take them off when that is done."""
+        """Do the work of the garbage collector's finalizers on an owner, and remove the finalizers when it is done.
+
+        `orphan` removes the owner from the references of its dependents. `foregroundDeletion` deletes the dependents
+        first.
+        """
         finalizers = owner.metadata.get("finalizers") or ()
         if not owner.terminating or not {"orphan", "foregroundDeletion"} & set(finalizers):
             return
@@ -197,7 +205,7 @@ class Objects:
         return any(self._owner(stored, each) is not None for each in stored.metadata.get("ownerReferences") or ())
 
     def _owner(self, stored: Stored, reference: Json) -> Stored | None:
-        """Return the owner that a reference names, by kind, name and UID; None when it is gone."""
+        """Return the owner that a reference names by kind, name and UID, or None if it is gone."""
         for kind in self._kinds.values():
             if (kind.api_version, kind.name) == (reference["apiVersion"], reference["kind"]):
                 namespace = stored.metadata.get("namespace", "") if kind.namespaced else ""
@@ -212,7 +220,7 @@ class Objects:
 
 
 def check_preconditions(stored: Stored, wanted: Json) -> None:
-    """Raise `Refused` unless the object is the one that the caller means."""
+    """Raise `Refused` if UID or resourceVersion differ from those that the caller named."""
     metadata = stored.metadata
     for key, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if key in wanted and wanted[key] != metadata[key]:
@@ -242,10 +250,10 @@ def _check_type(kind: Kind, body: Json) -> None:
 
 
 def _changed(kind: Kind, old: Stored, edited: Json, *, status: bool) -> Json:
-    """Return the new content: what may be written of `edited`, the rest as it was. Raises `Refused`."""
+    """Return the new content: the writable fields from `edited`, all others unchanged. Raises `Refused`."""
     metadata = _changed_metadata(kind, old, edited.get("metadata") or {})
     before = old.copy()
-    if status:  # of a custom resource nothing else is written with it, not even labels
+    if status:  # for a custom resource, not even labels are written together with the status
         new = {**before, "metadata": before["metadata"] if kind.custom else metadata}
         new["status"] = edited.get("status") or {}
     else:
@@ -266,7 +274,7 @@ def _changed(kind: Kind, old: Stored, edited: Json, *, status: bool) -> Json:
 
 
 def _changed_metadata(kind: Kind, old: Stored, edited: Json) -> Json:
-    """Return the new metadata: the server's own fields stay as they were. Raises `Refused`."""
+    """Return the new metadata, in which the fields of the server are unchanged. Raises `Refused`."""
     name, revision = old.metadata["name"], old.metadata["resourceVersion"]
     metadata = {key: value for key, value in edited.items() if value or key not in _MAY_BE_EMPTY}
     if metadata.get("name") != name:
@@ -284,7 +292,7 @@ def _rest(content: Json) -> Json:
 
 
 def _is_over(metadata: Json) -> bool:
-    """Return whether an object waited for its last finalizer only, and that is gone."""
+    """Return whether the deletion of an object is complete: no finalizer is left and the grace period is 0."""
     return (
         "deletionTimestamp" in metadata
         and not metadata.get("finalizers")

@@ -1,7 +1,8 @@
-"""Apply patches as the API server does.
+"""Patches, applied as the API server applies them.
 
-Its JSON patch is looser than RFC 6902 in two places, which libraries are not: `replace` of a member that is not there
-adds it, and `test` of one that is not there succeeds against null. Numbers are equal only when written alike.
+The server's JSON patch differs from RFC 6902, and from libraries, in two ways: `replace` adds a member that does not
+exist, and `test` of a member that does not exist succeeds against null. Numbers are equal only if they have the same
+type: 1 does not equal 1.0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def apply_operations(target: Json, operations: Any) -> Json:
-    """Return `target` after a JSON patch, all of it or nothing. Raises `Refused`."""
+    """Return `target` after a JSON patch. Either all operations are applied or none. Raises `Refused`."""
     if not isinstance(operations, list) or not all(isinstance(each, dict) for each in operations):
         raise bad_request(
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
@@ -42,7 +43,10 @@ def apply_operations(target: Json, operations: Any) -> Json:
 
 
 def _apply(document: Json, operation: Json) -> None:
-    """Change the document by one operation. A LookupError, ValueError or TypeError means that it cannot be."""
+    """Apply one operation to the document.
+
+    Raises LookupError, ValueError or TypeError if the operation cannot be applied.
+    """
     kind, path = operation["op"], operation["path"]
     if kind in {"add", "replace"}:
         _put(document, path, operation["value"], insert=kind == "add")
@@ -60,7 +64,7 @@ def _apply(document: Json, operation: Json) -> None:
 
 
 def holds(document: Json, path: str, value: Any) -> bool:
-    """Return whether the value at `path` is this one; a member that is not there is null."""
+    """Return whether the value at `path` equals `value`. A missing member of an object counts as null."""
     parent, last = _parent(document, path)
     found = parent.get(last) if isinstance(parent, dict) else parent[int(last)]
     return _same(found, value)
@@ -90,7 +94,7 @@ def _take(document: Json, path: str) -> Any:
 
 
 def _parent(document: Json, path: str) -> tuple[Any, str]:
-    """Return the dict or list that holds the place, and its key in it."""
+    """Return the dict or list that contains the place `path`, and the key of the place in it."""
     first, *steps = path.split("/")
     if first or not steps:
         raise ValueError(path)

@@ -1,4 +1,4 @@
-"""Special rules of Pods: defaults, the admission by ServiceAccount, allowed changes, and how they end."""
+"""Special rules of Pods: defaults, admission by ServiceAccount, allowed changes, and the end of a Pod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSe
 
 
 def prepare(content: Json, *, store: Store) -> Json:
-    """Return a new Pod with the defaults that its readers here know. Raises `Refused` without its ServiceAccount."""
+    """Return a new Pod with those defaults that its readers need.
+
+    Raises `Refused` if its ServiceAccount does not exist.
+    """
     metadata = content["metadata"]
     spec = dict(content.get("spec") or {})
     account = spec.get("serviceAccountName") or "default"
@@ -30,7 +33,7 @@ def prepare(content: Json, *, store: Store) -> Json:
 
 
 def problems(content: Json) -> Iterator[Json]:
-    """Yield what is wrong with a Pod's spec."""
+    """Yield a cause for each rule that a Pod's spec breaks."""
     containers = content["spec"].get("containers") or []
     if not containers:
         yield required("spec.containers")
@@ -41,14 +44,17 @@ def problems(content: Json) -> Iterator[Json]:
 
 
 def forbidden_changes(old: Json, new: Json) -> Iterator[Json]:
-    """Yield that a change touches what cannot be changed in a Pod."""
+    """Yield a cause if a change modifies an immutable field of a Pod."""
     if _fixed(old) != _fixed(new):
         why = "pod updates may not change fields other than `spec.containers[*].image`"
         yield cause("spec", "Forbidden", f"Forbidden: {why}")
 
 
 def grace(pod: Stored, asked: int | None) -> int:
-    """Return the seconds that a Pod is given to end: none without a node or after its end."""
+    """Return the grace period of a Pod's deletion in seconds. `asked` is the period of the request, or None.
+
+    The period is 0 if the Pod has no node or has ended.
+    """
     if not pod.content["spec"].get("nodeName") or pod.content["status"].get("phase") in {"Succeeded", "Failed"}:
         return 0
     seconds = pod.content["spec"]["terminationGracePeriodSeconds"] if asked is None else asked
@@ -56,7 +62,7 @@ def grace(pod: Stored, asked: int | None) -> int:
 
 
 def bound(pod: Stored, binding: Json, *, now: str) -> Json:
-    """Return the Pod on the node that a Binding names. Raises `Refused`."""
+    """Return the content of a Pod after a Binding assigned it to a node. Raises `Refused`."""
     name = pod.metadata["name"]
     node = (binding.get("target") or {}).get("name")
     if not node:

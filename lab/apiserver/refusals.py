@@ -1,4 +1,4 @@
-"""Errors as Kubernetes words them: one exception that renders itself as a `Status` object."""
+"""Errors in the words of Kubernetes: one exception that renders itself as a `Status` object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REJECTED = "the server rejected our request due to an error in our request"
 
 
 class Refused(Exception):
-    """An answer other than success."""
+    """The server answers a request with an error."""
 
     def __init__(
         self,
@@ -39,37 +39,43 @@ class Refused(Exception):
 
 
 def success(kind: Kind, name: str, uid: str) -> Json:
-    """Return the `Status` object of a deletion that left nothing to show."""
+    """Return the `Status` object for a finished deletion."""
     details = {**_details(kind.group, kind.plural, name), "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
 def not_found(kind: Kind, name: str) -> Refused:
-    """There is nothing of this name."""
+    """Return the error for an object that does not exist."""
     message = f'{kind.resource} "{name}" not found'
     return Refused(HTTPStatus.NOT_FOUND, "NotFound", message, details=_details(kind.group, kind.plural, name))
 
 
 def no_such_resource() -> Refused:
-    """The group is served, the resource is not."""
+    """Return the error for a resource that is not served, in a group that is served."""
     message = "the server could not find the requested resource"
     return Refused(HTTPStatus.NOT_FOUND, "NotFound", message, details={})
 
 
 def already_exists(kind: Kind, name: str, *, terminating: bool) -> Refused:
-    """The name is taken, perhaps by something that is `terminating`."""
+    """Return the error for a name that is in use.
+
+    `terminating` says that the object with that name is being deleted.
+    """
     message = f'{"object is being deleted: " if terminating else ""}{kind.resource} "{name}" already exists'
     return Refused(HTTPStatus.CONFLICT, "AlreadyExists", message, details=_details(kind.group, kind.plural, name))
 
 
 def modified(kind: Kind, name: str) -> Refused:
-    """The resourceVersion that the writer brought is not the present one."""
+    """Return the error for a write whose resourceVersion is not the current one."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind.resource, _details(kind.group, kind.plural, name), name, why)
 
 
 def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found: str) -> Refused:
-    """A deletion names another `field` (UID or ResourceVersion) than the object has."""
+    """Return the error for a deletion whose precondition does not match the object.
+
+    `field` is UID or ResourceVersion, `wanted` the value in the precondition, and `found` the object's value.
+    """
     end = "deleted and then recreated" if field == "UID" else "modified"
     why = (
         f"the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). "
@@ -79,65 +85,65 @@ def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found
 
 
 def conflict(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The object is in no state for this."""
+    """Return the error for an operation that the state of the object does not allow."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return Refused(HTTPStatus.CONFLICT, "Conflict", message, details=details)
 
 
 def forbidden(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The caller lacks the right, or admission refuses."""
+    """Return the error for a user without the permission, or for a refusal by admission."""
     subject = f'{resource} "{name}"' if name else resource
     message = f"{subject} is forbidden: {why}" if subject else f"forbidden: {why}"
     return Refused(HTTPStatus.FORBIDDEN, "Forbidden", message, details=details)
 
 
 def unauthorized() -> Refused:
-    """The credentials are bad."""
+    """Return the error for invalid credentials."""
     return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized", "Unauthorized")
 
 
 def bad_request(message: str) -> Refused:
-    """The request cannot be read."""
+    """Return the error for a request that cannot be parsed."""
     return Refused(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
 def method_not_allowed() -> Refused:
-    """The path has no such verb."""
+    """Return the error for a method that the path does not support."""
     message = "the server does not allow this method on the requested resource"
     return Refused(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, details={})
 
 
 def unsupported_media_type() -> Refused:
-    """The body's content type is none that this path takes."""
+    """Return the error for a content type that the path does not accept."""
     reason = "UnsupportedMediaType"
     return Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason, "415: Unsupported Media Type", details={})
 
 
 def not_acceptable(available: str, *, details: Json | None = None) -> Refused:
-    """The caller wants a representation that there is not."""
+    """Return the error for a requested representation that the server does not offer."""
     message = f"406: Not Acceptable\n\nAvailable representations: {available}"
     return Refused(HTTPStatus.NOT_ACCEPTABLE, "NotAcceptable", message, details=details)
 
 
 def too_large(limit: int) -> Refused:
-    """The body is longer than `limit` bytes."""
+    """Return the error for a body of more than `limit` bytes."""
     message = f"Request entity too large: limit is {limit}"
     return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLarge", message, details={})
 
 
 def expired() -> Refused:
-    """The list, or the place in the history, is no longer known."""
+    """Return the error for a list that is no longer kept."""
     message = "The provided continue parameter is too old to display a consistent list result."
     return Refused(HTTPStatus.GONE, "Expired", message)
 
 
 def patch_rejected() -> Refused:
-    """A JSON patch whose `test` fails, or which cannot be applied."""
+    """Return the error for a JSON patch whose `test` fails or that cannot be applied."""
     return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", _REJECTED, details={})
 
 
 def invalid(kind: Kind, name: str, causes: list[Json]) -> Refused:
-    """The object breaks rules; `causes` come from `cause`."""
+    """Return the error for an object that breaks rules. `causes` are built by `cause`."""
     texts = [f"{each['field']}: {each['message']}" for each in causes]
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _details(kind.group, kind.name, name)
@@ -146,17 +152,17 @@ def invalid(kind: Kind, name: str, causes: list[Json]) -> Refused:
 
 
 def cause(field: str, reason: str, message: str) -> Json:
-    """Return one reason why an object is invalid; `reason` without its prefix `FieldValue`."""
+    """Return one cause why an object is invalid. `reason` is given without its prefix `FieldValue`."""
     return {"reason": f"FieldValue{reason}", "message": message, "field": field}
 
 
 def required(field: str) -> Json:
-    """Return the cause that a field is missing."""
+    """Return the cause for a missing field."""
     return cause(field, "Required", "Required value")
 
 
 def bad_value(field: str, value: Any, why: str) -> Json:
-    """Return the cause that a field's value is not allowed."""
+    """Return the cause for a value that is not allowed."""
     shown = f'"{value}"' if isinstance(value, str) else value
     return cause(field, "Invalid", f"Invalid value: {shown}: {why}")
 

@@ -1,7 +1,8 @@
-"""The OpenAPI schema of a custom resource: its defaults, what it drops, what it refuses.
+"""The OpenAPI schema of a custom resource: defaults, unknown fields and validation.
 
-The parts that the RunnerPool's definition uses: types, required, bounds, enums, patterns, int-or-string, unknown
-fields. CEL rules (`x-kubernetes-validations`) and formats are not judged; the real control plane is there for them.
+It supports the features that the RunnerPool's definition uses: types, required, bounds, enums, patterns, int-or-string
+and unknown fields. CEL rules (`x-kubernetes-validations`) and formats are not checked. Only the real control plane
+checks those.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 
 
 def shape(schema: Json, value: Any) -> Any:
-    """Return `value` without what the schema does not know, and with its defaults."""
+    """Return `value` without the fields that the schema does not know, and with the schema's defaults."""
     if isinstance(value, dict) and not schema.get(_KEEP_UNKNOWN):
         return _shape_object(schema, value)
     if isinstance(value, list) and "items" in schema:
@@ -54,7 +55,7 @@ def _shape_object(schema: Json, value: Json) -> Json:
 
 
 def problems(schema: Json, value: Any, field: str) -> Iterator[Json]:
-    """Yield a cause for each place where `value` breaks the schema."""
+    """Yield a cause for each place in `value` that violates the schema."""
     if not _fits(schema, value):
         wanted = "integer,string" if schema.get(_INT_OR_STRING) else schema["type"]
         found = f'"{_name(value)}"'
@@ -113,7 +114,7 @@ def _bounds_of_text(schema: Json, value: str, field: str) -> Iterator[Json]:
 
 
 def _name(value: Any) -> str:
-    """Return JSON's name of a value's type."""
+    """Return the JSON name of a value's type."""
     if isinstance(value, bool):
         return "boolean"
     names = {dict: "object", list: "array", str: "string", int: "integer", float: "number"}

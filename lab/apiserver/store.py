@@ -1,7 +1,7 @@
-"""The objects, in memory: one revision for all writes, and the events that watches follow.
+"""Objects in memory, with one revision counter for all writes and the events for watches.
 
-Objects are never changed in place; a write puts a new one. They are kept without `kind` and `apiVersion`, which the
-answers add where the real server does.
+Objects are never changed in place: each write stores a new object. They are stored without `kind` and `apiVersion`,
+which are added to an answer if the real server sends them there.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from functools import cached_property
 from lab.apiserver.kinds import Json, Kind
 
 HISTORY = 20_000
-"""Events that a watch can go back."""
+"""Number of past events that are kept for watches that begin at an older revision."""
 SNAPSHOTS = 64
-"""Lists in pages that can be open at once."""
+"""Number of paged lists that can be open at once."""
 Key = tuple[str, str]
 
 
 class Stored:
-    """One object as it was written once, with its renderings."""
+    """One version of an object, with its renderings."""
 
     def __init__(self, kind: Kind, content: Json) -> None:
         self.kind = kind
@@ -48,29 +48,32 @@ class Stored:
 
     @cached_property
     def bare(self) -> bytes:
-        """The JSON without its type."""
+        """The object as JSON without `kind` and `apiVersion`."""
         return _encode(self.content)
 
     @cached_property
     def whole(self) -> bytes:
-        """The JSON with its type."""
+        """The object as JSON with `kind` and `apiVersion`."""
         return _encode({"kind": self.kind.name, "apiVersion": self.kind.api_version})[:-1] + b"," + self.bare[1:]
 
     @cached_property
     def partial(self) -> bytes:
-        """The JSON of its metadata alone."""
+        """The object's metadata as JSON, as a PartialObjectMetadata."""
         head = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
         return head + _encode(self.metadata) + b"}"
 
     def copy(self) -> Json:
-        """Return the content, to be changed."""
+        """Return a copy of the content that the caller may change."""
         content: Json = json.loads(self.bare)
         return content
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A write: `before` is None for a new object, `gone` says that `after` is the last of it."""
+    """One write.
+
+    `before` is None for a new object. `gone` says that the object was deleted and `after` is its last version.
+    """
 
     revision: int
     before: Stored | None
@@ -79,7 +82,7 @@ class Event:
 
 
 class Store:
-    """All objects. Belongs to one event loop."""
+    """All objects. A store belongs to one event loop."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -91,11 +94,11 @@ class Store:
         self._snapshots: OrderedDict[tuple[Kind, str, int], list[Stored]] = OrderedDict()
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored | None:
-        """Return an object, or None."""
+        """Return an object, or None if it does not exist."""
         return self._objects.get(kind, {}).get((namespace, name))
 
     def all(self, kind: Kind, namespace: str = "") -> list[Stored]:
-        """Return the objects of a kind in the order of their names, of one namespace or of all."""
+        """Return the objects of a kind, sorted by namespace and name. An empty `namespace` means all namespaces."""
         found = sorted(self._objects.get(kind, {}).items(), key=lambda pair: pair[0])
         return [stored for key, stored in found if not namespace or key[0] == namespace]
 
@@ -109,7 +112,7 @@ class Store:
         return [self._objects[kind][key] for kind, key in places]
 
     def put(self, kind: Kind, content: Json) -> Stored:
-        """Write an object under the next revision."""
+        """Store an object under the next revision."""
         self.revision += 1
         content["metadata"]["resourceVersion"] = str(self.revision)
         stored = Stored(kind, content)
@@ -121,7 +124,7 @@ class Store:
         return stored
 
     def remove(self, stored: Stored) -> Stored:
-        """Take an object out; return it as its last event shows it."""
+        """Delete an object, and return its last version."""
         self.revision += 1
         content = stored.copy()
         content["metadata"]["resourceVersion"] = str(self.revision)
@@ -131,24 +134,24 @@ class Store:
         return last
 
     def keep_list(self, kind: Kind, namespace: str, listed: list[Stored]) -> None:
-        """Keep a list, as it is at the present revision, for its later pages."""
+        """Keep a list of the current revision, so that its further pages can be read later."""
         self._snapshots[kind, namespace, self.revision] = listed
         while len(self._snapshots) > SNAPSHOTS:
             self._snapshots.popitem(last=False)
 
     def kept_list(self, kind: Kind, namespace: str, revision: int) -> list[Stored] | None:
-        """Return a kept list; None when it was given up."""
+        """Return a kept list, or None if it was discarded."""
         return self._snapshots.get((kind, namespace, revision))
 
     def since(self, revision: int) -> list[Event] | None:
-        """Return the events after a revision; None when some of them are forgotten."""
+        """Return the events after a revision, or None if some of them are no longer kept."""
         if revision < self._forgotten:
             return None
         return [event for event in self._history if event.revision > revision]
 
     @contextmanager
     def following(self) -> Iterator[asyncio.Queue[Event]]:
-        """Yield a queue of all events from now on."""
+        """Yield a queue that receives every further event."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self._followers.add(queue)
         try:
@@ -170,7 +173,7 @@ class Store:
 
 
 def key_of(content: Json) -> Key:
-    """Return namespace (empty for none) and name."""
+    """Return the namespace (empty if there is none) and the name of an object."""
     metadata: Json = content["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 

@@ -1,4 +1,4 @@
-"""ServiceAccount tokens, and who a bearer token is."""
+"""ServiceAccount tokens, and the user behind a bearer token."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ISSUER = "https://kubernetes.default.svc"
 _SHORTEST = 600
 _USUAL = 3600
 _LEEWAY = 60
-"""Seconds that a Pod's token stays valid after the end of the Pod is due."""
+"""Seconds for which a Pod's token stays valid after the Pod's deletion timestamp."""
 _EXTRA = "authentication.kubernetes.io/"
 
 
 class BadToken(Exception):
-    """The token is not good; the text says why, as the real server words it."""
+    """The token is not valid. The text gives the reason in the real server's words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """Who makes a request."""
+    """The user who sends a request."""
 
     name: str
     uid: str = ""
@@ -46,16 +46,16 @@ class User:
     audiences: tuple[str, ...] = (ISSUER,)
 
     def body(self) -> Json:
-        """Return the user as reviews show it."""
+        """Return the user in the form of a review."""
         said: Json = {"username": self.name, "uid": self.uid, "groups": [*self.groups, "system:authenticated"]}
         return said | ({"extra": self.extra} if self.extra else {})
 
 
 class Tokens:
-    """Signs and judges tokens."""
+    """Issues and verifies tokens."""
 
     def __init__(self, *, objects: Objects, folder: Path) -> None:
-        """Read `service-accounts.key` and `tokens.csv` of a folder."""
+        """Read `service-accounts.key` and `tokens.csv` from a folder."""
         self._objects = objects
         key = serialization.load_pem_private_key((folder / "service-accounts.key").read_bytes(), password=None)
         if not isinstance(key, RSAPrivateKey):
@@ -67,13 +67,13 @@ class Tokens:
         self._static = _read_static(folder / "tokens.csv")
 
     def keys(self) -> Json:
-        """Return the published keys."""
+        """Return the public keys as a JSON Web Key Set."""
         numbers = json.loads(RSAAlgorithm.to_jwk(self._public))
         key = {"use": "sig", "kty": "RSA", "kid": self._key_id, "alg": "RS256", "n": numbers["n"], "e": numbers["e"]}
         return {"keys": [key]}
 
     def request(self, namespace: str, account: str, body: Json) -> Json:
-        """Return a TokenRequest that is answered. Raises `Refused`."""
+        """Return the answered TokenRequest for a ServiceAccount. Raises `Refused`."""
         spec: Json = body.get("spec") or {}
         owner = self._objects.get(SERVICE_ACCOUNT, namespace, account)
         seconds = spec.get("expirationSeconds") or _USUAL
@@ -109,7 +109,7 @@ class Tokens:
         }
 
     def review(self, body: Json) -> Json:
-        """Return a TokenReview that is answered. Raises `Refused`."""
+        """Return the answered TokenReview. Raises `Refused` if it contains no token."""
         spec: Json = body.get("spec") or {}
         if not spec.get("token"):
             raise bad_request("token is required for TokenReview in authentication")
@@ -124,7 +124,7 @@ class Tokens:
         return head | {"spec": spec, "status": status}
 
     def user_of(self, token: str, *, audiences: list[str]) -> User:
-        """Return who a token is, for any of the audiences. Raises `BadToken`."""
+        """Return the user of a token that is valid for one of the audiences. Raises `BadToken`."""
         for known, user in self._static.items():
             if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogatepass")):
                 return user
@@ -145,7 +145,10 @@ class Tokens:
         return self._living(claims, meant)
 
     def _living(self, claims: Json, audiences: tuple[str, ...]) -> User:
-        """Return the user of verified claims, if what they are bound to still lives. Raises `BadToken`."""
+        """Return the user of verified claims.
+
+        Raises `BadToken` if the ServiceAccount or the Pod of the claims is gone.
+        """
         bound: Json = claims["kubernetes.io"]
         namespace, account = bound["namespace"], bound["serviceaccount"]
         try:
@@ -177,7 +180,10 @@ class Tokens:
             raise _bad(f"pod UID ({pod.uid}) does not match service account pod ref claim ({claimed['uid']})")
 
     def _bound(self, namespace: str, account: str, reference: Json) -> Json:
-        """Return the claims about the Pod that a token is bound to, and about its node."""
+        """Return the claims about the Pod that `reference` binds a token to, and about the Pod's node.
+
+        Raises `Refused`.
+        """
         if reference.get("kind") != POD.name:
             raise bad_request(f"cannot bind token to a {reference.get('kind')}")
         pod: Stored = self._objects.get(POD, namespace, reference.get("name", ""))
@@ -204,7 +210,7 @@ def _bad(why: str) -> BadToken:
 
 
 def _read_static(path: Path) -> dict[str, User]:
-    """Return the users of a token file: token, name, uid, group."""
+    """Return the users of a token file, whose lines have the form token, name, uid, group."""
     users = {}
     for line in path.read_text().splitlines():
         token, name, uid, group = line.split(",")
