@@ -1,5 +1,5 @@
-"""A stateful GitHub for one laptop: App tokens, runners, jobs and webhooks, at their worst.
+"""A stateful GitHub for one machine: App tokens, runners, jobs and webhooks, with all the faults of the real one.
 
-It runs as its own process (`ostler-lab github`), keeps its state in memory and imports nothing of
-Ostler, so that a verdict on a run can rest on its observations (`--log`).
+It runs as its own process (`ostler-lab github`) and keeps its state in memory. It imports nothing of Ostler, so that a
+verdict on a run can rely on its log (`--log`).
 """

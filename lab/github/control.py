@@ -1,4 +1,4 @@
-"""The lab's levers: `/_lab/…`, to set up accounts, create jobs, look inside and break things."""
+"""Control interface of the lab's GitHub under `/_lab/…`: create accounts and jobs, read the state, and cause faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lab.github.world import Knobs, NameTaken, World
 
 
 class Control:
-    """The routes and what they turn."""
+    """The control routes and the parts that they change."""
 
     def __init__(self, *, world: World, sender: Sender, identity: Identity, limits: Limits) -> None:
         self._world = world
@@ -70,7 +70,7 @@ class Control:
         ]
 
     async def list_secrets(self, _request: Request) -> Response:
-        """Return every credential that was ever given out, for tests that check where one must not be seen."""
+        """Return every credential that was ever issued. Tests use them to search for leaks."""
         return JSONResponse({"jits": self._world.jits(), "installation_tokens": self._identity.given})
 
     async def add_account(self, request: Request) -> Response:
@@ -88,9 +88,11 @@ class Control:
         return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
 
     async def change_account(self, request: Request) -> Response:
-        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`); announce it.
+        """Change an account and send the webhooks.
 
-        With `announce` false no webhook tells that the App was suspended or removed, or is back.
+        `login` renames it, `suspended` suspends or restores the App there, and `installed` removes or installs the App.
+
+        With `announce` false, no webhook reports that the App was suspended, removed or restored.
         """
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
@@ -118,7 +120,10 @@ class Control:
         return JSONResponse({"login": account.login, "installation_id": account.installation_id})
 
     async def set_refusals(self, request: Request) -> Response:
-        """Refuse mints of an account from now on: a list of `lab.github.refusals.Refusal`; an empty one ends it."""
+        """Replace the refusals of an account's mints by a list of `lab.github.refusals.Refusal`.
+
+        An empty list ends them.
+        """
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such account")
@@ -126,7 +131,10 @@ class Control:
         return JSONResponse({"refusals": len(account.refusals)})
 
     async def set_group(self, request: Request) -> Response:
-        """Make or change a runner group of an organisation: `name`, `visibility`, `public`, `repositories` by name."""
+        """Create or change a runner group of an organisation.
+
+        The body has `name`, `visibility`, `public`, and `repositories` by name.
+        """
         account = self._world.accounts.get(request.path_params["login"].lower())
         body = await request.json()
         if account is None:
@@ -150,7 +158,7 @@ class Control:
         return Response(status_code=HTTPStatus.NOT_FOUND if gone is None else HTTPStatus.NO_CONTENT)
 
     async def rename_repository(self, request: Request) -> Response:
-        """Rename a repository to `name` and announce it."""
+        """Rename a repository to `name` and send the webhook."""
         repository = self._world.repository("{owner}/{repo}".format(**request.path_params))
         if repository is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such repository")
@@ -161,10 +169,10 @@ class Control:
         return JSONResponse({"full_name": repository.full_name})
 
     async def add_jobs(self, request: Request) -> Response:
-        """Create the jobs of one request, or of a list of them, and return their ids; all or none.
+        """Create the jobs of one request, or of a list of requests, and return their ids. Creates all of them or none.
 
-        Each has a run of its own, but those of one `count` that are `in_one_run`. `event` is what began the run, `fork`
-        the full name of the fork that its pull request came from.
+        Each job has its own run, unless the request sets `in_one_run`: its `count` jobs then share one run. `event` is
+        the event that began the run. `fork` is the full name of the fork that its pull request came from.
         """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
@@ -195,13 +203,13 @@ class Control:
         return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)
 
     async def list_jobs(self, request: Request) -> Response:
-        """Show every job; `?status=` narrows."""
+        """Show every job, or those of the status `?status=`."""
         status = request.query_params.get("status")
         jobs = [_job(job) for job in self._world.jobs.values() if status in {None, job.status}]
         return JSONResponse({"jobs": jobs})
 
     async def cancel_job(self, request: Request) -> Response:
-        """Cancel a job; 409 when it is over."""
+        """Cancel a job. Answers 409 if it is over."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such job")
@@ -209,7 +217,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
 
     async def approve_job(self, request: Request) -> Response:
-        """Let a waiting job pass its gate; 409 when it does not wait."""
+        """Queue a job that waits at its gate. Answers 409 if it does not wait."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such job")
@@ -217,7 +225,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
 
     async def end_run(self, request: Request) -> Response:
-        """End a run with a `conclusion` (else `startup_failure`) that its queued jobs never hear of."""
+        """End a run with a `conclusion`, by default `startup_failure`, without any webhook about its queued jobs."""
         run = self._world.runs.get(int(request.path_params["id"]))
         if run is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such run")
@@ -234,7 +242,10 @@ class Control:
         return JSONResponse({"runners": runners})
 
     async def add_runner(self, request: Request) -> Response:
-        """Register a runner that never starts, as somebody else than the App would; 409 when its name is taken."""
+        """Register a runner that never starts, as a client other than the App would.
+
+        Answers 409 if its name is taken.
+        """
         body = await request.json()
         labels = tuple(str(label) for label in body["labels"])
         try:
@@ -244,7 +255,10 @@ class Control:
         return JSONResponse({"id": runner.id}, status_code=HTTPStatus.CREATED)
 
     async def stats(self, _request: Request) -> Response:
-        """Count jobs by status, runners by state, events by name, calls by endpoint and installation, refusals."""
+        """Count jobs by status, runners by state, events by name, and calls by endpoint and by installation.
+
+        Calls that a rate limit refused are counted by the kind of limit.
+        """
         runners = Counter(
             "busy" if runner.job else "online" if runner.online else "offline"
             for runner in self._world.runners.values()
@@ -262,7 +276,7 @@ class Control:
         return JSONResponse(body)
 
     async def change_weather(self, request: Request) -> Response:
-        """Turn the webhook knobs that the body names."""
+        """Change the webhook faults that the body names."""
         body = await request.json()
         if unknown := body.keys() - {each.name for each in dataclasses.fields(Weather)}:
             return _refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"unknown: {sorted(unknown)}")
@@ -275,12 +289,12 @@ class Control:
         return JSONResponse({"deliveries": found})
 
     async def redeliver(self, request: Request) -> Response:
-        """Send a delivery again."""
+        """Repeat a delivery."""
         done = self._sender.redeliver(request.path_params["guid"])
         return Response(status_code=HTTPStatus.ACCEPTED if done else HTTPStatus.NOT_FOUND)
 
     async def change_knobs(self, request: Request) -> Response:
-        """Turn the knobs that the body names; `_seconds` may be left out."""
+        """Change the settings that the body names. The suffix `_seconds` of a name may be omitted."""
         body: dict[str, Any] = await request.json()
         known = {each.name for each in dataclasses.fields(Knobs)}
         changes = {name if name in known else f"{name}_seconds": value for name, value in body.items()}
@@ -291,14 +305,14 @@ class Control:
         return JSONResponse(dataclasses.asdict(self._world.knobs))
 
     async def add_faults(self, request: Request) -> Response:
-        """Add API faults after those that are active."""
+        """Add API faults to those in force."""
         body = await request.json()
         faults = [Fault(**each) for each in (body if isinstance(body, list) else [body])]
         self._faults.active += faults
         return JSONResponse({"active": len(self._faults.active)}, status_code=HTTPStatus.CREATED)
 
     async def list_faults(self, _request: Request) -> Response:
-        """Show the faults and how often each struck."""
+        """Show the faults and the number of requests that each affected."""
         return JSONResponse({"faults": [dataclasses.asdict(each) for each in self._faults.active]})
 
     async def clear_faults(self, _request: Request) -> Response:
@@ -307,7 +321,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def change_app(self, request: Request) -> Response:
-        """Change `permissions`, `events` and `public` of the App that was made last."""
+        """Change `permissions`, `events` and `public` of the App that was added last."""
         body, app = await request.json(), self._identity.latest
         app.permissions = dict(body.get("permissions", app.permissions))
         app.events = tuple(body.get("events", app.events))
@@ -315,7 +329,7 @@ class Control:
         return JSONResponse({"app": app.id})
 
     async def set_runner_ends(self, request: Request) -> Response:
-        """Say until when (ISO 8601) runners of each version in the body may register."""
+        """Set the time (ISO 8601) until which runners of each version in the body may register and run."""
         self._world.runner_ends = dict(await request.json())
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -331,7 +345,7 @@ class Control:
 
 
 def _fork_of(wanted: dict[str, Any]) -> tuple[int, str] | None:
-    """Return id and full name of the fork that a job is to come from; each name has one id."""
+    """Return the id and full name of the fork of a requested job, or None. The id is derived from the name."""
     full_name = wanted.get("fork")
     return None if full_name is None else (zlib.crc32(str(full_name).encode()) + 1, str(full_name))
 

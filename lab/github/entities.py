@@ -14,7 +14,7 @@ QUEUED, WAITING, RUNNING, COMPLETED = "queued", "waiting", "in_progress", "compl
 
 @dataclass(kw_only=True)
 class Repository:
-    """A repository; `tail` is the constant end of every webhook body about it."""
+    """A repository. `tail` is the constant end of every webhook body about it."""
 
     id: int
     name: str
@@ -24,13 +24,16 @@ class Repository:
 
     @property
     def full_name(self) -> str:
-        """Return `owner/name`."""
+        """`owner/name`."""
         return f"{self.account.login}/{self.name}"
 
 
 @dataclass(kw_only=True)
 class Group:
-    """A runner group of an organisation. `visibility`: `all`, `private`, or `selected`: the `repositories` named."""
+    """A runner group of an organisation.
+
+    `visibility` is `all`, `private`, or `selected`, which means the repositories whose ids are in `repositories`.
+    """
 
     id: int
     name: str
@@ -39,22 +42,22 @@ class Group:
     repositories: set[int] = field(default_factory=set)
 
     def admits(self, repository: Repository) -> bool:
-        """Return whether the group's runners are given jobs of this repository."""
+        """Return whether the group's runners may get jobs of this repository."""
         if not repository.private and (not self.public or self.visibility == "private"):
             return False
         return self.visibility != "selected" or repository.id in self.repositories
 
 
 def default_groups() -> dict[int, Group]:
-    """Return the groups that every organisation has."""
+    """Return the groups that every organisation has at the start."""
     return {1: Group(id=1, name="Default")}
 
 
 @dataclass(kw_only=True)
 class Account:
-    """An organisation or user with the App installed; a user's `groups` are of no use to anybody.
+    """An organisation or user with the App installed. The `groups` of a user are not used.
 
-    `refusals`: of its mints, the first that strikes answers.
+    `refusals` apply to the account's mints. The first refusal that matches a mint answers it.
     """
 
     id: int
@@ -70,9 +73,9 @@ class Account:
 
 @dataclass(kw_only=True)
 class Job:
-    """A `workflow_job`. `runners` are those that hold it now: none or one, two under sabotage.
+    """A `workflow_job`. `runners` are the ids of the runners that have it now: at most one, or two under sabotage.
 
-    `executions` counts how often a runner began it.
+    `executions` counts how often a runner began the job.
     """
 
     id: int
@@ -97,9 +100,10 @@ class Job:
 
 @dataclass(kw_only=True)
 class Run:
-    """A workflow run: its jobs, oldest first. `ended_as`: it ended by itself, whatever its jobs show.
+    """A workflow run with its jobs, oldest first.
 
-    `fork`: id and full name of the repository that a pull request came from, if it was another one.
+    `ended_as` is the conclusion of a run that ended without its jobs, or None. `fork` is the id and full name of the
+    fork that a pull request came from, or None if there is no fork.
     """
 
     id: int
@@ -110,7 +114,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Return where it stands, by its jobs."""
+        """The status of the run, derived from its jobs."""
         found = {job.status for job in self.jobs}
         if self.ended_as is not None or found == {COMPLETED}:
             return COMPLETED
@@ -120,7 +124,10 @@ class Run:
 
     @property
     def conclusion(self) -> str | None:
-        """Return how it ended: as its jobs did, the worst of them first."""
+        """The conclusion of the run, or None while it is not over.
+
+        It is the first conclusion of a job other than success.
+        """
         if self.ended_as is not None or self.status != COMPLETED:
             return self.ended_as
         bad = [job.conclusion for job in self.jobs if job.conclusion != "success"]
@@ -129,7 +136,7 @@ class Run:
 
 @dataclass(kw_only=True, eq=False)
 class Session:
-    """A started runner's connection; `polls` counts the long polls that are held right now."""
+    """The connection of a started runner. `polls` counts the long polls that are open now."""
 
     id: str
     runner: Runner
@@ -141,7 +148,7 @@ class Session:
 
 @dataclass(kw_only=True, eq=False)
 class Runner:
-    """A just-in-time runner. It is busy from the moment a job is assigned to it."""
+    """A just-in-time runner. It is busy from the moment at which a job is assigned to it."""
 
     id: int
     name: str
@@ -160,7 +167,7 @@ class Runner:
     updating: bool = False
 
     def view(self) -> dict[str, Any]:
-        """Return the runner in the shape of GitHub's REST API."""
+        """Return the runner in the format of GitHub's REST API."""
         return {
             "id": self.id,
             "runner_group_id": self.group_id,
@@ -175,7 +182,7 @@ class Runner:
 
 
 def stamp(moment: datetime | None) -> str | None:
-    """Return a time as GitHub writes it: UTC, whole seconds."""
+    """Return a time in GitHub's format: UTC, whole seconds. Returns None for None."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
 
 

@@ -1,7 +1,8 @@
-"""Faults of this GitHub's own API: wrong statuses and lost replies, by route, a number of times.
+"""Faults of this GitHub's API: wrong statuses and lost replies, for matching calls, a limited number of times.
 
-A fault may act before the request (it is not applied) or after it (it is applied, and its answer lost).
-The lab's control routes are never touched. Every call of the API is counted on arrival, whatever becomes of it.
+A fault acts either before a request, which is then not applied, or after it, when the request is applied and its answer
+is lost. Faults do not affect the lab's control routes. Every call of the API is counted on arrival, with or without a
+fault.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 @dataclass(kw_only=True, eq=False)
 class Fault:
-    """What to do to the next `times` requests that match; one that it delays is let go when it is removed."""
+    """Effect on the next `times` requests that match. Removing a fault releases the requests that it delays."""
 
     method: str
     path_regex: str
@@ -33,7 +34,7 @@ class Fault:
     hits: int = 0
 
     def matches(self, scope: Scope) -> bool:
-        """Return whether the fault strikes this request."""
+        """Return whether the fault affects this request."""
         return (
             self.hits < self.times
             and self.method.upper() in {"*", scope["method"]}
@@ -42,30 +43,30 @@ class Fault:
 
 
 class AbortableProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol, which lets the app cut the connection: `scope["state"]["transport"]`."""
+    """Uvicorn's protocol, which also lets the app abort the connection by `scope["state"]["transport"]`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remember the transport of this connection."""
+        """Store the transport of a new connection for the app."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, "transport": transport}
 
 
 LOOK_EVERY = 0.2
-"""Seconds between two checks of a delayed request at whether its fault is still in force."""
+"""Seconds between two checks whether the fault that delays a request is still in force."""
 
 _NOT_THE_API = ("/_lab", "/_runner")
 _NAMES = ((r"^/orgs/[^/]+", "/orgs/{org}"), (r"^/repos/[^/]+/[^/]+", "/repos/{owner}/{repo}"), (r"/\d+", "/{id}"))
 
 
 def endpoint(method: str, path: str) -> str:
-    """Return the endpoint of a call in the words of GitHub's documentation: names and ids are left out."""
+    """Return the endpoint of a call as GitHub's documentation writes it, with placeholders for names and ids."""
     for pattern, name in _NAMES:
         path = re.sub(pattern, name, path)
     return f"{method} {path}"
 
 
 class Faults:
-    """The app behind its faults, and how often each endpoint of its API was called."""
+    """The app behind its faults. It counts the calls of each endpoint of the API."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.active: list[Fault] = []
@@ -73,7 +74,7 @@ class Faults:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or break it."""
+        """Serve a request, or play a fault on it."""
         fault = None
         if scope["type"] == "http" and not scope["path"].startswith(_NOT_THE_API):
             self.calls[endpoint(scope["method"], scope["path"])] += 1
@@ -92,20 +93,20 @@ class Faults:
             await _answer(fault, send)
 
     async def _delay(self, fault: Fault) -> None:
-        """Wait for as long as the fault says and is in force."""
+        """Wait until the fault's delay is over or the fault is removed."""
         until = time.monotonic() + fault.delay_seconds
-        while (left := until - time.monotonic()) > 0 and fault in self.active:  # noqa: ASYNC110 - a list tells nobody
+        while (left := until - time.monotonic()) > 0 and fault in self.active:  # noqa: ASYNC110 - a list cannot notify
             await asyncio.sleep(min(left, LOOK_EVERY))
 
 
 async def _discard(message: Message) -> None:
-    """Lose a part of an answer."""
+    """Discard a part of an answer."""
 
 
 async def _abort(scope: Scope, receive: Receive) -> None:
     transport: asyncio.Transport = scope["state"]["transport"]
     transport.abort()
-    # Uvicorn would answer 500 if this returned before it noticed that the connection is gone.
+    # If this returned before Uvicorn noticed the closed connection, Uvicorn would answer 500.
     while (await receive())["type"] != "http.disconnect":
         continue
 

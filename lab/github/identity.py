@@ -1,4 +1,4 @@
-"""Identity of a caller: App JWTs and installation tokens."""
+"""Authentication of callers by App JWTs and installation tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_JWT_SECONDS = 600
 
 @dataclass(kw_only=True)
 class App:
-    """A GitHub App; `id` is what its JWTs name as their issuer."""
+    """A GitHub App. Its JWTs name `id` as their issuer."""
 
     id: str
     public_key: str
@@ -30,9 +30,9 @@ class App:
 
 
 class Identity:
-    """Checks callers.
+    """Authenticates callers.
 
-    `app_id` and `public_key` are those of the App that this GitHub begins with; more may be made from manifests.
+    `app_id` and `public_key` belong to the App that exists at the start. Manifests can add further Apps.
     """
 
     def __init__(self, *, app_id: str, public_key: str) -> None:
@@ -51,12 +51,12 @@ class Identity:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all Apps, which are unique."""
+        """Names of all Apps. They are unique."""
         return [app.name for app in self._apps.values()]
 
     @property
     def latest(self) -> App:
-        """Return the App that was made last."""
+        """The App that was added last."""
         return list(self._apps.values())[-1]
 
     def adopt(
@@ -69,7 +69,7 @@ class Identity:
         permissions: Mapping[str, str],
         events: Sequence[str],
     ) -> None:
-        """Know one more App."""
+        """Add an App."""
         self._apps[app_id] = App(
             id=app_id,
             public_key=public_key,
@@ -80,7 +80,7 @@ class Identity:
         )
 
     def app_of(self, authorization: str) -> App | str:
-        """Return the App that is calling, or why the caller is none."""
+        """Return the App that sends a call, or the message of the refusal."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return "A JSON web token could not be decoded"
@@ -99,12 +99,12 @@ class Identity:
         return app
 
     def app_refusal(self, authorization: str) -> str | None:
-        """Return why a caller is not an App, or None."""
+        """Return the message of the refusal if no App sends the call, else None."""
         found = self.app_of(authorization)
         return found if isinstance(found, str) else None
 
     def issue(self, installation_id: int, app: App) -> tuple[str, float]:
-        """Return a new installation token, in the long form, and when it ends (Unix seconds)."""
+        """Return a new installation token in GitHub's long format, and its expiry in Unix seconds."""
         token = "ghs_" + secrets.token_urlsafe(390)
         expires = time.time() + TOKEN_SECONDS
         self._tokens[token] = (installation_id, expires, app)
@@ -112,13 +112,13 @@ class Identity:
         return token, expires
 
     def revoke_all(self) -> int:
-        """Forget every token; return how many there were."""
+        """Revoke every token. Return their number."""
         count = len(self._tokens)
         self._tokens.clear()
         return count
 
     def installation_of(self, authorization: str) -> tuple[int, App] | None:
-        """Return the installation that a token belongs to and its App, or None."""
+        """Return the installation and the App of a valid token, or None."""
         scheme, _, token = authorization.partition(" ")
         found = self._tokens.get(token) if scheme.lower() in {"bearer", "token"} else None
         return (found[0], found[2]) if found and found[1] > time.time() else None

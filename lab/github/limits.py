@@ -1,7 +1,8 @@
-"""Limits of an installation: the hourly quota of each resource, points a minute, concurrent calls.
+"""Limits of an installation: the hourly quota of each resource, points per minute, and concurrent calls.
 
-Of "Rate limits for the REST API" (GitHub docs): a quota is a window with a reset; a secondary limit is answered 403
-with a `retry-after` and a message, and nobody can ask how far it is.
+The rules are those of "Rate limits for the REST API" (GitHub docs). A quota has a window with a reset time. A call over
+a secondary limit is answered with status 403, a `retry-after` header and a message. The use of a secondary limit cannot
+be queried.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PRIMARY = "API rate limit exceeded for installation."
 
 @dataclass(kw_only=True)
 class Window:
-    """Calls counted until a reset (Unix seconds)."""
+    """Calls counted until `reset`, in Unix seconds."""
 
     reset: int
     used: int = 0
@@ -27,26 +28,29 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The rate-limit headers of a call's answer, and why it is refused, if it is."""
+    """Rate-limit headers of an answer, and the reason for a refusal, or None if the call is allowed."""
 
     headers: dict[str, str]
     refusal: str | None = None
 
 
 class Limits:
-    """Counts the calls of every installation."""
+    """Counters for the calls of every installation."""
 
     def __init__(self, knobs: Knobs) -> None:
         self.out: Counter[int] = Counter()
         self.made: Counter[int] = Counter()
-        """Calls of each installation, less those that were answered 304, which cost none of its quota."""
+        """Calls of each installation. Calls that were answered with 304 are left out, because they cost no quota."""
         self.refused: Counter[str] = Counter()
         self._knobs = knobs
         self._windows: dict[tuple[int, str], Window] = {}
         self._points: dict[tuple[int, str], deque[tuple[float, int]]] = {}
 
     def count(self, installation_id: int, *, resource: str, endpoint: str, points: int) -> Verdict:
-        """Count a call; `endpoint` is what the points of a minute are counted for."""
+        """Count a call and return whether it is allowed.
+
+        Points per minute are counted for each `endpoint` separately.
+        """
         self.made[installation_id] += 1
         if self.out[installation_id] >= self._knobs.calls_at_once or self._spent(installation_id, endpoint, points):
             self.refused["secondary"] += 1
@@ -72,7 +76,10 @@ class Limits:
         return Verdict(headers=headers, refusal=None if allowed else PRIMARY)
 
     def give_back(self, installation_id: int, *, resource: str, headers: dict[str, str]) -> None:
-        """Undo what `count` took of the quota, in its headers too: the answer is a 304, which costs none."""
+        """Undo the count of a call that is answered with 304, because it costs no quota.
+
+        The rate-limit `headers` are corrected in place.
+        """
         self.made[installation_id] -= 1
         window = self._windows.get((installation_id, resource))
         if window is not None and "x-ratelimit-used" in headers:

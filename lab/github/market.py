@@ -1,9 +1,9 @@
-"""Pairing of queued jobs and idle runners, at random.
+"""Random pairing of queued jobs and idle runners.
 
-A job fits a runner of its organisation or of its repository whose labels cover its own, in any case; one of the
-organisation only if its group admits the repository.
-Jobs and runners are kept in groups of equal needs, so that a pairing costs the same with ten and with
-two thousand of them.
+A job fits a runner if the runner is registered in the job's organisation or repository and has all labels of the job.
+Upper and lower case do not matter. A runner of the organisation must also be in a group that admits the repository.
+Jobs and runners with equal properties are kept in one group, so that a pairing costs the same with ten of them and with
+two thousand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lab.github.entities import Job, Runner
 
 
 class Bag:
-    """A set of ids that gives out a random one in constant time."""
+    """A set of ids that returns a random id in constant time."""
 
     def __init__(self) -> None:
         self._items: list[int] = []
@@ -26,13 +26,13 @@ class Bag:
         return len(self._items)
 
     def add(self, item: int) -> None:
-        """Put an id in; it may be there already."""
+        """Add an id, unless it is in the set."""
         if item not in self._at:
             self._at[item] = len(self._items)
             self._items.append(item)
 
     def discard(self, item: int) -> None:
-        """Take an id out if it is there."""
+        """Remove an id, if it is in the set."""
         at = self._at.pop(item, None)
         if at is None:
             return
@@ -42,14 +42,14 @@ class Bag:
             self._at[last] = at
 
     def take(self, rng: Random) -> int:
-        """Take out any id."""
+        """Remove a random id and return it."""
         item = self._items[rng.randrange(len(self._items))]
         self.discard(item)
         return item
 
 
 class Need(NamedTuple):
-    """What jobs of one group ask of a runner."""
+    """Requirements of a group of jobs on a runner."""
 
     organization: str
     repository: str
@@ -57,7 +57,7 @@ class Need(NamedTuple):
 
 
 def need_of(job: Job) -> Need:
-    """Return the group of a job."""
+    """Return the requirements of a job."""
     repository = job.repository
     return Need(
         organization=f"orgs/{repository.account.login}",
@@ -67,34 +67,35 @@ def need_of(job: Job) -> Need:
 
 
 class Market:
-    """The jobs that wait for a runner and the runners that wait for a job."""
+    """Jobs that wait for a runner, and runners that wait for a job."""
 
     def __init__(self) -> None:
         self._queued: dict[Need, Bag] = {}
         self._idle: dict[str, dict[tuple[frozenset[str], int], Bag]] = {}
 
     def offer_job(self, job: Job) -> None:
-        """Let a job be assigned."""
+        """Add a job that can be assigned."""
         self._queued.setdefault(need_of(job), Bag()).add(job.id)
 
     def withdraw_job(self, job: Job) -> None:
-        """Keep a job from being assigned."""
+        """Remove a job, so that it is not assigned."""
         if bag := self._queued.get(need_of(job)):
             bag.discard(job.id)
 
     def offer_runner(self, runner: Runner) -> None:
-        """Let a runner be given a job."""
+        """Add a runner that can get a job."""
         self._idle.setdefault(runner.scope, {}).setdefault(_kind(runner), Bag()).add(runner.id)
 
     def withdraw_runner(self, runner: Runner) -> None:
-        """Keep a runner from being given a job."""
+        """Remove a runner, so that it gets no job."""
         if bag := self._idle.get(runner.scope, {}).get(_kind(runner)):
             bag.discard(runner.id)
 
     def pair(self, rng: Random, *, admits: Callable[[Need, int], bool] | None = None) -> list[tuple[int, int]]:
-        """Take out as many (job id, runner id) as fit, at random.
+        """Remove as many random fitting pairs as possible, and return them as (job id, runner id).
 
-        `admits` says whether runners of a group of the organisation may be given such jobs; without it all may.
+        `admits(need, group_id)` says whether runners of an organisation's group may get jobs with that need. None
+        allows all.
         """
         pairs = []
         self._queued = {need: bag for need, bag in self._queued.items() if bag}

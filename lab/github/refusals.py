@@ -1,7 +1,8 @@
-"""Mints that this GitHub refuses for good, with the words of the real one: by runner group, by repository, or all.
+"""Permanent refusals of mints, with the messages of the real GitHub: by runner group, by repository, or for all.
 
-A fault (`lab.github.faults`) strikes a path a number of times; a refusal reads the body of the mint, stays until it is
-replaced, and registers nothing. The presets carry the messages that GitHub's users report.
+A fault (`lab.github.faults`) matches the path of a call and ends after a number of calls. A refusal matches the body of
+a mint and stays until it is replaced. A refused mint registers no runner. The presets carry the messages that users of
+GitHub report.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Refuse the mints that name this runner group and this repository (None: any).
+    """Refusal of the mints for a runner group and a repository. None means any group or any repository.
 
-    `{group}` and `{login}` in the message become the group's number and the account's login.
+    `{group}` and `{login}` in the message are replaced by the group's number and the account's login.
     """
 
     status: int = HTTPStatus.FORBIDDEN
@@ -26,7 +27,7 @@ class Refusal:
     repository: str | None = None
 
     def strikes(self, *, scope: str, group: int) -> bool:
-        """Return whether a mint in a scope for a runner group is refused."""
+        """Return whether a mint for a runner group in a scope is refused."""
         named = None if self.repository is None else f"repos/{self.repository}".lower()
         return self.group in {None, group} and named in {None, scope.lower()}
 
@@ -57,7 +58,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def read(wanted: Mapping[str, Any]) -> Refusal:
-    """Return a refusal from its JSON: the fields of `Refusal`, on top of the preset named by `because`."""
+    """Return a refusal from its JSON: the fields of `Refusal`, added to the preset that `because` names."""
     values = dict(wanted)
     because = values.pop("because", None)
     return Refusal(**{**(PRESETS[because] if because is not None else {}), **values})

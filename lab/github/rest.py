@@ -1,4 +1,4 @@
-"""GitHub's REST API, as far as a fleet of just-in-time runners uses it."""
+"""GitHub's REST API, limited to the calls of a fleet of just-in-time runners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGEST_NAME = 64
 MOST_LABELS = 100
 LARGEST_PAGE = 100
 MOST_RUNS = 1000
-"""Runs that a list of one status shows at most ("List workflow runs for a repository")."""
+"""Largest number of runs in a list of one status ("List workflow runs for a repository")."""
 
 Item = TypeVar("Item")
 NOT_FOUND = "Not Found"
@@ -41,7 +41,7 @@ NOT_ACCESSIBLE = "Resource not accessible by integration"
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """An authenticated call: the account of its installation and its answer's rate-limit headers."""
+    """An authenticated call: the account of its installation, and the rate-limit headers of its answer."""
 
     account: Account
     headers: dict[str, str]
@@ -51,12 +51,12 @@ class Caller:
         return JSONResponse(body, status_code=status, headers=self.headers)
 
     def refuse(self, status: HTTPStatus, message: str) -> Response:
-        """Return an error in GitHub's shape."""
+        """Return an error in GitHub's format."""
         return self.answer(status, _error(message))
 
 
 class Rest:
-    """The routes and what they need."""
+    """The routes of the API and the parts that they use."""
 
     def __init__(self, *, world: World, identity: Identity, sender: Sender, limits: Limits, rng: Random) -> None:
         self._world = world
@@ -126,14 +126,14 @@ class Rest:
         return JSONResponse(body, status_code=HTTPStatus.CREATED)
 
     async def get_app(self, request: Request) -> Response:
-        """Show the App that is calling."""
+        """Show the App that sends the call."""
         app = self._identity.app_of(request.headers.get("authorization", ""))
         if isinstance(app, str):
             return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
         return JSONResponse(self._view_of(app))
 
     async def get_public_app(self, request: Request) -> Response:
-        """Show an App to anybody, if it is public."""
+        """Show a public App to any caller."""
         app = self._identity.latest
         view = self._view_of(app)
         if not app.public or view["slug"] != request.path_params["slug"]:
@@ -145,7 +145,7 @@ class Rest:
         return app_view(app_id=app.id, name=app.name, owner=owner, permissions=app.permissions, events=app.events)
 
     async def list_installations(self, request: Request) -> Response:
-        """List where the App is installed."""
+        """List the installations of the App."""
         app = self._identity.app_of(request.headers.get("authorization", ""))
         if isinstance(app, str):
             return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
@@ -158,7 +158,7 @@ class Rest:
         )
 
     async def get_installation(self, request: Request) -> Response:
-        """Show an installation, under the name that its account has now."""
+        """Show an installation with the current login of its account."""
         if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
             return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
         account = self._world.installation(int(request.path_params["installation"]))
@@ -184,7 +184,7 @@ class Rest:
         return JSONResponse([self._sender.attempts[each] for each in page], headers=headers)
 
     async def attempt_delivery(self, request: Request) -> Response:
-        """Send a delivery again."""
+        """Repeat a delivery."""
         if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
             return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
         if not self._sender.attempt_again(int(request.path_params["id"])):
@@ -219,7 +219,7 @@ class Rest:
         return caller.answer(HTTPStatus.CREATED, {"runner": runner.view(), "encoded_jit_config": jit})
 
     async def list_runners(self, request: Request, caller: Caller) -> Response:
-        """List the runners of a scope, by name or by page."""
+        """List the runners of a scope, or the runner with a given name."""
         scope = self._scope(request, caller)
         if scope is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -240,7 +240,10 @@ class Rest:
         return caller.answer(HTTPStatus.OK, runner.view())
 
     async def get_deprecation(self, request: Request, caller: Caller) -> Response:
-        """Tell until when runners of a version may register and run, where a test has said so."""
+        """Show the time until which runners of a version may register and run.
+
+        A test sets that time; a version without one is not found.
+        """
         version = request.path_params["version"]
         ends = self._world.runner_ends.get(version)
         if ends is None:
@@ -263,7 +266,7 @@ class Rest:
     # Runner groups
 
     async def list_groups(self, request: Request, caller: Caller) -> Response:
-        """List the runner groups of an organisation, those that one repository may use if it is named."""
+        """List the runner groups of an organisation, or only those that a given repository may use."""
         if self._scope(request, caller) is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         groups = list(caller.account.groups.values())
@@ -292,7 +295,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, job_view(job))
 
     async def list_runs(self, request: Request, caller: Caller) -> Response:
-        """List the runs of a repository, newest first, those of one status or conclusion if one is named."""
+        """List the runs of a repository, newest first, optionally only those of one status or conclusion."""
         repository = self._repository(request, caller)
         if repository is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -314,7 +317,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, run_view(run))
 
     async def list_run_jobs(self, request: Request, caller: Caller) -> Response:
-        """List the jobs of a run, of its latest attempt or of all."""
+        """List the jobs of a run's latest attempt, or of all its attempts."""
         run = self._run(request, caller)
         if run is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -333,7 +336,8 @@ class Rest:
     def _guard(
         self, handler: Callable[[Request, Caller], Awaitable[Response]], resource: str
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return the handler behind authentication, the rate limit and the installation's reach."""
+        """Return the handler behind authentication, rate limits, permissions and a check of the installation's reach.
+        """
 
         async def guarded(request: Request) -> Response:
             known = self._known(request)
@@ -378,27 +382,27 @@ class Rest:
         return guarded
 
     def _known(self, request: Request) -> tuple[int, Account, App] | None:
-        """Return the installation of a call's token, its account and its App; None of a token that is not good."""
+        """Return the installation, the account and the App of a call's token, or None if the token is not valid."""
         found = self._identity.installation_of(request.headers.get("authorization", ""))
         account = None if found is None else self._world.installation(found[0])
         return None if found is None or account is None else (found[0], account, found[1])
 
     async def _delay(self) -> None:
-        """Wait for as long as answers are to be late; a knob that is turned back lets go those that wait."""
+        """Wait until `answer_delay_seconds` have passed. Lowering that setting also releases the calls that wait."""
         began, knobs = time.monotonic(), self._world.knobs
-        while (left := began + knobs.answer_delay_seconds - time.monotonic()) > 0:  # noqa: ASYNC110 - nor does a knob
+        while (left := began + knobs.answer_delay_seconds - time.monotonic()) > 0:  # noqa: ASYNC110 - nothing notifies
             await asyncio.sleep(min(left, LOOK_EVERY))
 
     @staticmethod
     def _repository(request: Request, caller: Caller) -> Repository | None:
-        """Return the repository of the caller that a path names, by its name or its id."""
+        """Return the caller's repository that a path names by name or id, or None."""
         if "repository" in request.path_params:
             wanted = int(request.path_params["repository"])
             return next((each for each in caller.account.repositories.values() if each.id == wanted), None)
         return caller.account.repositories.get(request.path_params["repo"].lower())
 
     def _redirect(self, request: Request, caller: Caller) -> Response | None:
-        """Return where a call goes whose repository has another name now."""
+        """Return a redirect if the path names a repository by its former name, else None."""
         if "repo" not in request.path_params:
             return None
         name = "{owner}/{repo}".format(**request.path_params)
@@ -412,7 +416,7 @@ class Rest:
         return JSONResponse(body, status_code=status, headers={**caller.headers, "location": url})
 
     def _scope(self, request: Request, caller: Caller) -> str | None:
-        """Return the scope that a path names, or None when there is no such thing."""
+        """Return the scope that a path names, or None if it does not exist."""
         if "org" in request.path_params:
             return f"orgs/{caller.account.login}" if caller.account.type == "Organization" else None
         repository = self._repository(request, caller)
@@ -420,7 +424,7 @@ class Rest:
 
 
 def _refused(caller: Caller, *, scope: str, group: int) -> Response | None:
-    """Return the answer to a mint that the account's refusals strike, or None."""
+    """Return the answer of the first refusal of the account that matches a mint, or None."""
     refusal = next((each for each in caller.account.refusals if each.strikes(scope=scope, group=group)), None)
     if refusal is None:
         return None
@@ -429,7 +433,7 @@ def _refused(caller: Caller, *, scope: str, group: int) -> Response | None:
 
 
 def _barred(account: Account, app: App, request: Request) -> str | None:
-    """Return why an App must not make any call, or None."""
+    """Return the reason why an App must not make this call, or None."""
     if account.suspended:
         return SUSPENDED
     return None if _permits(app.permissions, request) else NOT_ACCESSIBLE
@@ -447,7 +451,7 @@ def _permits(permissions: Mapping[str, str], request: Request) -> bool:
 
 
 def _problem(body: Any) -> str | None:
-    """Return why the body of a mint is refused, or None."""
+    """Return the reason why the body of a mint is refused, or None."""
     if not isinstance(body, dict):
         return "Invalid request."
     name, labels, group = body.get("name"), body.get("labels"), body.get("runner_group_id")
@@ -471,7 +475,7 @@ def _page(request: Request, items: list[Item]) -> list[Item]:
 
 
 def _is_known(request: Request, answer: Response) -> bool:
-    """Give the answer to a GET its etag; return whether the caller has it already."""
+    """Add an etag to the answer to a GET. Return whether the caller already has this answer."""
     if request.method != "GET" or answer.status_code != HTTPStatus.OK:
         return False
     answer.headers["etag"] = f'W/"{hashlib.sha256(bytes(answer.body)).hexdigest()}"'
@@ -479,7 +483,7 @@ def _is_known(request: Request, answer: Response) -> bool:
 
 
 def _points(request: Request) -> int:
-    """Return what a call costs of the points of a minute."""
+    """Return the number of points that a call costs."""
     return 1 if request.method in {"GET", "HEAD", "OPTIONS"} else 5
 
 

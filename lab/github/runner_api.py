@@ -1,4 +1,4 @@
-"""Protocol of a started runner: `/_runner/…`, a plain stand-in for the real runner's private protocol."""
+"""Protocol of a started runner under `/_runner/…`. It replaces the private protocol of the real runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_WAIT_SECONDS = 60
 
 
 class RunnerApi:
-    """The routes and the world behind them."""
+    """The routes of the protocol, and the world that they change."""
 
     def __init__(self, *, world: World) -> None:
         self._world = world
@@ -36,7 +36,10 @@ class RunnerApi:
         ]
 
     async def connect(self, request: Request) -> Response:
-        """Start a runner with its JIT config, once; 403 when its version is too old."""
+        """Start a runner with its JIT config, which can be used once.
+
+        Answers 403 if the runner's version is too old.
+        """
         body = await request.json()
         jit = str(body.get("jit_config", "")).strip()
         try:
@@ -51,7 +54,7 @@ class RunnerApi:
         return JSONResponse(answer, status_code=HTTPStatus.CREATED)
 
     async def message(self, request: Request) -> Response:
-        """Hand out the assigned job, waiting for one up to `wait` seconds."""
+        """Return the assigned job. Wait for a job for up to `wait` seconds."""
         session = self._session(request)
         if session is None:
             return _over()
@@ -75,7 +78,7 @@ class RunnerApi:
         return JSONResponse({"job_id": job.id, "duration_seconds": job.duration_seconds, "name": job.name})
 
     async def started(self, request: Request) -> Response:
-        """Begin the job that was handed out."""
+        """Begin the job that the runner received."""
         session = self._session(request)
         body = await _body(request)
         if session is None or not self._world.start(session, int(body["job_id"])):
@@ -91,7 +94,7 @@ class RunnerApi:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def finished(self, request: Request) -> Response:
-        """End the job, and with it the runner."""
+        """End the job and delete the runner."""
         session = self._session(request)
         body = await _body(request)
         if session is None or not self._world.finish(session, int(body["job_id"]), str(body["conclusion"])):
@@ -111,7 +114,7 @@ class RunnerApi:
 
 
 async def _wake_or_gone(wake: asyncio.Event, receive: Receive, wait: float) -> None:
-    """Return when the session is woken, when the caller is gone, or after `wait` seconds."""
+    """Return when the session is woken, when the caller disconnects, or after `wait` seconds."""
     woken = asyncio.ensure_future(wake.wait())
     gone = asyncio.ensure_future(_gone(receive))
     try:

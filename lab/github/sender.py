@@ -1,11 +1,11 @@
-"""Webhooks: signed, sent at most once, never retried, and as unreliable as a test wants them.
+"""Webhooks: signed, sent at most once, never retried, with faults that a test chooses.
 
-A delivery that got any answer is `webhook_sent` with its status; one that was dropped or got no answer
-within ten seconds is `webhook_lost`. Both keep their body, so that a redelivery (same GUID) can be asked for.
-The API lists attempts, as GitHub's does: each redelivery is an entry of its own under the GUID of the first.
+A delivery that got any answer is logged as `webhook_sent` with its status. A delivery that was dropped or got no answer
+within ten seconds is logged as `webhook_lost`. The bodies of both are kept, so that a redelivery (with the same GUID)
+can be requested. The API lists attempts as GitHub does: each redelivery is a separate entry with the GUID of the first.
 
-Each delivery goes its own way, as GitHub's do: none waits for one of another installation. Those of one installation
-share `CONNECTIONS`, which stands for the capacity of the machine; they wait before their ten seconds begin.
+Deliveries of different installations do not wait for each other. Those of one installation share `CONNECTIONS`
+connections, which represent the capacity of the machine. Their ten seconds begin when they get a connection.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ REORDER_SECONDS = 0.2
 
 @dataclass(kw_only=True)
 class Weather:
-    """How bad the network between this GitHub and its listener is.
+    """Faults of the network between this GitHub and its listener.
 
-    `drop_action` names an action whose webhooks are all dropped, `vanish_action` one whose webhooks this GitHub never
-    even tries to send, so that its list of deliveries does not show them; `vanish_rate` does so by chance.
-    `delay_rate`: the share that `delay_max_seconds` and `reorder` concern.
+    `drop_action` names an action whose webhooks are all dropped. `vanish_action` names an action whose webhooks are
+    never attempted, so that the list of deliveries does not contain them; `vanish_rate` is the share of all webhooks
+    that vanish in this way. `delay_rate` is the share that `delay_max_seconds` and `reorder` apply to.
     """
 
     drop_rate: float = 0
@@ -57,7 +57,7 @@ class Weather:
 
 @dataclass(kw_only=True)
 class Delivery:
-    """One webhook and what became of its latest attempt, whose id it shows."""
+    """One webhook and the result of its latest attempt. `id` is the id of that attempt."""
 
     id: int
     guid: str
@@ -74,7 +74,7 @@ class Delivery:
     event: str = "workflow_job"
 
     def view(self) -> dict[str, Any]:
-        """Return the delivery in the shape of GitHub's REST API."""
+        """Return the delivery in the format of GitHub's REST API."""
         accepted = self.status_code in range(200, 300)
         return {
             "id": self.id,
@@ -113,7 +113,7 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Return how many deliveries are on their way or held back."""
+        """Number of deliveries that are being sent or held back by a pause."""
         return len(self._tasks) + len(self._held)
 
     async def open(self) -> None:
@@ -125,7 +125,7 @@ class Sender:
         )
 
     async def close(self) -> None:
-        """Give up what is in flight and close the pool."""
+        """Cancel the deliveries in flight and close the pool."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -133,7 +133,7 @@ class Sender:
             await self._session.close()
 
     def announce(self, event: str, account: Account, body: dict[str, Any]) -> None:
-        """Send a webhook that is about no job in the background."""
+        """Send a webhook that is not about a job, in the background."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),
@@ -153,7 +153,7 @@ class Sender:
         self._send(delivery, 0)
 
     def adopt(self, *, url: str, secret: str, app_id: str) -> None:
-        """Send webhooks for another App from now on."""
+        """Send all further webhooks for another App."""
         self._url, self._secret, self._app_id = url, secret.encode(), app_id
 
     def ping(self, *, app_id: int, body: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ class Sender:
         self._send(delivery, 0)
 
     def publish(self, action: str, job: Job) -> None:
-        """Send a webhook about a job, as it is now, in the background."""
+        """Send a webhook about the current state of a job, in the background."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),
@@ -199,7 +199,7 @@ class Sender:
         if self.weather.reorder:
             delay += self._rng.uniform(0, REORDER_SECONDS) if late else 0
         else:
-            # A delayed delivery holds back the later ones of the same job.
+            # A delayed delivery also delays the later deliveries of the same job.
             due = max(time.monotonic() + delay, job.next_delivery)
             delay, job.next_delivery = due - time.monotonic(), due
         self._send(delivery, delay)
@@ -207,7 +207,10 @@ class Sender:
             self._send(delivery, delay + self._rng.uniform(0, REORDER_SECONDS))
 
     def redeliver(self, guid: str) -> bool:
-        """Send a delivery again under its GUID, whatever the weather; False when it is not known."""
+        """Send a delivery again under its GUID, without faults.
+
+        Return False if it is unknown or there is no webhook URL.
+        """
         delivery = self.deliveries.get(guid)
         if delivery is None or self._url is None:
             return False
@@ -215,16 +218,16 @@ class Sender:
         return True
 
     def newest(self, most: int, *, before: int) -> list[int]:
-        """Return the ids of ended attempts below `before`, newest first.
+        """Return the ids of up to `most` ended attempts below `before`, newest first.
 
-        They are listed by id, not by the order of their ends: an attempt that waited long for its answer appears below
-        others.
+        The order is that of the ids, not that of the ends. An attempt that waited long for its answer therefore appears
+        below attempts that ended before it.
         """
         end = bisect.bisect_left(self._ended, before)
         return self._ended[max(0, end - most) : end][::-1]
 
     def attempt_again(self, attempt_id: int) -> bool:
-        """Send what an attempt delivered once more, in the weather of now; False when it is not known."""
+        """Repeat the delivery of an attempt, with the current faults. Return False if it is unknown."""
         attempt = self.attempts.get(attempt_id)
         delivery = self.deliveries.get(attempt["guid"]) if attempt else None
         if delivery is None:
@@ -237,7 +240,7 @@ class Sender:
         return True
 
     def change_weather(self, **changes: Any) -> None:
-        """Turn knobs; the end of a pause sends what was held back."""
+        """Change the given faults. If `paused` is false afterwards, send the deliveries that were held back."""
         for name, value in changes.items():
             setattr(self.weather, name, value)
         if not self.weather.paused:
@@ -302,7 +305,7 @@ class Sender:
     def _note(
         self, delivery: Delivery, attempt_id: int, began: float, status: int, *, redelivery: bool = False
     ) -> None:
-        """List an attempt, now that it has ended."""
+        """Add an ended attempt to the list."""
         delivery.id = attempt_id
         delivery.delivered_at = stamp(now())
         delivery.redelivery = redelivery
