@@ -1,7 +1,8 @@
-"""The folder of a demo's run, and what a demo that was killed left of its own.
+"""The folder of a demo's run, and the removal of folders that killed demos left behind.
 
-A run holds a lock on a file in its folder. Where that file is and nobody holds the lock, its run was killed: the next
-demo removes the folder. A run that ended leaves no such file, so logs that it kept stay.
+A run holds a lock on a file in its folder, and deletes the file when it ends. If the file exists and no process holds
+the lock, the run was killed, and the next demo removes the folder. A run that ended has no such file, so the logs that
+it kept are not removed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _STORES = "ostler-pg-"
 
 
 def folder_of_run(logs: Path | None) -> Path:
-    """Return the folder of this run; one that is named must be new or empty."""
+    """Return the folder of this run. Raises `ConfigurationError` if the folder `logs` exists and is not empty."""
     if logs is None:
         return Path(tempfile.mkdtemp(prefix=PREFIX))
     if logs.exists() and any(logs.iterdir()):
@@ -32,13 +33,16 @@ def folder_of_run(logs: Path | None) -> Path:
 
 @contextlib.contextmanager
 def running_in(folder: Path, *, store: Path) -> Iterator[None]:
-    """Show as long as this process lives that the run in `folder`, whose Postgres is in `store`, goes on."""
+    """Mark the run in `folder` as running while the context is open.
+
+    `store` is the folder of its Postgres, which is removed too if the run is killed.
+    """
     made = folder / f"{_MARK}.new"
     with made.open("w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
         mark.write(str(store))
         mark.flush()
-        made.rename(folder / _MARK)  # never there without the lock
+        made.rename(folder / _MARK)  # the file appears only after it is locked
         try:
             yield
         finally:
@@ -46,7 +50,7 @@ def running_in(folder: Path, *, store: Path) -> Iterator[None]:
 
 
 def remove_killed() -> int:
-    """Remove the folders of this user's runs that were killed; return how many."""
+    """Remove the folders of this user's killed runs. Return their number."""
     return sum(_remove_if_killed(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
 
 
@@ -57,7 +61,7 @@ def _remove_if_killed(folder: Path) -> bool:
         with (folder / _MARK).open() as mark:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             store = Path(mark.read())
-    except OSError:  # it runs, it ended, or it just goes
+    except OSError:  # the run is active, has ended, or is being removed
         return False
     if store.name.startswith(_STORES):
         shutil.rmtree(store, ignore_errors=True)

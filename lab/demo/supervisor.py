@@ -1,6 +1,7 @@
-"""Supervisor of the demo: restarts programs that end, as Kubernetes would; one that cannot come back ends the demo.
+"""Supervisor of the demo: restarts programs that end, as Kubernetes would, or ends the demo if one cannot be restarted.
 
-The lab's GitHub, kubelet and cluster live in memory: their state is lost with them, and with it any verdict.
+The lab's GitHub, kubelet and cluster keep their state in memory. If one of them ends, its state is lost and no verdict
+is possible.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from lab.processes import StartError
 from lab.system import System
 
 PAUSE = 1.0
-"""Seconds between the end of a process and its next start; twice as many after each start that did not last."""
+"""Seconds between the end of a process and its restart. The pause doubles after each start that did not last."""
 
 LASTS = 10.0
 """Seconds after which a start counts as one that lasted."""
 
 TRIES = 5
-"""Starts in a row that did not last, until the demo is given up."""
+"""Number of consecutive starts that did not last after which the demo fails."""
 
 
 class Supervisor:
-    """Looks after the processes of a running system; `restarts` counts, by name, what was started again."""
+    """Restarts the processes of a running system. `restarts` counts the restarts by name."""
 
     def __init__(
         self, system: System, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -39,7 +40,7 @@ class Supervisor:
         self._failed: Counter[str] = Counter()
 
     def check(self) -> None:
-        """Start again what has ended; raise `StartError` when the demo cannot go on without it."""
+        """Restart programs that have ended. Raises `StartError` if the demo cannot go on."""
         if lost := liveness.lost(self._system):
             raise StartError(f"{lost} ended; what it knew is gone, so the demo cannot go on")
         for name, status in liveness.ended(self._system).items():
@@ -64,11 +65,11 @@ class Supervisor:
         self._started[name] = now
         try:
             liveness.start_again(self._system, name)
-        except StartError:  # the next check finds it ended, and counts it
+        except StartError:  # the next check finds the process ended and counts the failure
             return
         self.restarts[name] += 1
 
 
 def how(status: int) -> str:
-    """Return how a process ended, in words."""
+    """Describe the end of a process: the name of a signal, or the exit status."""
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"

@@ -1,6 +1,6 @@
-"""Screen of the demo while it runs: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
+"""Screen of the running demo: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
 
-It reads Ostler's rows; the verdict at the end does not.
+It reads Ostler's rows. The verdict at the end does not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NARROWEST, WIDEST = 80, 110
 """Columns of the narrowest and the widest screen that the picture fits."""
 
 _BEFORE_STATE = 15 + 26 + 14 + 7 + 4 * 2
-"""Columns before the last one of the latest jobs, gaps included."""
+"""Columns in front of the last column of the latest jobs, gaps included."""
 
 SWAPPED = "swapped"
 LEGEND = (
@@ -88,13 +88,13 @@ _LATEST = text("""
 
 
 class View:
-    """The live picture; it says so when Postgres does not answer, and goes on."""
+    """The live screen. If Postgres does not answer, the screen says so and the demo goes on."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def render(self, *, header: str, size: ConsoleDimensions) -> RenderableType:
-        """Return the picture of this moment; the latest jobs get the lines that a screen of this size has left."""
+        """Return the screen for this moment. The latest jobs get the lines that remain on a screen of this size."""
         title = Text(header, style="bold")
         try:
             accounts, pools, latest = self._read(utcnow())
@@ -109,14 +109,14 @@ class View:
             _pools(pools),
             Text(),
         ]
-        taken = len(accounts) + len(pools) + len(parts) + 1 + 2  # a second line of the legend; a head and the cursor
+        taken = len(accounts) + len(pools) + len(parts) + 1 + 2  # the legend's second line, one table head, the cursor
         left = min(LATEST, size.height - taken)
         if left > 0:
             parts.append(_latest(latest[:left], width))
         return Group(*parts)
 
     def line(self) -> str:
-        """Return the same in one line, for a log."""
+        """Return the same information in one line, for a log."""
         try:
             accounts, pools, _ = self._read(utcnow())
         except SQLAlchemyError as error:
@@ -135,14 +135,14 @@ class View:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return a time as people read it; nothing for none."""
+    """Return a time in readable form, or `-` for None."""
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _table(*columns: tuple[str, int, Literal["left", "right"]]) -> Table:
-    """Return an empty table whose columns are as wide as told, whatever comes into them, so that nothing moves."""
+    """Return an empty table whose columns have fixed widths, so that the screen does not shift when values change."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, cells, justify in columns:
         table.add_column(name, width=cells, justify=justify, no_wrap=True)
