@@ -336,8 +336,7 @@ class Rest:
     def _guard(
         self, handler: Callable[[Request, Caller], Awaitable[Response]], resource: str
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return the handler behind authentication, rate limits, permissions and a check of the installation's reach.
-        """
+        """Return the handler behind authentication, rate limits, permissions and a check of the account in the path."""
 
         async def guarded(request: Request) -> Response:
             known = self._known(request)
