@@ -22,7 +22,7 @@ from lab.verdict import Verdict
 RETRY = "retry of a task"
 
 REPRESENTATIVE = 200
-"""Number of jobs from which a run without a remap is reported as not representative."""
+"""A run of at least this number of jobs without a remap is reported as not representative."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 LATEST = 10
 
 NARROWEST, WIDEST = 80, 110
-"""Columns of the narrowest and the widest screen that the picture fits."""
+"""Smallest and largest width of the screen in columns."""
 
 _BEFORE_STATE = 15 + 26 + 14 + 7 + 4 * 2
 """Columns in front of the last column of the latest jobs, gaps included."""
