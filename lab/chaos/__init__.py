@@ -1,5 +1,6 @@
-"""Chaos: real jobs through the whole system while everything around and in it fails, and a verdict on the outcome.
+"""Chaos: real jobs through the whole system while every part of it fails, and a verdict on the outcome.
 
-`make chaos`, or `ostler-lab chaos`. `plan` says what breaks and when, by a seed; `breaker` does it; `sampler` looks
-at rows and Pods meanwhile and `laws` judges what it saw; `run` puts them together; `report` tells.
+`make chaos` and `ostler-lab chaos` run it. `plan` derives the faults and their times from a seed, and `breaker` causes
+them. Meanwhile `sampler` reads rows and Pods, and `laws` judges what was read. `run` combines them, and `report` prints
+the result.
 """

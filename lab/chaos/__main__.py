@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> tuple[bool, list[str]]:
-    """Run the scenario; return whether nothing is wrong, and what a person reads."""
+    """Run the scenario. Return whether the result is clean, and the lines of its report."""
     jobs, seed, cluster = arguments.jobs, arguments.seed, arguments.cluster
     if arguments.scenario == "tenant":
         attacked = run_tenant(folder, jobs=jobs, honest=arguments.honest, seed=seed, cluster=cluster, say=say)

@@ -1,7 +1,7 @@
 """Freezes: a web or worker process is stopped (SIGSTOP) while one of its sessions has locked rows.
 
-It is what a virtual machine that migrates, a throttled cgroup or a lost node does to a client of Postgres: its
-transaction stays open, and its rows stay locked, until it goes on or Postgres ends the session.
+A migrating virtual machine, a throttled cgroup or a lost node has the same effect on a client of Postgres. Its
+transaction stays open and its rows stay locked until it resumes or Postgres ends the session.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from sqlalchemy.exc import DBAPIError
 from lab.system import System
 
 TRIES_FOR = 1.0
-"""Seconds for which one call looks for an open transaction."""
+"""Seconds for which one call searches for an open transaction."""
 
 SETTLES_WITHIN = 0.5
-"""Seconds within which Postgres finishes the statement of a process that was stopped."""
+"""Seconds within which Postgres finishes the running statement of a stopped process."""
 
 PAUSE = 0.0005
 
 
 @dataclass(slots=True)
 class Freeze:
-    """One process that was frozen, in Unix time.
+    """One freeze of a process, in Unix seconds.
 
-    `jobs` and `runners`: the webhooks that name one of them need a row that it held locked. `of_a_sweep`: it held the
-    row of a sweep, which nobody else ran meanwhile.
+    A webhook that names one of `jobs` or `runners` needs a row that the process had locked. `of_a_sweep` says that the
+    process had locked the row of a sweep, so that no other process could run that sweep. `ended` is None while the
+    process is frozen.
     """
 
     process: str
@@ -42,7 +43,7 @@ class Freeze:
     ended: float | None = None
 
     def overlaps(self, since: float, until: float) -> bool:
-        """Return whether it was frozen at any time of a span."""
+        """Return whether the process was frozen at any time between `since` and `until`."""
         return self.began < until and (self.ended is None or self.ended > since)
 
 
@@ -55,19 +56,21 @@ class Freezer:
         self._engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True, isolation_level="AUTOCOMMIT")
 
     def close(self) -> None:
-        """Let every process go on, and close the connection."""
+        """Resume every process, and close the connection."""
         self.thaw_all()
         self._engine.dispose()
 
     def thaw_all(self) -> None:
-        """Let every process go on."""
+        """Resume every process."""
         for freeze in self.freezes:
             self.thaw(freeze)
 
     def freeze(self, names: Sequence[str], *, any_rows: bool) -> Freeze | None:
-        """Freeze one of these processes inside a transaction that has locked rows; None when none had one in time.
+        """Freeze one of these processes inside a transaction that has locked rows.
 
-        Without `any_rows` it must be one that locks rows of the claim path.
+        Return None if no such transaction was found within `TRIES_FOR` seconds.
+
+        Without `any_rows`, the transaction must have locked rows of the claim path.
         """
         end = time.monotonic() + TRIES_FOR
         try:
@@ -78,12 +81,12 @@ class Freezer:
                     elif (freeze := self._stop(db, name)) is not None:
                         self.freezes.append(freeze)
                         return freeze
-        except DBAPIError:  # Postgres is being restarted
+        except DBAPIError:  # Postgres is restarting
             return None
         return None
 
     def thaw(self, freeze: Freeze) -> None:
-        """Let a process go on, unless it was killed meanwhile."""
+        """Resume a process, unless it was killed during the freeze."""
         if freeze.ended is not None:
             return
         child = self._system.children[freeze.process]
@@ -92,7 +95,7 @@ class Freezer:
         freeze.ended = time.time()
 
     def _stop(self, db: Connection, name: str) -> Freeze | None:
-        """Stop a process; let it go on again when it had ended its transaction by then."""
+        """Stop a process. Resume it and return None if its transaction has ended by then."""
         child = self._system.children[name]
         began = time.time()
         child.send(signal.SIGSTOP)
@@ -112,7 +115,7 @@ _OPEN = """
     FROM pg_stat_activity
     WHERE usename = ANY(:names) AND backend_type = 'client backend' AND backend_xid IS NOT NULL
 """
-"""Sessions that have locked or written rows: Postgres numbers a transaction when it does so first."""
+"""Sessions that have locked or written rows. Postgres assigns a transaction id at the first such operation."""
 
 
 _ON_THE_PATH = """
@@ -132,7 +135,7 @@ def _in_transaction(db: Connection, names: Sequence[str], *, any_rows: bool) -> 
 
 
 def _settled(db: Connection, name: str) -> list[str]:
-    """Return the numbers of the transactions that a stopped process holds open, once no statement of it runs."""
+    """Return the ids of the transactions that a stopped process holds open, after its running statements have ended."""
     end = time.monotonic() + SETTLES_WITHIN
     while True:
         rows = db.execute(
@@ -140,7 +143,7 @@ def _settled(db: Connection, name: str) -> list[str]:
             {"names": [name]},
         ).all()
         idle = [row.xid for row in rows if row.state == "idle in transaction"]
-        # The signal may have come after a commit was sent: what is open twice, a moment apart, stays open.
+        # The signal might have come after a commit was sent. Only a transaction that is open twice stays open.
         if len(idle) == len(rows) or time.monotonic() > end:
             time.sleep(SETTLES_WITHIN / 10)
             still = db.execute(
@@ -152,9 +155,10 @@ def _settled(db: Connection, name: str) -> list[str]:
 
 
 def _jobs_held(db: Connection, xids: Sequence[str]) -> frozenset[int]:
-    """Return the jobs whose own row, or that of their claim, Pod, execution or account, these transactions hold.
+    """Return the jobs that these transactions block, by a lock on a row of the job or of one of its related objects.
 
-    A row that is locked or changed has the number of the transaction in its `xmax`, unless several have locked it.
+    Related objects are the job's claim, Pod, execution and account. A locked or changed row has the id of the
+    transaction in its `xmax`, unless several transactions have locked it.
     """
     rows = db.execute(
         text("""
@@ -172,7 +176,7 @@ def _jobs_held(db: Connection, xids: Sequence[str]) -> frozenset[int]:
 
 
 def _runners_of(db: Connection, jobs: Collection[int]) -> frozenset[str]:
-    """Return the runners of the claims for these jobs: GitHub may have given them other jobs."""
+    """Return the runners that were minted for these jobs. GitHub might have given them other jobs."""
     rows = db.execute(
         text("""
             SELECT m.runner_name FROM mint_attempts m JOIN claims c ON c.id = m.claim_id

@@ -1,6 +1,6 @@
-"""The laws as a chaos run can see them: pure judgements of a check of rows and Pods, or of the logs.
+"""The laws that a chaos run can check: pure judgements on one reading of rows and Pods, or on the logs.
 
-What is judged from the whole history of a run, once it is over, is in `lab.invariants` and `lab.verdict`.
+`lab.invariants` and `lab.verdict` judge the whole history of a run after its end.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from lab.chaos.freezer import Freeze
 from lab.invariants import BudgetRow
 
 CHECKS_APART = 60.0
-"""Seconds between two checks that prove an absence."""
+"""Seconds between the two checks that prove that a runner is absent."""
 
 MARGIN = 15.0
-"""Seconds that are left off that, as a list may leave a runner out that is there, and a check has to come first."""
+"""Tolerance in seconds that is subtracted from `CHECKS_APART`.
+
+A list might leave out a runner that exists, so the first check might miss a runner shortly before it is deleted.
+"""
 
 REFUSED = 503
 ANSWERS_WITHIN = 10.0
@@ -29,7 +32,7 @@ Log = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A law that was seen to be broken, and how."""
+    """A violation of a law: the law's number, and a description."""
 
     law: str
     what: str
@@ -40,7 +43,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class LiveClaim:
-    """A claim that has not ended; sizes in millicores and MiB."""
+    """A claim that has not ended. Sizes are in millicores and MiB."""
 
     id: int
     purpose: str
@@ -55,7 +58,7 @@ class LiveClaim:
 
 @dataclass(frozen=True, slots=True)
 class LingeringPod:
-    """A Pod that outlives its claim, with the account and the size of the latest one that was delivered."""
+    """A Pod that outlives its claim, with the account and the size of the claim that was delivered to it last."""
 
     uid: str
     account_id: int
@@ -65,9 +68,9 @@ class LingeringPod:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One snapshot of the rows. `unclaimed`: jobs in state `claimed` without a live claim.
+    """One snapshot of the rows. `unclaimed` are jobs in state `claimed` without a live claim.
 
-    `lingering`: Pods that have not ended, without a live job claim, though a claim of theirs was delivered.
+    `lingering` are Pods that have not ended and have no live job claim, although a claim was delivered to them.
     """
 
     claims: Sequence[LiveClaim]
@@ -77,7 +80,7 @@ class Moment:
 
 
 def at_a_moment(moment: Moment) -> Iterator[Broken]:
-    """Judge one snapshot: L1, L2, L4 and L5."""
+    """Judge one snapshot by L1, L2, L4 and L5."""
     for what, counts in (
         ("Pod", Counter(claim.pod_uid for claim in moment.claims)),
         ("job", Counter(claim.job_id for claim in moment.claims if claim.job_id is not None)),
@@ -101,7 +104,7 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpan:
-    """A claim of one Pod, over time. `removing`: its stamp was ever being removed."""
+    """The lifetime of one claim of a Pod. `removing` says that the removal of its stamp was begun at some time."""
 
     id: int
     purpose: str
@@ -112,15 +115,15 @@ class ClaimSpan:
     removing: bool
 
     def lived_at(self, moment: datetime) -> bool:
-        """Return whether it was live then."""
+        """Return whether the claim was live at that moment."""
         return self.created_at <= moment and (self.ended_at is None or self.ended_at > moment)
 
 
 def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
-    """Judge a deletion that was seen of a Pod that was not terminal, and that nobody but Ostler can have made.
+    """Judge the observed deletion of a Pod that was not terminal and that only Ostler can have deleted.
 
-    A retire claim, which excludes every other (L7), is what makes sure that the decision did not rest on claims that
-    were read before (L8), and that no Pod with a JIT goes (L3).
+    A retire claim must exist, which excludes every other claim (L7). It proves that the deletion did not rely on
+    outdated claims (L8) and that no Pod with a JIT was deleted (L3).
     """
     spans = [claim for claim in claims if claim.created_at <= seen_at]
     if not any(claim.purpose == "retire" for claim in spans):
@@ -133,9 +136,10 @@ def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
 
 
 def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
-    """Judge the loss of a stamp that was seen: it re-routes the Pod, so none may happen after a delivery (L3).
+    """Judge the observed loss of a Pod's stamp. It re-routes the Pod, so it must not happen after a delivery (L3).
 
-    An un-stamp before the delivery is seen after it where the delivery followed at once; its claim says that it was.
+    The removal of a stamp that began before a delivery might be observed after it. In that case the claim has
+    `removing`.
     """
     for claim in claims:
         if claim.delivered_at is not None and claim.delivered_at <= seen_at and not claim.removing:
@@ -144,7 +148,7 @@ def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A claim whose release was begun because its runner was absent in two checks; `at` is Unix time."""
+    """A claim whose release began because its runner was absent in two checks. `at` is in Unix seconds."""
 
     claim_id: int
     runner_name: str
@@ -152,7 +156,10 @@ class Absence:
 
 
 def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
-    """Judge releases for an absence by GitHub's log: who was there a moment ago was not looked for twice (L8)."""
+    """Judge releases because of an absent runner by GitHub's log.
+
+    If the runner was registered until a moment before, it cannot have been absent in two checks (L8).
+    """
     gone = {event["runner"]: float(event["at"]) for event in github if event["event"] == "runner_deleted"}
     for absence in absences:
         since = absence.at - gone.get(absence.runner_name, absence.at)
@@ -165,14 +172,20 @@ def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
 
 
 def of_strangers(strangers: Collection[str], github: Log) -> Iterator[Broken]:
-    """Judge what became of runners of others in our scopes: that no row of ours names them proves nothing (L3)."""
+    """Judge whether Ostler deregistered runners of others in its scopes.
+
+    That no row of Ostler names a runner is no proof that it is unused (L3).
+    """
     for event in github:
         if event["event"] == "runner_deleted" and event["runner"] in strangers:
             yield Broken("L3", f"runner {event['runner']} of somebody else was deregistered")
 
 
 def of_executions(kubelet: Log, *, vanished: Collection[str]) -> Iterator[Broken]:
-    """Judge by the kubelet's log whether a Pod was deleted while it executed, other than by the run itself (L3)."""
+    """Judge by the kubelet's log whether a Pod was deleted while it executed a job (L3).
+
+    `vanished` are the UIDs of Pods that the run itself deleted.
+    """
     for event in kubelet:
         if event["event"] == "pod_deleted" and event.get("job") is not None and event["uid"] not in vanished:
             yield Broken("L3", f"Pod {event['pod']} was deleted while it executed job {event['job']}")
@@ -180,7 +193,7 @@ def of_executions(kubelet: Log, *, vanished: Collection[str]) -> Iterator[Broken
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A tick of a sweep that killed: how often, and how often it might."""
+    """A tick of a sweep that made repairs that kill: how many it made, and how many its budget allowed."""
 
     sweep: str
     run_id: int
@@ -200,10 +213,11 @@ def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The webhooks that were refused with 503, by the reason that was found.
+    """Webhooks that were refused with 503, counted by reason.
 
-    `silent`: web was frozen or had just been started, or Postgres had crashed. `frozen`: a frozen process held a row of
-    theirs. `contended`: web says that a row of theirs was locked, by nobody who was frozen.
+    `silent`: web was frozen or had just been started, or Postgres had crashed. `frozen`: a frozen process had locked a
+    row of the webhook. `contended`: web logged that a row of the webhook was locked, and no frozen process explains it.
+    `unexplained`: the webhooks without a reason.
     """
 
     silent: int = 0
@@ -219,10 +233,11 @@ def of_refusals(
     silences: Iterable[tuple[float, float]],
     contended: Collection[str],
 ) -> Refusals:
-    """Judge the webhooks that were refused: a locked row delays those alone that need it (L14).
+    """Judge the webhooks that were refused: a locked row may delay only those webhooks that need it (L14).
 
-    `contended` are the GUIDs whose row was locked, as web logged. It is believed only where GitHub's log and
-    the freezes do not explain a refusal, and such refusals are counted apart.
+    `freezes` are the frozen processes, and `silences` are spans in Unix seconds in which web cannot answer. `contended`
+    are the GUIDs of the webhooks whose row was locked according to web's log. Web's log is used only if neither a
+    silence nor a freeze explains a refusal, and such refusals are counted separately.
     """
     freezes, silences = list(freezes), list(silences)
     runners = {event["job"]: event["runner"] for event in github if event["event"] in {"job_assigned", "job_started"}}

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from lab.chaos.run import Result
 
 JUDGED = ("L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L11", "L14")
-"""The laws that a run can see to be broken."""
+"""Laws whose violation a run can detect."""
 
 MOST = 20
-"""Lines about one thing at most."""
+"""Largest number of lines about one law or about other problems."""
 
 
 def lines(result: Result) -> Iterator[str]:
-    """Return the summary, line by line; the last one is the verdict."""
+    """Yield the lines of the summary. The last line is the verdict."""
     verdict = result.verdict
     yield ""
     took = f"{result.worked:.0f} s, at rest after {result.settled:.0f} s more"

@@ -1,7 +1,7 @@
-"""Stalls of a run, grouped by the cause of their length, each judged by the limit for that cause.
+"""Stalls of a run, grouped by the reasons for their length. Each group is compared with the limit for these reasons.
 
-`models.tables.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a
-beat that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
+`models.tables.stalls` distinguishes causes. This module adds the circumstances of a chaos run: a lease that had to
+expire, a killed beat, GitHub's answer that a runner is busy, and a row that a frozen process had locked.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ TO_HOLD = {
     (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY): 150.0,
     (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP): 480.0,
 }
-"""Seconds within which 99 of 100 that were stalled so are to be served (`docs/metrics.md`), in a fleet whose waits are
-not scaled.
-"""
+"""Seconds within which 99 of 100 stalls of a kind must be served in a fleet with unscaled waits (`docs/metrics.md`)."""
 
 LEASE_EXPIRES = 30.0
-"""The same where a release was interrupted: nobody may repeat it before its lease of 20 seconds has expired."""
+"""Limit in seconds for an interrupted release.
+
+No process may repeat the release before its lease of 20 seconds has expired.
+"""
 
 BEAT_LOCK_EXPIRES = 15.0
-"""Seconds that a beat which is killed meanwhile adds: its lock has to expire first."""
+"""Seconds that a killed beat adds to a limit, because its lock must expire before another beat takes over."""
 
 FROZEN_FOR = 25.0
-"""Seconds that a frozen process adds: a web, or one that holds a row of the job or of a sweep."""
+"""Seconds that a frozen process adds to a limit: a web, or a process that has locked a row of the job or of a sweep."""
 
 
 BUSY_FOR = 60.0
-"""Seconds that an answer "the runner is busy" adds: it is obeyed, and GitHub's word is asked again a minute later."""
+"""Seconds that the answer "the runner is busy" adds to a limit, because GitHub is asked again a minute later."""
 
 
 class Circumstance(StrEnum):
-    """What made a stall longer than its cause did."""
+    """Circumstance that made a stall longer than its cause alone would."""
 
     NONE = ""
     RELEASE = "in a release"
@@ -56,9 +57,9 @@ class Circumstance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """One time that something was stalled, in Unix time. `release_repeated`: `resume` sent its release again.
+    """One stall, in Unix seconds. `release_repeated` says that `resume` sent its release again.
 
-    `said_busy`: GitHub would not remove the runner meanwhile.
+    `said_busy` says that GitHub refused to delete the runner during the stall.
     """
 
     cause: Cause
@@ -73,13 +74,16 @@ class Stalled:
 
     @property
     def seconds(self) -> float:
-        """For how long."""
+        """Length of the stall in seconds."""
         return self.served - self.since
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What was stalled by one cause, found by one finder, under one circumstance. `bound`: seconds to hold, p99."""
+    """Stalls with the same cause, finder and circumstance.
+
+    `bound` is the limit in seconds for their 99th percentile.
+    """
 
     cause: Cause
     found_by: FoundBy
@@ -93,12 +97,15 @@ class Path:
 
     @property
     def over(self) -> bool:
-        """Return whether fewer than 99 of 100 were served in time."""
+        """Whether fewer than 99 of 100 were served in time."""
         return self.p99 >= self.bound
 
 
 def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterable[Freeze]) -> Circumstance:
-    """Return what made a stall longer; of several the one that may take longest."""
+    """Return the circumstance that made a stall longer.
+
+    If there are several, return the first of a freeze, a killed beat, a busy runner and a repeated release.
+    """
     for freeze in freezes:
         concerns = each.job_id in freeze.jobs or freeze.of_a_sweep or freeze.process.startswith("web-")
         if concerns and freeze.overlaps(each.since, each.served):
@@ -111,7 +118,7 @@ def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterabl
 
 
 def bound(each: Stalled, found: Circumstance) -> float:
-    """Return the seconds that are to hold for a stall."""
+    """Return the limit in seconds for a stall with this circumstance."""
     least = TO_HOLD[each.cause, each.found_by]
     base = max(least, LEASE_EXPIRES) if each.release_repeated else least
     base += BUSY_FOR * each.said_busy
@@ -119,7 +126,7 @@ def bound(each: Stalled, found: Circumstance) -> float:
 
 
 def paths(stalls: Collection[Stalled], *, beat_kills: Collection[float], freezes: Collection[Freeze]) -> Sequence[Path]:
-    """Return the stalls by cause, finder and circumstance, and by the time that is to hold."""
+    """Return the stalls, grouped by cause, finder, circumstance and limit."""
     groups = defaultdict[tuple[Cause, FoundBy, Circumstance, float], list[Stalled]](list)
     for each in stalls:
         found = circumstance(each, beat_kills=beat_kills, freezes=freezes)
@@ -145,7 +152,10 @@ def _path(key: tuple[Cause, FoundBy, Circumstance, float], group: Collection[Sta
 
 
 def read_stalls(db: Connection, *, since: float) -> Sequence[Stalled]:
-    """Return all stalls served after `since`, with the events of their claims in seconds since the stall began."""
+    """Return all stalls served after `since` (Unix seconds).
+
+    The history of a stall has the events of its claim, in seconds since the stall began.
+    """
     rows = db.execute(
         text("""
             SELECT s.cause, s.found_by, s.claim_id, s.job_id,

@@ -1,10 +1,12 @@
 """A run with one malicious tenant beside honest accounts: `ostler-lab chaos --scenario tenant`.
 
-The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. It queues many of
-them, asks for labels that no pool has, and polls without end with tokens of its own making. The honest accounts push
-jobs as people do. The verdict is made from the logs of the lab's GitHub and kubelet, beside the sampler's laws: no
-honest job fails or waits for longer than a minute, and no account ever has more Pods than its budget. Nothing is
-broken in this run: what goes wrong is the tenant's doing.
+The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. The tenant queues
+many of them, requests labels that no pool has, and polls continuously with forged tokens. The honest accounts push jobs
+as people do.
+
+The verdict comes from the logs of the lab's GitHub and kubelet and from the sampler. No honest job may fail or wait
+longer than a minute, and no account may ever have more Pods than its budget. The run plays no faults, so every problem
+is caused by the tenant.
 """
 
 from __future__ import annotations
@@ -34,29 +36,35 @@ TENANT = ACCOUNTS[0]
 HONEST = ACCOUNTS[1:]
 
 BUDGET = 4
-"""Pods of each account: three accounts at their budgets leave two of the small pool's 14 Pods free."""
+"""Pods of each account. If all three accounts use their budgets, two of the small pool's 14 Pods are free."""
 
 WITHIN = 60.0
 """Seconds that an honest job may wait until it starts."""
 
 PAGE = 500
-"""Jobs of the tenant that are queued in one call: GitHub starts at most 500 runs of a repository in 10 s, of up to 256
-jobs each. The next call follows at once, so that the webhooks of the whole burst are under way together."""
+"""Number of jobs that the tenant queues in one call.
+
+GitHub starts at most 500 runs of a repository in 10 seconds, of up to 256 jobs each. The next call follows at once, so
+that the webhooks of the whole burst are in flight together.
+"""
 
 TRICKLE = 10
-"""Jobs a second that the tenant goes on queueing beside the honest ones."""
+"""Number of jobs that the tenant queues every second after the burst."""
 
 FEW = 100
-"""Webhooks under way below which the burst counts as handed over: those of the jobs that run now."""
+"""Number of webhooks in flight below which the burst counts as handed over.
+
+The jobs that run now always have some webhooks in flight.
+"""
 
 POLLERS = 8
-"""Threads that poll without end."""
+"""Number of threads that poll continuously."""
 
 EVERY = 1.0
 """Seconds between two honest jobs of one account."""
 
 STALLED = 120.0
-"""Seconds without an end of an honest job after which the rest is given up."""
+"""Seconds without the end of an honest job after which the run is given up."""
 
 SAY_EVERY = 5.0
 
@@ -72,9 +80,10 @@ TRICKS: Sequence[Sequence[str]] = (
 
 @dataclass(frozen=True, kw_only=True)
 class TenantResult:
-    """What a run came to. `waits`: seconds from queue to start of each honest job, in order of size.
+    """Result of a run. `waits` are the seconds from queue to start of each honest job, in ascending order.
 
-    `most`: by account, the most Pods at one moment that had been given a job of it and had not ended.
+    `most` is, for each account, the largest number of Pods at one moment that had begun one of its jobs and had not
+    ended.
     """
 
     honest: int
@@ -89,11 +98,11 @@ class TenantResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Whether there is no problem and no violation of a law."""
         return not self.problems and not self.broken
 
     def lines(self) -> Iterable[str]:
-        """Return what a person reads at the end."""
+        """Yield the lines of the report."""
         worst = self.waits[-1] if self.waits else 0.0
         median = self.waits[len(self.waits) // 2] if self.waits else 0.0
         yield f"the tenant queued {self.queued} jobs and polled {self.polls} times; {self.served} of its jobs ran"
@@ -110,9 +119,9 @@ class TenantResult:
 def run_tenant(
     folder: Path, *, jobs: int, honest: int, seed: int, cluster: str, say: Say, tree: Path | None = None
 ) -> TenantResult:
-    """Start a system, let the tenant queue `jobs` and each honest account send `honest`; return what it came to.
+    """Start a system, let the tenant queue `jobs` and each honest account send `honest` jobs, and return the result.
 
-    `tree` is another version of Ostler, to see it attacked. Raises what `System` does.
+    `tree` is the folder of another version of Ostler to attack; None means this version. Raises the errors of `System`.
     """
     settings = {**scaled(), "OSTLER_DEFAULT_BUDGET_COUNT": str(BUDGET)}
     options = Options(workers=2, real_pods=0, seed=seed, settings=settings, tree=tree)
@@ -131,7 +140,10 @@ def run_tenant(
 
 
 def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say) -> str | None:
-    """Send until the burst is under way and every honest job is over; return why it ended early, if it did."""
+    """Send jobs until the burst is handed over and every honest job is over.
+
+    Return the reason if the run is given up, else None.
+    """
     labels, ids = list(POOLS[0].labels), set[int]()
     repository = f"{TENANT.login}/{TENANT.repositories[0]}"
     mine = {"repository": repository, "labels": labels, "name": f"{LINGERS} on", "duration_seconds": 0.1}
@@ -153,7 +165,7 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
                 }
                 for each in HONEST
             ]
-            with suppress(HTTPError):  # a GitHub that is busy with the burst; the next second tries again
+            with suppress(HTTPError):  # GitHub is busy with the burst; the next second tries again
                 ids.update(system.lab("POST", "/jobs", bodies)["ids"])
                 sent += 1
                 if burst.queued >= jobs:
@@ -175,11 +187,11 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
                 f"{now - began:4.0f} s  the tenant queued {burst.queued}, honest jobs {over} of {len(ids)} over, "
                 f"laws broken {len(sampler.broken)}"
             )
-        time.sleep(EVERY / 2)  # the list of 100,000 jobs costs the lab's GitHub a while
+        time.sleep(EVERY / 2)  # a list of 100,000 jobs takes the lab's GitHub some time
 
 
 class _Burst:
-    """Queues the tenant's jobs, page after page, while the honest accounts push theirs."""
+    """Queues the tenant's jobs page by page in a thread, while the honest accounts push theirs."""
 
     def __init__(self, system: System, body: Mapping[str, Any], *, jobs: int) -> None:
         self.queued = 0
@@ -191,7 +203,7 @@ class _Burst:
         self._thread = threading.Thread(target=self._queue, name="burst", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def _queue(self) -> None:
@@ -236,7 +248,7 @@ def _judge(system: System, sampler: Sampler, *, polls: int, problem: str | None)
 
 
 def waits_of(github: Iterable[Mapping[str, Any]], jobs: set[int]) -> dict[int, float]:
-    """Return of each of these jobs that started the seconds from its queue to its first start."""
+    """Return the seconds from its queue to its first start for each of these jobs that started."""
     queued: dict[int, float] = {}
     waits: dict[int, float] = {}
     for event in github:
@@ -251,7 +263,7 @@ def waits_of(github: Iterable[Mapping[str, Any]], jobs: set[int]) -> dict[int, f
 def problems_of(
     github: Iterable[Mapping[str, Any]], jobs: set[int], *, waits: Sequence[float], most: Mapping[str, int]
 ) -> Iterable[str]:
-    """Judge the honest jobs and the Pods of each account."""
+    """Yield the problems of the honest jobs and of the number of Pods of each account."""
     ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
     for job in sorted(jobs):
         if ends.get(job) != "success":
@@ -265,7 +277,10 @@ def problems_of(
 
 
 def most_pods(kubelet: Iterable[Mapping[str, Any]], owners: Mapping[int, str]) -> dict[str, int]:
-    """Return by account the most Pods at one moment that had begun a job of it and had not ended."""
+    """Return the largest number of Pods of each account at one moment.
+
+    A Pod counts from the start of the account's job until the Pod has ended.
+    """
     alive: dict[str, str] = {}
     now: Counter[str] = Counter()
     most: defaultdict[str, int] = defaultdict(int)
@@ -281,7 +296,7 @@ def most_pods(kubelet: Iterable[Mapping[str, Any]], owners: Mapping[int, str]) -
 
 
 class _Pollers:
-    """Threads that poll for work with tokens that nobody issued, as fast as they are answered."""
+    """Threads that poll for work with forged tokens, as fast as they are answered."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
@@ -290,12 +305,12 @@ class _Pollers:
         self._threads = [threading.Thread(target=self._poll, name="bad polls", daemon=True) for _ in range(POLLERS)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> int:
-        """End; return how many polls were answered."""
+        """Stop the threads. Return the number of polls that were answered."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(timeout=30)

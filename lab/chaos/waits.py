@@ -1,6 +1,7 @@
-"""The timings of a chaos run: waits for something that should have happened are scaled by 20, nothing else is.
+"""Timings of a chaos run: waits for an expected event are divided by 20, and nothing else is.
 
-No call deadline, lease, hold, distance of two checks, cache or redbeat's lock is; nor is any wait shorter than 3 s.
+Call deadlines, leases, holds, the distance between two checks, caches and redbeat's lock keep their length. No wait
+becomes shorter than 3 seconds.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ WAITS = (
     "slow_sweep_every",
     "catch_up_every",
 )
-"""The timings that hold such waits, in seconds. The setting `start_timeout` is one too."""
+"""Timings that are such waits, in seconds. The setting `start_timeout` is one too."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
-"""Small enough to bind: three accounts could take 24 Pods, and there are 20."""
+"""A budget that is small enough to take effect: three accounts may use 24 Pods, and there are 20."""
 
 
 def scaled() -> Mapping[str, str]:
