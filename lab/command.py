@@ -49,7 +49,7 @@ app = typer.Typer(
 
 @app.callback()
 def _describe() -> None:
-    """Runs the whole of Ostler on one machine, against a GitHub, a cluster and a node of its own."""
+    """Run the whole of Ostler on one machine, with the lab's own GitHub, cluster and node."""
 
 
 @app.command()
@@ -61,7 +61,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
     logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
 ) -> None:
-    """Run the whole system on this machine and real jobs through it."""
+    """Run the whole system on this machine, and run real jobs through it."""
     from lab.demo.run import run_demo
 
     raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))

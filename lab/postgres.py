@@ -92,7 +92,7 @@ class Postgres:
         options = {**_OPTIONS, "unix_socket_directories": str(self._socket), "fsync": "on" if fsync else "off"}
         if port is not None:
             options |= {"listen_addresses": "127.0.0.1", "port": str(port)}
-        self._port = port or 5432  # names the socket's file too
+        self._port = port or 5432  # the socket's file name contains the port too
         settings = [argument for key, value in options.items() for argument in ("-c", f"{key}={value}")]
         self.child = Child(
             "postgres",

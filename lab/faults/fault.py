@@ -151,9 +151,9 @@ class FaultPlan:
         _refuse_unknown(raw, {"seed", "faults"}, what="plan")
         seed, listed = raw.get("seed", 0), raw.get("faults", [])
         if not isinstance(seed, int) or isinstance(seed, bool):
-            raise ValueError(f"seed: found {seed!r}; it is a whole number")  # noqa: TRY004 - as below
+            raise ValueError(f"seed: found {seed!r}; it is a whole number")  # noqa: TRY004 - see below
         if not isinstance(listed, list):
-            raise ValueError("faults: it is a list")  # noqa: TRY004 - one error for whatever is not a plan
+            raise ValueError("faults: it is a list")  # noqa: TRY004 - one error type for every invalid plan
         found = []
         for number, each in enumerate(listed):
             try:
@@ -224,7 +224,7 @@ class FaultPlan:
 
 def _refuse_unknown(raw: Any, known: Iterable[str], *, what: str) -> None:
     if not isinstance(raw, dict):
-        raise ValueError(f"a {what} is a JSON object")  # noqa: TRY004 - one error for whatever is none
+        raise ValueError(f"a {what} is a JSON object")  # noqa: TRY004 - one error type for every invalid plan
     names = sorted(known)
     if unknown := sorted(raw.keys() - set(names)):
         raise ValueError(f"{unknown[0]}: unknown; a {what} has {', '.join(names)}")
