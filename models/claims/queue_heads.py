@@ -74,7 +74,7 @@ _HEADS = Prepared(
                  head.queued_at, a.id
         LIMIT :batch
     ), braked AS MATERIALIZED (
-        -- As `rules.claims.runner_brakes.brake_of` has it; `account_id` is NULL where the whole pool is braked.
+        -- The same rule as `rules.claims.runner_brakes.brake_of`. `account_id` is NULL if the whole pool is braked.
         SELECT f.pool_id, CASE WHEN bool_or(f.exit_code IS NOT DISTINCT FROM {TOO_OLD})
                                  OR count(DISTINCT f.account_id) > 1 THEN NULL ELSE min(f.account_id) END AS account_id
         FROM runner_failures f JOIN pools p ON p.id = f.pool_id AND p.template_hash = f.template_hash
@@ -87,7 +87,7 @@ _HEADS = Prepared(
         CROSS JOIN LATERAL (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now LIMIT 1) offered
         WHERE p.id <> :pool_id
     ), reserved AS MATERIALIZED (
-        -- One check of the index per account and pool: none walks a queue, however deep.
+        -- This reads one index entry per account and pool, and never scans a queue.
         SELECT DISTINCT ON (ranked.account_id) ranked.account_id, other.id AS other_pool_id, other.vcpu AS other_vcpu,
                other.memory AS other_memory, oldest.queued_at AS other_queued_at, oldest.id AS other_job_id
         FROM ranked CROSS JOIN other
@@ -96,7 +96,7 @@ _HEADS = Prepared(
             WHERE j.account_id = ranked.account_id AND j.pool_id = other.id AND j.state = 'queued'
               AND j.hold_reason IS NULL AND j.queued_at < :reserve_before
             ORDER BY j.queued_at, j.id LIMIT 1) oldest
-        -- Nothing is kept for jobs whose runners do not start: they may wait for hours.
+        -- Nothing is reserved for jobs whose runners do not start, because these jobs might wait for hours.
         WHERE NOT EXISTS (SELECT FROM braked b WHERE b.pool_id = other.id
                           AND (b.account_id IS NULL OR b.account_id = ranked.account_id))
         ORDER BY ranked.account_id, oldest.queued_at, oldest.id

@@ -129,9 +129,9 @@ _FINISHED = text(f"""
     CROSS JOIN LATERAL (SELECT coalesce(
         (j.state = 'completed' AND j.completed_at < :before)
         OR (c.ended_at < :before AND c.end_reason <> 'completed')
-        -- it executes what GitHub never told us, and nothing else would ask for its runner
+        -- Its job is unknown, because GitHub sent no webhook for it. No other sweep checks its runner.
         OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before)
-        -- its `completed` was lost, and GitHub shows neither job nor run any more
+        -- The `completed` webhook was lost, and GitHub returns neither the job nor its run any more.
         OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before), false) AS overdue) w
     WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL

@@ -32,10 +32,10 @@ _STUCK = """
     SELECT p.id, p.uid, p.name, c.id AS retire_id
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     WHERE p.node_gone_at IS NOT NULL AND p.gone_at IS NULL AND p.uid IS NOT NULL
-      -- one that is over gets its retire claim from the reconciler
+      -- The reconciler inserts the retire claim of a Pod that is over.
       AND (p.terminal_at IS NULL OR c.id IS NOT NULL)
       AND CASE WHEN c.id IS NOT NULL THEN c.purpose = 'retire' AND c.force_deleted_at IS NULL
-               -- one that was given a JIT is `finished_jobs`'
+               -- The sweep `finished_jobs` handles a Pod that got a JIT.
                ELSE NOT EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL) END
 """
 

@@ -109,19 +109,19 @@ _OFFER = text("""
         FROM poll
         JOIN runner_pods pod ON pod.id = coalesce(
             (SELECT id FROM runner_pods WHERE uid = poll.pod_uid),
-            -- The Pod polls before the answer to its creation was committed: its token proves the UID.
+            -- A Pod can poll before its UID is committed. The token of the poll proves the UID.
             (SELECT id FROM runner_pods WHERE namespace = poll.namespace AND name = poll.name AND uid IS NULL
                AND gone_at IS NULL)
         )
         LEFT JOIN before ON before.pod_uid = poll.pod_uid
     ), locked AS MATERIALIZED (
-        -- Whoever claims this Pod now holds its row; the time of the poll can wait for the next one.
-        -- A new offer needs the row: an insert waits for an uncommitted one of the same Pod, SKIP LOCKED does not.
+        -- A row that is locked is skipped, because a session claims this Pod now. The next poll updates `polled_at`.
+        -- A new offer needs this lock. Without it, the insert would wait for an uncommitted offer of the same Pod.
         SELECT pod.id, known.pod_uid, known.due FROM runner_pods pod JOIN known ON known.runner_pod_id = pod.id
         WHERE known.due OR known.poll_before IS NULL
         ORDER BY pod.id FOR NO KEY UPDATE OF pod SKIP LOCKED
     ), free_pools AS MATERIALIZED (
-        -- The foreign key of a new offer would wait for this lock.
+        -- The insert of an offer locks its pool's row for the foreign key, and would wait if that row is locked.
         SELECT id FROM pools WHERE id IN (SELECT pool_id FROM known WHERE poll_before IS NULL)
         FOR KEY SHARE SKIP LOCKED
     ), touched AS (
