@@ -42,9 +42,11 @@ class Account(Base):
     budget_memory: Mapped[int] = mapped_column(comment="MiB")
     priority_rules: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default="[]")
     created_at: Mapped[datetime]
-    access: Mapped[str] = mapped_column(server_default="allowed", comment="whether its jobs are served: allowed, held")
+    access: Mapped[str] = mapped_column(
+        server_default="allowed", comment="whether the account's jobs are served: allowed or held"
+    )
     access_asked_at: Mapped[datetime | None] = mapped_column(
-        comment="when GitHub said that the App is another account's; NULL while held: to be asked"
+        comment="time at which GitHub said that another account owns the App; NULL while held and not asked"
     )
 
 
@@ -58,9 +60,11 @@ class Installation(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[datetime]
     event_at: Mapped[datetime | None] = mapped_column(
-        comment="GitHub's time of the last `installation` event that said that it works; NULL: known by jobs alone"
+        comment="GitHub's time of the last `installation` event that confirmed it; NULL if known from jobs only"
     )
-    left_at: Mapped[datetime | None] = mapped_column(comment="GitHub does not know it (404 on its token, or `deleted`)")
+    left_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which GitHub reported it unknown: 404 for its token, or the event `deleted`"
+    )
 
 
 @dataclass(frozen=True, slots=True)
