@@ -74,11 +74,14 @@ class EpochSeen:
     def doubt(self) -> str | None:
         """Return why no Pod may be deleted on the evidence of these rows, or None if Pods may be deleted."""
         if self.older_since is not None:
-            return f"Postgres is older than the cluster, noticed {self.older_since:%H:%M:%S} UTC: {self.why}; {CURE}"
+            return (
+                f"Postgres is older than the cluster, detected at {self.older_since:%H:%M:%S} UTC: {self.why}; {CURE}"
+            )
         if self.trusted:
             return None
-        since = "never" if self.confirmed_at is None else f"last {self.confirmed_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"that Postgres is as new as the cluster was confirmed {since}" + (f": {self.why}" if self.why else "")
+        last = "never" if self.confirmed_at is None else f"last at {self.confirmed_at:%Y-%m-%d %H:%M:%S} UTC"
+        reason = f": {self.why}" if self.why else ""
+        return f"Postgres is not confirmed to be as new as the cluster; it was confirmed {last}{reason}"
 
 
 def read(db: Connection, *, now: datetime) -> EpochSeen:

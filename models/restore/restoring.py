@@ -23,7 +23,7 @@ from rules.restore.restoring import Act, PodVerdict, Registered, RowClaim
 from rules.routing.holds import HoldReason
 
 WHO = "restore"
-HELD = "Postgres was put back, and GitHub is asked what became of it"
+HELD = "Postgres was restored to an earlier state, and GitHub is asked for the state of the job"
 
 
 @dataclass(frozen=True, slots=True)
