@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 
 def environment() -> dict[str, str]:
-    """Return the variables by name. Variables that the compose file gives a suitable default are left out."""
+    """Return the variables by name. Variables with a suitable default in the compose file are left out."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions of other projects, for the objects of these kinds that the chart renders.
+"""CustomResourceDefinitions of other projects. The chart renders objects of these kinds.
 
-KEDA's Go module contains its definitions as files. The Prometheus operator's module contains only Go types, and that
-project generates the definitions with `controller-gen`; this module does the same. Both arrive as Go modules, and the
-generated files stay in the user's cache folder.
+KEDA's Go module contains KEDA's definitions as files. The Prometheus operator's module contains only Go types. That
+project generates its definitions with `controller-gen`, and this module does the same. The Go modules and the generated
+files stay in the user's cache folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The laws of docs/laws.md, checked after a run on its rows, events, Pods and the lab's own logs.
 
-Every check is pure: a `History` in, broken laws as sentences out. Only the functions at the end read Postgres and the
-cluster. Times of two transactions are never compared. The order of event ids is compared, because a transaction that
-writes an event has seen the events that it depends on.
+Each check is a pure function from a `History` to broken laws as sentences. Only the functions at the end read Postgres
+and the cluster. Times of two transactions are never compared. The order of event ids is compared, because a transaction
+that writes an event has seen the events that it depends on.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class History:
 
 
 def one_claim(history: History) -> Iterator[str]:
-    """L1: no Pod UID and no job has two live claims at once, and no Pod carries the stamp of another Pod's claim."""
+    """L1: no Pod UID and no job has two live claims at once, and each stamp on a Pod belongs to a claim of that Pod."""
     spans = history.spans()
     by_pod: defaultdict[str, list[int]] = defaultdict(list)
     by_job: defaultdict[int, list[int]] = defaultdict(list)

@@ -10,7 +10,10 @@ _SECONDS = 30.0
 
 
 class LeverError(RuntimeError):
-    """The lab's GitHub refused a call. The message holds the call, the status and the first 200 bytes of the answer."""
+    """The lab's GitHub refused a call.
+
+    The message contains the call, the status and the first 200 bytes of the answer.
+    """
 
 
 def pull(github_url: str, method: str, path: str, body: Any = None) -> Any:

@@ -17,7 +17,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill the calling process when its parent's thread ends. This function runs between fork and exec."""
+    """Ask Linux to kill the calling process when its parent's thread ends.
+
+    A child calls this function between fork and exec.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -50,7 +53,7 @@ class StartError(RuntimeError):
 
 
 class Child:
-    """One child process. Its output is appended to `log`, also over restarts."""
+    """One child process. Its output is appended to `log`, so that the log of a restarted process is complete."""
 
     def __init__(
         self,

@@ -110,10 +110,7 @@ class Options:
     nodes: Sequence[str] = ()
     """Further nodes with a kubelet each. A Pod runs there if its node selector requests that name."""
     tree: Path | None = None
-    """Folder of another version of Ostler whose processes are to run.
-
-    None: this version. The lab itself is always this one.
-    """
+    """Folder of another version of Ostler, whose processes are started instead. None: the processes of this version."""
 
 
 @dataclass(frozen=True, slots=True)

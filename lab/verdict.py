@@ -1,7 +1,7 @@
 """Verdict on a run, from the logs of the lab's GitHub and kubelet alone.
 
-Pure: two logs in, problems as sentences out. The verdict trusts neither Ostler's rows nor its code, so nothing is
-imported from Ostler.
+The module is pure: it reads two logs and returns the problems as sentences. It uses neither Ostler's rows nor Ostler's
+code, so that an error in Ostler cannot hide in the verdict.
 """
 
 from __future__ import annotations

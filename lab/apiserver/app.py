@@ -60,7 +60,7 @@ class Target:
 
 
 class ApiServer:
-    """One API server."""
+    """The embedded API server as an ASGI app."""
 
     def __init__(self, *, folder: Path) -> None:
         """Read the keys and tokens from a folder."""

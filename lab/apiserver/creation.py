@@ -55,7 +55,7 @@ def shape(kind: Kind, content: Json) -> Json:
 
 
 def problems(kind: Kind, content: Json) -> list[Json]:
-    """Return the causes why an object is invalid, except for its metadata."""
+    """Return a cause for each rule that an object breaks. Its metadata are not checked."""
     if kind.custom:
         return list(schema.problems(kind.schema, content, ""))
     return list(pods.problems(content)) if kind == POD else []

@@ -250,7 +250,10 @@ def _check_type(kind: Kind, body: Json) -> None:
 
 
 def _changed(kind: Kind, old: Stored, edited: Json, *, status: bool) -> Json:
-    """Return the new content: the writable fields from `edited`, all others unchanged. Raises `Refused`."""
+    """Return the new content of an object.
+
+    Raises `Refused`. Only the fields that the request may write are taken from `edited`.
+    """
     metadata = _changed_metadata(kind, old, edited.get("metadata") or {})
     before = old.copy()
     if status:  # for a custom resource, not even labels are written together with the status

@@ -24,7 +24,7 @@ _LABEL_WORDS = (
 
 
 def of_metadata(metadata: Json) -> Iterator[Json]:
-    """Yield a cause for each rule that an object's metadata break."""
+    """Yield a cause for each rule that the metadata of an object violate."""
     name = metadata.get("name") or ""
     if not name:
         yield cause("metadata.name", "Required", "Required value: name or generateName is required")
@@ -42,7 +42,7 @@ def of_metadata(metadata: Json) -> Iterator[Json]:
 
 
 def of_change(old: Json, new: Json) -> Iterator[Json]:
-    """Yield a cause for each rule that a change of metadata breaks."""
+    """Yield a cause for each rule that a change of metadata violates."""
     if new.get("uid") != old["uid"]:
         yield bad_value("metadata.uid", new.get("uid"), "field is immutable")
     fresh = [each for each in new.get("finalizers") or () if each not in (old.get("finalizers") or ())]

@@ -34,7 +34,10 @@ _FIELDS = {
 
 
 def selected(kind: Kind, *, labels: str, fields: str) -> Test:
-    """Return a test whether an object matches both selectors. Raises `Refused` if a selector cannot be parsed."""
+    """Return a function that tests whether an object matches both selectors.
+
+    Raises `Refused` if a selector cannot be parsed.
+    """
     tests = [_label(each) for each in _split(labels)] + [_field(kind, each) for each in _split(fields)]
     return lambda stored: all(test(stored) for test in tests)
 

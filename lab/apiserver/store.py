@@ -1,7 +1,7 @@
 """Objects in memory, with one revision counter for all writes and the events for watches.
 
-Objects are never changed in place: each write stores a new object. They are stored without `kind` and `apiVersion`,
-which are added to an answer if the real server sends them there.
+Objects are never changed in place: each write stores a new object. Objects are stored without `kind` and `apiVersion`.
+An answer adds these two fields if the real server sends them there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A day of bad fleets beside two healthy pools: `ostler-lab chaos --scenario fleets`.
 
-All of these exist at once: a pool whose runners are too old, a pool whose image lacks the scripts, a pool whose node is
-lost, a pool with a sidecar that does not end, a pool whose runner group GitHub refuses, and a pool whose runners cannot
-reach the network. Ostler itself reaches GitHub only through a forward proxy. All jobs of the bad pools belong to one
-account, which also has jobs in the healthy pools.
+There are six bad pools at once. The runners of the first are too old. The image of the second lacks the scripts. The
+third loses its node. The fourth has a sidecar that does not end. GitHub refuses the runner group of the fifth. The
+runners of the sixth cannot reach the network. Ostler itself reaches GitHub only through a forward proxy. All jobs of
+the bad pools belong to one account, which also has jobs in the healthy pools.
 
 The run is good under four conditions. No job of a healthy pool fails or waits longer than a minute. `ostler pool list`
 names each cause on a terminal of 80 columns. The bad account's installation uses less than a fifth of GitHub's hourly
@@ -368,7 +368,7 @@ def on_a_terminal(environment: Mapping[str, str], *arguments: str) -> str:
 
 
 def rows_of(table: str) -> dict[str, str]:
-    """Return the rows of a table, each joined into one line, by the name in the first column.
+    """Return each row of a table as one line, by the name in its first column.
 
     Continuation lines of a row begin with a space. Raises AssertionError if a line is wider than the terminal.
     """

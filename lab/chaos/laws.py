@@ -156,9 +156,9 @@ class Absence:
 
 
 def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
-    """Judge releases because of an absent runner by GitHub's log.
+    """Judge by GitHub's log each release whose reason was an absent runner (L8).
 
-    If the runner was registered until a moment before, it cannot have been absent in two checks (L8).
+    A runner that was registered a moment before the release cannot have been absent in two checks.
     """
     gone = {event["runner"]: float(event["at"]) for event in github if event["event"] == "runner_deleted"}
     for absence in absences:
@@ -172,9 +172,9 @@ def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
 
 
 def of_strangers(strangers: Collection[str], github: Log) -> Iterator[Broken]:
-    """Judge whether Ostler deregistered runners of others in its scopes.
+    """Judge whether Ostler deregistered runners of others in its scopes (L3).
 
-    That no row of Ostler names a runner is no proof that it is unused (L3).
+    A runner without a row in Ostler might be in use.
     """
     for event in github:
         if event["event"] == "runner_deleted" and event["runner"] in strangers:

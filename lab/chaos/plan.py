@@ -1,8 +1,8 @@
 """Plan of a chaos run: each fault and its time, a pure function of the seed and of the number of jobs.
 
-There are two kinds of faults. Any message or call might meet the faults of `Rates`, decided by random numbers at that
-moment. A strike is due when a given number of jobs is over. The same seed therefore breaks the same things at the same
-points of the work, however fast the work goes.
+There are two kinds of faults. The faults of `Rates` meet random messages and calls. A strike is due when a given number
+of jobs is over. The same seed therefore breaks the same things at the same points of the work, however fast the work
+goes.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ SWEPT_EVERY = 60.0
 class Scene:
     """Parameters of a run besides its plan.
 
-    `until` are laws. The run ends as soon as a violation of each of them was seen. It is used with a `worker_program`
-    that contains a planted bug. `settings` are environment variables of Ostler's processes that replace the scaled
+    `until` lists laws. The run ends as soon as each of them was seen to be violated. Runs whose `worker_program`
+    contains a planted bug use this. `settings` are environment variables of Ostler's processes. They replace the scaled
     ones.
     """
 
@@ -439,7 +439,10 @@ class _Run:
         return [each for each in broken(history) if not each.startswith("L4")]
 
     def _unusual(self) -> Mapping[str, int]:
-        """Count the errors that Ostler's processes logged: exceptions of tasks by task and type, others by event."""
+        """Count the errors that Ostler's processes logged.
+
+        Exceptions of tasks are counted by task and type, and other errors by event.
+        """
         found: Counter[str] = Counter()
         for path in self._system.folder.glob("*.log"):
             for line in read_log_lines(path):

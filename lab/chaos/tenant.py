@@ -82,8 +82,7 @@ TRICKS: Sequence[Sequence[str]] = (
 class TenantResult:
     """Result of a run. `waits` are the seconds from queue to start of each honest job, in ascending order.
 
-    `most` is, for each account, the largest number of Pods at one moment that had begun one of its jobs and had not
-    ended.
+    `most` is the largest number of Pods that each account had at one moment (`most_pods`).
     """
 
     honest: int

@@ -1,7 +1,7 @@
-"""Timings of a chaos run: waits for an expected event are divided by 20, and nothing else is.
+"""Timings of a chaos run: only the waits for an expected event are divided by 20.
 
-Call deadlines, leases, holds, the distance between two checks, caches and redbeat's lock keep their length. No wait
-becomes shorter than 3 seconds.
+Call deadlines, leases, holds, the distance between two checks, caches and redbeat's lock keep their length. No wait is
+shortened to less than 3 seconds.
 """
 
 from __future__ import annotations

@@ -82,7 +82,10 @@ def _structured(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _kind(line: Mapping[str, Any]) -> str:
-    """Return the kind of a log line's event: our event name, or the logger and the text of a library's event."""
+    """Return the kind of a log line's event.
+
+    It is the name of an event of Ostler, or the logger and the beginning of the text of a library's event.
+    """
     event = str(line.get("event", ""))
     if line.get("logger") == "celery.app.trace" and " retry: " in event:
         return RETRY

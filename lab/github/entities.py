@@ -126,7 +126,7 @@ class Run:
     def conclusion(self) -> str | None:
         """The conclusion of the run, or None while it is not over.
 
-        It is the first conclusion of a job other than success.
+        It is `success` if all jobs succeeded, and otherwise the first other conclusion of a job.
         """
         if self.ended_as is not None or self.status != COMPLETED:
             return self.ended_as

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 @dataclass(kw_only=True, eq=False)
 class Fault:
-    """Effect on the next `times` requests that match. Removing a fault releases the requests that it delays."""
+    """Fault of the next `times` requests that match. Removing a fault releases the requests that it delays."""
 
     method: str
     path_regex: str

@@ -220,8 +220,8 @@ class Sender:
     def newest(self, most: int, *, before: int) -> list[int]:
         """Return the ids of up to `most` ended attempts below `before`, newest first.
 
-        The order is that of the ids, not that of the ends. An attempt that waited long for its answer therefore appears
-        below attempts that ended before it.
+        The order is that of the ids. An attempt that waited long for its answer therefore appears after attempts that
+        ended before it.
         """
         end = bisect.bisect_left(self._ended, before)
         return self._ended[max(0, end - most) : end][::-1]

@@ -1,7 +1,7 @@
 """The state of this GitHub and all its changes: accounts, jobs, runners, assignment and expiry.
 
-All methods run on one event loop and none awaits, except for the timer `patrol`, so each change is atomic. Each change
-is written to the journal. Webhooks about jobs go out through `publish`.
+All methods run on one event loop. None of them awaits, except for the timer `patrol`, so each change is atomic. Each
+change is written to the journal. Webhooks about jobs go out through `publish`.
 """
 
 from __future__ import annotations
@@ -297,8 +297,8 @@ class World:
     def group(self, scope: str, group_id: int) -> Group | None:
         """Return a runner group of a scope, or None.
 
-        The groups of an organisation's scope are those of the organisation. A scope that is a repository has only the
-        default group.
+        The scope of an organisation has the groups of that organisation. The scope of a repository has only the default
+        group.
         """
         kind, login, *_ = scope.split("/")
         account = self.accounts.get(login.lower())
