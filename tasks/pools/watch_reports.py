@@ -26,7 +26,7 @@ from rules.claims.machines import Purpose
 from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.retire import send_retire
-from tasks.pools.spent import end_claim
+from tasks.pools.finished_pods import end_claim
 from tasks.worker.base import DISPATCH, SWEEP, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW

@@ -10,7 +10,7 @@ from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
-from tasks.pools.spent import end_claim
+from tasks.pools.finished_pods import end_claim
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick

@@ -26,7 +26,7 @@ MODULES = (
     "tasks.claims.mint",
     "tasks.claims.release",
     "tasks.claims.retire",
-    "tasks.pools.pools",
+    "tasks.pools.reconcile",
     "tasks.pools.autoscale",
     "tasks.restore.epochs",
     "tasks.pools.watch_reports",

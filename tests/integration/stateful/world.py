@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, text
 
 import tasks.claims.dispatch
 import tasks.claims.mint
-import tasks.pools.pools
+import tasks.pools.reconcile
 import tasks.sweeps.resume
 import tasks.sweeps.runner_lists
 import tasks.worker.base
@@ -336,7 +336,7 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
     for creates in ("act", "decide", "update_brake", "write_status"):  # Pods come by a rule
         monkeypatch.setattr(
-            tasks.pools.pools,
+            tasks.pools.reconcile,
             creates,
             lambda *_arguments, **_named: SimpleNamespace(
                 pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None, plan=SimpleNamespace(goes_on=False)

@@ -18,7 +18,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.wakes import RECONCILE, RELEASE, RETIRE, STAMP, Waker
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage
 

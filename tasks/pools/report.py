@@ -18,7 +18,7 @@ from ostler.reasons import meaning_of
 from rules.claims.runner_brakes import Brake
 from rules.pools.pool_plan import ObservedPool, PoolPlan, share_of
 from rules.pools.pool_status import PoolNow, status_of
-from tasks.pools.draining import told
+from tasks.pools.finalizers import told
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW

@@ -31,14 +31,14 @@ from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import update_brake
 from tasks.claims.budget_wakes import wake_after_pods
-from tasks.pools import draining, pod_lists
+from tasks.pools import finalizers, pod_lists
+from tasks.pools.act import RESERVE, act, decide
 from tasks.pools.deadlines import limit_jobs
-from tasks.pools.mirror import mark_unusable, mirror, pod_facts
+from tasks.pools.facts import mark_unusable, mirror, pod_facts
+from tasks.pools.finished_pods import handle_missing, handle_spent
 from tasks.pools.pod_lists import Listed
-from tasks.pools.pool_status import write_status
-from tasks.pools.provision import RESERVE, act, decide
+from tasks.pools.report import write_status
 from tasks.pools.runner_versions import outdated
-from tasks.pools.spent import handle_missing, handle_spent
 from tasks.routing.rerouting import move_jobs_away
 from tasks.worker.base import SWEEP, begin_page, calls, remaining, task
 from tasks.worker.named_pools import pools_meant
@@ -115,11 +115,11 @@ def mirror_pool_object(rt: Runtime, pool: PoolSeen) -> bool:
     """
     pool = newest(rt, pool)
     if pool.problem is None:
-        draining.hold(rt, pool)
+        finalizers.hold(rt, pool)
         return mirror(rt, pool)
     log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
     mark_unusable(rt, pool, problem=pool.problem)
-    return draining.note(rt, pool)
+    return finalizers.note(rt, pool)
 
 
 def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
@@ -218,7 +218,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     if awaited or decided.plan.goes_on:
         rt.waker.send(RECONCILE, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
     if not listed.shared:  # a pool goes by a list that began after it was asked to
-        draining.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
+        finalizers.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
 
 
 @lru_cache(maxsize=1000)

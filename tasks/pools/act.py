@@ -33,8 +33,8 @@ from rules.pools.pool_plan import ObservedPool, PoolPlan, Why
 from rules.pools.starts import Trouble
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
-from tasks.pools.mirror import pod_hash_of
-from tasks.pools.observing import make_plan, on_gone_node
+from tasks.pools.facts import pod_hash_of
+from tasks.pools.plan import make_plan, on_gone_node
 from tasks.worker.base import SWEEP, calls, remaining
 from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
