@@ -37,7 +37,7 @@ from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
 from rules.pools.scaling import Demand, Limits, Verdict
-from tasks.pools.facts import mirror
+from tasks.pools.mirror_pools import mirror
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.worker.nodes import listed_nodes
 from tasks.worker.runtime import Runtime, runtime

@@ -18,7 +18,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.pools.job_deadlines import active_deadline
-from tasks.pools.act import RESERVE
+from tasks.pools.create_pods import RESERVE
 from tasks.worker.base import SWEEP_ROW, calls, remaining
 from tasks.worker.runtime import Runtime
 

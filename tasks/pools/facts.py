@@ -8,18 +8,6 @@ from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from rules.claims.stamps import INITIAL
 from tasks.worker.runtime import Runtime
-from tasks.worker.transactions import NOW
-
-
-def mirror(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror one pool; return whether jobs may find another pool now."""
-    return rt.transaction(pool_mirror.mirror_pool, facts(rt, pool), now=NOW)
-
-
-def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
-    """Record why a pool cannot be used."""
-    known = facts(rt, pool)
-    rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
 
 
 def facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:

@@ -8,11 +8,8 @@ whatever is left of the pool.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
 
 import structlog
-from sqlalchemy import Row
 
 from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.events import pool_of
@@ -22,12 +19,9 @@ from models.pools import draining
 from ostler.errors import UpstreamError
 from ostler.halt import halt
 from ostler.reasons import meaning_of
-from rules.pools.draining import Drain, DrainReport, DrainSeen, judge_drain, report
-from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import PoolPlan
+from rules.pools.draining import DrainSeen, judge_drain
 from tasks.worker.base import SWEEP, SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
-from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -44,13 +38,6 @@ def hold(rt: Runtime, pool: PoolSeen) -> None:
         return
     halt("add_finalizer.after_call")
     log.info("pool.finalizer_added" if held else "pool.gone_before_finalizer", pool=pool.name)
-
-
-def note(rt: Runtime, pool: PoolSeen) -> bool:
-    """Have a pool drain whose spec cannot be used; return whether jobs may find another pool now."""
-    if not pool.terminating:
-        return False
-    return rt.transaction(draining.record_draining, uid=pool.uid, since=pool.deleted_at, now=NOW)
 
 
 def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
@@ -74,17 +61,3 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
         log.info("pool.drained", pool=pool.name)
         about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
         rt.events.record(about, "Normal", "Drained", "No Pod is left, so the pool can be deleted")
-
-
-def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
-    """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
-    oldest = rt.transaction(draining.oldest_job, pool.id)
-    drain = Drain(
-        since=pool.draining_since or now,
-        timeout=pool.drain_timeout,
-        busy=plan.counts.get(PodState.BUSY, 0),
-        left=plan.alive + plan.lost,
-        oldest_job=None if oldest is None else oldest.id,
-        oldest_since=None if oldest is None else oldest.since,
-    )
-    return report(drain, now=now)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from k8s_adapters.pods import PodSeen
-from models.pools import pool_plans
+from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
 from models.sweeps import unresponsive
+from models.tables import pod_facts
 from models.upstream import gates
+from ostler.clock import utcnow
 from ostler.upstreams import Upstream
 from rules.claims.machines import Purpose
 from rules.pools.pod_states import PodState, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
 from rules.pools.starts import recovered
 from tasks.claims.evidence import judge
-from tasks.worker.nodes import NodeSnapshot
+from tasks.worker.nodes import NodeSnapshot, observe_nodes
+from tasks.worker.runtime import Runtime
+
+CREATIONS = 50
+"""Pods that one run creates at most; the rest waits for the next."""
 
 HEARD_WITHIN = timedelta(seconds=110)
 """A poll is written down once a minute at most, and lasts 55 s."""
@@ -104,3 +111,58 @@ def make_plan(
         observed = replace(observed, gate_open=False)
         made = plan(observed, pods, most=most, now=now)
     return observed, made
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a reconcile found and committed. `pool` is its row, `rows` those of its Pods."""
+
+    pool: Row[Any]
+    rows: list[PodRow]
+    observed: ObservedPool
+    plan: PoolPlan
+    committed: pool_plans.Committed
+    freed: list[str]
+    """UIDs of the Pods whose node was found gone: they count in no budget any more."""
+
+
+def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
+    """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
+    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
+    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+
+    def body(db: Connection) -> Decided:
+        now = utcnow()
+        pool = pool_plans.lock_pool(db, pool_id)
+        rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
+        pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
+        freed = record_nodes(db, rows, by_uid, nodes, now=now)
+        observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
+        committed = pool_plans.commit_plan(
+            db, pool, plan, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
+        )
+        return Decided(pool, rows, observed, plan, committed, freed)
+
+    return rt.transaction(body)
+
+
+def record_nodes(
+    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
+) -> list[str]:
+    """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it.
+
+    Returns the UIDs of those whose node was not known to be gone.
+    """
+    known = {row.uid: row.node_gone for row in rows}
+    gone = [
+        uid
+        for uid, pod in by_uid.items()
+        if pod.node in nodes.gone and not pod.is_terminal and not known.get(uid, False)
+    ]
+    back = [
+        row.uid
+        for row in rows
+        if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
+    ]
+    pod_facts.record_nodes(db, gone=gone, back=back, now=now)
+    return gone

@@ -11,14 +11,15 @@ from sqlalchemy import Row
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
-from models.pools import pool_plans
+from models.pools import draining, pool_plans
 from models.pools.blocked_mints import blocked_mints
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.runner_brakes import Brake
+from rules.pools.draining import Drain, DrainReport, report
+from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import ObservedPool, PoolPlan, share_of
 from rules.pools.pool_status import PoolNow, status_of
-from tasks.pools.finalizers import told
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -72,3 +73,17 @@ def write_status(
         return
     text = orjson.dumps(status).decode()
     rt.transaction(pool_plans.record_status, pool.id, text, now=NOW)
+
+
+def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
+    """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
+    oldest = rt.transaction(draining.oldest_job, pool.id)
+    drain = Drain(
+        since=pool.draining_since or now,
+        timeout=pool.drain_timeout,
+        busy=plan.counts.get(PodState.BUSY, 0),
+        left=plan.alive + plan.lost,
+        oldest_job=None if oldest is None else oldest.id,
+        oldest_since=None if oldest is None else oldest.since,
+    )
+    return report(drain, now=now)

@@ -26,6 +26,7 @@ MODULES = (
     "tasks.claims.mint",
     "tasks.claims.release",
     "tasks.claims.retire",
+    "tasks.pools.mirror_pools",
     "tasks.pools.reconcile",
     "tasks.pools.autoscale",
     "tasks.restore.epochs",

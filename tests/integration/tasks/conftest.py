@@ -33,7 +33,8 @@ from ostler.wakes import Waker
 from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
-from tasks.pools.reconcile import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.worker import runtime as current
 from tasks.worker.transactions import Transactions
 from tests.database import Database

@@ -42,7 +42,7 @@ ASKS = {
     ("tasks/claims/retire.py", "force"): {"ask", "gone_now", "may_force"},
     ("tasks/pools/finished_pods.py", "handle_spent"): {"judge", "remove", "retire_over"},
     ("tasks/pools/reconcile.py", "reconcile_pods"): {"decide"},
-    ("tasks/pools/act.py", "decide"): {"make_plan", "commit_plan"},
+    ("tasks/pools/plan.py", "decide"): {"make_plan", "commit_plan"},
     ("tasks/pools/plan.py", "make_plan"): {"observe_pod", "plan"},
     ("tasks/pools/plan.py", "observe_pod"): {"judge"},
     ("tasks/claims/release.py", "make_warm"): {"ask", "read_pod"},
@@ -71,7 +71,7 @@ CALLERS = {
     # A requeue asks nothing: it un-stamps nothing, and its retirement checks the Pod before it deletes.
     "end": {("tasks/claims/release.py", "end_never_delivered"), ("tasks/claims/release.py", "requeue")},
     "end_delivered": {("tasks/claims/release.py", "end_delivered"), ("tasks/claims/release.py", "carry_out")},
-    "commit_plan": {("tasks/pools/act.py", "decide")},
+    "commit_plan": {("tasks/pools/plan.py", "decide")},
     "_retire": {("models/pools/pool_plans.py", "commit_plan")},
     "retire_over": {("tasks/pools/finished_pods.py", "handle_spent"), ("tasks/pools/finished_pods.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/unresponsive_pods.py", "check")},

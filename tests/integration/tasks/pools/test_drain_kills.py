@@ -18,7 +18,8 @@ from sqlalchemy import event
 
 import tasks
 from tasks.claims.retire import retire
-from tasks.pools.reconcile import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
@@ -133,7 +134,14 @@ def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
     assert seen(stage) is None
     assert stage.pods() == {}
     steps = {step.split(":")[0] for step in killer.met}
-    assert {"act.py", "finalizers.py", "finished_pods.py", "reconcile.py", "retire.py"} <= steps
+    assert {
+        "create_pods.py",
+        "finalizers.py",
+        "finished_pods.py",
+        "mirror_pools.py",
+        "reconcile.py",
+        "retire.py",
+    } <= steps
     assert any("before PATCH runnerpools" in step and step.startswith("finalizers.py:settle") for step in killer.met)
     (busy,) = stage.rows("SELECT * FROM claims WHERE purpose = 'job'")
     assert busy.end_reason == "completed"

@@ -28,7 +28,7 @@ def test_a_pool_is_held_before_its_first_pod_is_made(stage: Stage, monkeypatch: 
         held.append(found is not None and found.has_finalizer and pool.has_finalizer)
         return create_runner(*args, pool=pool, **kwargs)
 
-    monkeypatch.setattr("tasks.pools.act.create_runner", create)
+    monkeypatch.setattr("tasks.pools.create_pods.create_runner", create)
     stage.pool(replicas=2)
     tick(stage)
     assert held == [True, True]
@@ -169,7 +169,7 @@ def test_a_pod_that_was_being_made_when_its_pool_went_is_found_and_retired(
         raise Retryable("killed before the call went out")
 
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pools.act.create_runner", killed)
+        broken.setattr("tasks.pools.create_pods.create_runner", killed)
         tick(stage)
     (row,) = stage.rows("SELECT name, attempt_id FROM runner_pods")
     delete(stage)

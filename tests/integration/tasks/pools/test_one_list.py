@@ -13,7 +13,8 @@ from k8s_adapters.pods import PodSeen, read_pod
 from models.db.engine import make_engine
 from ostler.errors import Retryable
 from rules.sweeps.nodes import Gone
-from tasks.pools.reconcile import pool_changed, pools, reconcile
+from tasks.pools.mirror_pools import pool_changed, pools
+from tasks.pools.reconcile import reconcile
 from tasks.pools.report import write_status
 from tasks.worker import nodes
 from tests.database import Database
@@ -274,7 +275,7 @@ def test_a_pod_of_a_lost_node_that_went_after_the_list_gets_no_row_back(
         reconcile.run(pool_id=message["pool_id"])
     undone(stage)
     lost = nodes.NodeSnapshot(known=frozenset({"lost"}), gone={"lost": Gone.DELETED})
-    monkeypatch.setattr("tasks.pools.act.observe_nodes", lambda *_: lost)
+    monkeypatch.setattr("tasks.pools.plan.observe_nodes", lambda *_: lost)
     served(messages)
     (row,) = stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=old)
     assert row.gone_at is not None

@@ -10,7 +10,7 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.pods import PodSeen, list_pods
-from tasks.pools.reconcile import pools
+from tasks.pools.mirror_pools import pools
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, new_tick, polls, reasons, retired, rounds, spec, the_pool
 

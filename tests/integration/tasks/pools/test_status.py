@@ -9,8 +9,8 @@ import pytest
 from k8s_adapters.client import KubeClient
 from k8s_adapters.draining import add_finalizer
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
-from tasks.pools.facts import mirror
-from tasks.pools.reconcile import pool_changed, reconcile
+from tasks.pools.mirror_pools import mirror, pool_changed
+from tasks.pools.reconcile import reconcile
 from tasks.worker.runtime import runtime
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (

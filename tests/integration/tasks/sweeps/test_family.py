@@ -32,7 +32,8 @@ from ostler.upstreams import TALLY
 from rules.pools.fleets import NOTHING, Node
 from rules.sweeps.nodes import NodeHealth, Ready
 from rules.upstream.retry import RetryPolicy
-from tasks.pools.reconcile import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE
 from tasks.sweeps.redelivery import redelivery
