@@ -23,7 +23,7 @@ from ostler.reasons import words_of
 from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
-from tasks.pools.create_pods import RESERVE, create_all
+from tasks.pools.create_pods import RESERVE, create_pods
 from tasks.pools.facts import pod_hash_of
 from tasks.pools.finished_pods import handle_missing, handle_spent
 from tasks.pools.plan import Decided
@@ -71,10 +71,10 @@ def act(rt: Runtime, decided: Decided) -> None:
         # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
         log.info("pool.template_of_another", pool=row.name)
         return
-    create_all(rt, decided, pool)
+    create_pods(rt, decided, pool)
 
 
-def handle_all(
+def finish_pods(
     rt: Runtime, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], *, namespace: str, now: datetime
 ) -> bool:
     """Deal with these Pods of a pool, one after the other; False when some were left to the next run."""
@@ -86,14 +86,14 @@ def handle_all(
             return False
         pod = by_uid.get(row.uid or "")
         try:
-            see(rt, row, pod, namespace=namespace, unavailable=unavailable, now=now)
+            finish_pod(rt, row, pod, namespace=namespace, unavailable=unavailable, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
             log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
     return complete
 
 
-def see(
+def finish_pod(
     rt: Runtime,
     row: PodRow,
     pod: PodSeen | None,

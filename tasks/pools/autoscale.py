@@ -37,7 +37,7 @@ from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
 from rules.pools.scaling import Demand, Limits, Verdict
-from tasks.pools.mirror_pools import mirror
+from tasks.pools.mirror_pools import mirror_pool
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.worker.nodes import listed_nodes
 from tasks.worker.runtime import Runtime, runtime
@@ -202,7 +202,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     """Note a decision down where it is news, and write the replicas where they are to change."""
     decision, row, now = scaled.outcome.decision, scaled.row, utcnow()
     up, down = decision.verdict is Verdict.UP, decision.verdict is Verdict.DOWN
-    words = told(scaled)
+    words = describe(scaled)
     if up or down or {**words, "at": None} != {**(row.scaling or {}), "at": None}:
         words["at"] = now.isoformat()
         rt.transaction(scaling.note, row.id, words, up=up, down=down, now=now)
@@ -219,7 +219,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
-    if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
+    if mirror_pool(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
         rt.waker.send(REMATCH, queue="sweeps")
     rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
 
@@ -244,7 +244,7 @@ def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
     return None
 
 
-def told(scaled: Scaled) -> dict[str, Any]:
+def describe(scaled: Scaled) -> dict[str, Any]:
     """Return a decision in numbers, as it is kept and shown."""
     decision, demand = scaled.outcome.decision, scaled.demand
     granted: Mapping[str, int] = asdict(scaled.outcome.granted)

@@ -28,7 +28,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-FAILURES = 2
+MAX_FAILURES = 2
 """Creations of one run that may fail in a way that says nothing of the pool: the next is another name."""
 
 
@@ -36,7 +36,7 @@ RESERVE = 3.0
 """Seconds of the deadline after which no further Pod is begun."""
 
 
-def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
+def create_pods(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
     """Create the Pods whose rows wait for them, until the API server refuses one or time is up."""
     row = decided.pool
     failures = 0
@@ -45,22 +45,22 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
         if remaining() < RESERVE:
             return
         try:
-            if create_alone(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt) and not taken:
+            if create_once(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt) and not taken:
                 rt.transaction(pool_plans.record_taken, row.id)
                 taken = True
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=meaning_of(error))
             failures += 1
-            if record_refusal(rt, row, error) or failures == FAILURES:
+            if record_refusal(rt, row, error) or failures == MAX_FAILURES:
                 return
         except DBAPIError as error:  # for example because its row is locked: the next round repeats the attempt (L14)
             log.warning("pod.not_recorded", pod=pod_name, error=words_of(error))
 
 
-def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
+def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod for its row, unless another reconciler does, or did; return whether this one did."""
     with rt.waker.single_flight(f"create:{row_id}") as alone:
-        if not alone or not still_wanted(rt, row_id):
+        if not alone or not is_still_wanted(rt, row_id):
             return False
         create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
         return True
@@ -83,7 +83,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     return True
 
 
-def still_wanted(rt: Runtime, row_id: int) -> bool:
+def is_still_wanted(rt: Runtime, row_id: int) -> bool:
     """Look again right before a creation, which may come long after the plan."""
     return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 

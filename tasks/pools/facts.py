@@ -10,7 +10,7 @@ from rules.claims.stamps import INITIAL
 from tasks.worker.runtime import Runtime
 
 
-def facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
+def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
     """Return what is mirrored of a pool."""
     return pool_mirror.PoolFacts(
         uid=pool.uid,

@@ -26,7 +26,7 @@ from tasks.worker.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 
-def hold(rt: Runtime, pool: PoolSeen) -> None:
+def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
     """Put our finalizer on a pool that lives without it. Until that is done no Pod of it is made."""
     if pool.has_finalizer or pool.terminating:
         return
@@ -40,7 +40,7 @@ def hold(rt: Runtime, pool: PoolSeen) -> None:
     log.info("pool.finalizer_added" if held else "pool.gone_before_finalizer", pool=pool.name)
 
 
-def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
+def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     """Let a pool go of which nothing is left: by a complete list of its Pods, and by its rows, which are read now."""
     over = [pod.uid for pod in seen if pod.is_terminal]
     pool = rt.transaction(draining.draining_pool, pool_id, over=over)

@@ -39,7 +39,7 @@ from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-SPARED = 10.0
+ACCOUNT_RESERVE = 10.0
 """Seconds of the deadline that are left to what is needed more than the end of a ServiceAccount."""
 
 
@@ -54,17 +54,17 @@ def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set
     if row.claim_id is None:
         rt.transaction(releases.mark_gone, uid, now=now)
         wake_after_pods(rt, [uid])
-        forget_account(rt, namespace=namespace, name=row.name, uid=uid)
+        delete_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, unavailable=unavailable)
 
 
-def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
+def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
     """Delete the ServiceAccount of a Pod that is proven gone; one that stays is `orphaned_service_accounts`'.
 
     So it stays where many Pods went at once: their successors come first.
     """
-    if remaining() < SPARED:
+    if remaining() < ACCOUNT_RESERVE:
         return
     try:
         delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
@@ -88,7 +88,7 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
             count_failed_start(rt, row, pod, now=now)
         with rt.waker.single_flight(f"delete:{pod.uid}") as alone:
             if alone:
-                remove(rt, pod, now=now)
+                delete_pod(rt, pod, now=now)
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
@@ -123,7 +123,7 @@ def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
         send_retire(rt, claim_id)
 
 
-def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
+def delete_pod(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
     """Delete a terminal Pod, and record that it is gone when a GET shows so."""
     delete_runner(
         rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
@@ -185,7 +185,7 @@ def _end(
     job_outcome = job_outcome_of(rt, claim, spent=spent, unavailable=unavailable, lookups=lookups)
     if job_outcome is None:
         return False
-    if job_outcome.next_step is NextStep.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
+    if job_outcome.next_step is NextStep.REQUEUE and not deregister_runner(rt, claim, unavailable=unavailable):
         return False
 
     def end(db: Connection) -> bool:
@@ -208,7 +208,7 @@ def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
     """Wake the pools that the end of a claim may help, and delete what its Pod left if it is gone."""
     wake_after(rt, pool_id=claim.pool_id, account_id=claim.account_id)
     if gone:
-        forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
+        delete_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
 
 
 def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:
@@ -265,7 +265,7 @@ def job_outcome_of(
         return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
 
 
-def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
+def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
     """Deregister the runner of a claim that ends while its job is queued; False when that has to be tried again.
 
     GitHub may have given this runner a job that it never began: no other runner gets that one before GitHub has

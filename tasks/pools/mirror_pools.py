@@ -15,7 +15,7 @@ from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.wakes import RECONCILE, REMATCH
 from tasks.pools import finalizers, pod_lists
-from tasks.pools.facts import facts
+from tasks.pools.facts import pool_facts
 from tasks.worker.base import SWEEP, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -35,7 +35,7 @@ def pools() -> None:
         mirror_all(rt, namespace)
     finally:  # what there is of pools is kept also while the pools themselves cannot be read
         kept = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
-        shared = pod_lists.take(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
+        shared = pod_lists.share_list(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
         for row in kept:
             how = {"shared": True} if row.name in shared and not row.leaving else {}
             rt.waker.send(RECONCILE, queue="pools", pool_id=row.id, **how)
@@ -47,7 +47,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
     changed = False
     for pool in seen:
         try:
-            changed |= mirror_pool_object(rt, pool)
+            changed |= mirror_listed_pool(rt, pool)
         except DBAPIError as error:  # one bad pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
@@ -67,7 +67,7 @@ def pool_changed(*, namespace: str, pool: str) -> None:
     """Look at one pool that has changed, come or gone, as the watch says (L6), and have it reconciled."""
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
-    changed = found is not None and mirror_pool_object(rt, found)
+    changed = found is not None and mirror_listed_pool(rt, found)
     for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
         if row.name == pool and (found is None or row.uid != found.uid):
             changed |= end_missing_pool(rt, row, namespace=namespace)
@@ -77,21 +77,21 @@ def pool_changed(*, namespace: str, pool: str) -> None:
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
 
 
-def mirror_pool_object(rt: Runtime, pool: PoolSeen) -> bool:
+def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
     """Mirror a pool, or what is wrong with it; return whether jobs may find another pool now.
 
     One whose spec cannot be used is marked Degraded and keeps its Pods.
     """
-    pool = newest(rt, pool)
+    pool = read_newest(rt, pool)
     if pool.problem is None:
-        finalizers.hold(rt, pool)
-        return mirror(rt, pool)
+        finalizers.add_finalizer_if_missing(rt, pool)
+        return mirror_pool(rt, pool)
     log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
     mark_unusable(rt, pool, problem=pool.problem)
-    return note(rt, pool)
+    return record_draining(rt, pool)
 
 
-def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
+def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
     """Return a pool as it is now, where its row knows a later generation than this check.
 
     Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
@@ -121,18 +121,18 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     return True
 
 
-def mirror(rt: Runtime, pool: PoolSeen) -> bool:
+def mirror_pool(rt: Runtime, pool: PoolSeen) -> bool:
     """Mirror one pool; return whether jobs may find another pool now."""
-    return rt.transaction(pool_mirror.mirror_pool, facts(rt, pool), now=NOW)
+    return rt.transaction(pool_mirror.mirror_pool, pool_facts(rt, pool), now=NOW)
 
 
 def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
     """Record why a pool cannot be used."""
-    known = facts(rt, pool)
+    known = pool_facts(rt, pool)
     rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
 
 
-def note(rt: Runtime, pool: PoolSeen) -> bool:
+def record_draining(rt: Runtime, pool: PoolSeen) -> bool:
     """Have a pool drain whose spec cannot be used; return whether jobs may find another pool now."""
     if not pool.terminating:
         return False

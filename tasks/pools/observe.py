@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 @lru_cache(maxsize=1000)
-def report_stranger(uid: str, name: str, pool: str) -> None:
+def report_foreign_pod(uid: str, name: str, pool: str) -> None:
     """Say once in this process that a Pod has the label of a pool and was not made by Ostler. It is left alone."""
     cure = f"remove the label {POOL_LABEL} from it, or ignore this: it is neither counted nor deleted"
     log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
@@ -34,6 +34,6 @@ def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now:
     return missing and than.began < row.created_at <= now + AHEAD
 
 
-def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
+def needs_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
     """Return whether the Pod is over while a job claim of it lives: GitHub says what becomes of the job."""
     return row.claim_purpose == Purpose.JOB and (row.terminal_at is not None or row.uid not in by_uid)

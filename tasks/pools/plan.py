@@ -26,7 +26,7 @@ from tasks.claims.evidence import judge
 from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
-CREATIONS = 50
+MAX_CREATIONS = 50
 """Pods that one run creates at most; the rest waits for the next."""
 
 HEARD_WITHIN = timedelta(seconds=110)
@@ -40,7 +40,7 @@ def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
     return pod.node in nodes.gone
 
 
-def observe_pod(
+def observed_pod(
     row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: NodeSnapshot, now: datetime
 ) -> ObservedPod:
     """Return a Pod as the plan sees it; one that was not in the list is not touched by it."""
@@ -87,7 +87,7 @@ def make_plan(
 ) -> tuple[ObservedPool, PoolPlan]:
     """Return what a pool is and the plan of its reconcile; the caller holds its lock, and listed before it read."""
     pods = [
-        observe_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
+        observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
         for row in rows
     ]
     fresh = {pod.id for pod in pods if not pod.stale}
@@ -128,7 +128,7 @@ class Decided:
 
 def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
     """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
-    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
+    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
     nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
 
     def body(db: Connection) -> Decided:
@@ -137,7 +137,7 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
         rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
         pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
-        observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
+        observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=MAX_CREATIONS, now=now)
         committed = pool_plans.commit_plan(
             db, pool, plan, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
         )

@@ -30,10 +30,10 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-LEAST = 2
+MIN_POOLS = 2
 """Pools; the list of a single one is its own."""
 
-WITHIN = 10.0
+LIST_SECONDS = 10.0
 """Seconds that the list of a tick may take: the period of the ticks. One that takes longer is given up, and each pool
 lists for itself, so that no pool waits for the many Pods of another."""
 
@@ -55,19 +55,19 @@ class Listed:
     dealt: bool = False
 
 
-def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
+def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
     """List the namespace's Pods for these pools, by name, and keep the share of each; return those that have one now.
 
     Whole or not at all (L8). A pool that has no share lists for itself.
     """
-    if len(pools) < LEAST:
+    if len(pools) < MIN_POOLS:
         return ()
     begin_page()
     began = utcnow()
     try:
-        shares = _listed(rt, namespace=namespace, pools=pools)
+        shares = _list_shares(rt, namespace=namespace, pools=pools)
         if shares is None:
-            log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process stops")
+            log.warning("pods.list_not_shared", why=f"it took more than {LIST_SECONDS:.0f} s, or its process stops")
             return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")
@@ -85,9 +85,9 @@ def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[s
     return shares.keys()
 
 
-def _listed(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
+def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
     """Return the packed share of each pool whose Pods can be packed; None when time is up before the list is whole."""
-    until = time.monotonic() + WITHIN
+    until = time.monotonic() + LIST_SECONDS
     found: dict[str, list[PodSeen]] = {name: [] for name in pools}
     for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
         for pod in page:

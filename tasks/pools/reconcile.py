@@ -20,10 +20,10 @@ from ostler.wakes import RECONCILE
 from tasks.claims.braking import update_brake
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.pools import finalizers, pod_lists
-from tasks.pools.act import act, handle_all
+from tasks.pools.act import act, finish_pods
 from tasks.pools.deadlines import limit_jobs
 from tasks.pools.facts import pod_facts
-from tasks.pools.observe import asks_github, is_younger, report_stranger
+from tasks.pools.observe import is_younger, needs_github, report_foreign_pod
 from tasks.pools.plan import decide
 from tasks.pools.pod_lists import Listed
 from tasks.pools.report import write_status
@@ -36,10 +36,10 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-LOOK_AGAIN = 1.0
+RECHECK_SECONDS = 1.0
 """Seconds between two checks of a pool of which a Pod is ending, so that its successor need not wait for a period."""
 
-ENDING = 15.0
+ENDING_SECONDS = 15.0
 """Seconds for which such a Pod is looked for; one that takes longer is seen by the next period."""
 
 
@@ -80,7 +80,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     seen = listed.pods
     for pod in seen:
         if not pod.is_ours:
-            report_stranger(pod.uid, pod.name, name)
+            report_foreign_pod(pod.uid, pod.name, name)
     rt.waker.record_pod_count(pool_id, pods=len(seen))
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
@@ -89,9 +89,9 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     wake_after_pods(rt, over)
     rows = rt.transaction(pod_rows.over_rows, pool_id=pool_id, listed=list(by_uid), now=now)
     rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
-    asking = [row for row in rows if asks_github(row, by_uid)]
-    others = [row for row in rows if not asks_github(row, by_uid)]
-    complete = handle_all(rt, others, by_uid, namespace=namespace, now=now)
+    asking = [row for row in rows if needs_github(row, by_uid)]
+    others = [row for row in rows if not needs_github(row, by_uid)]
+    complete = finish_pods(rt, others, by_uid, namespace=namespace, now=now)
     # A GitHub that does not answer may use up the rest of the time, and not always for the same Pods (L14).
     decided = decide(rt, pool_id, name=name, by_uid=by_uid)
     act(rt, decided)
@@ -101,19 +101,19 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     )
     limit_jobs(rt, pool_id, [pod for pod in seen if pod.is_ours], max_job_seconds=decided.pool.max_job_seconds)
     random.shuffle(asking)
-    complete &= handle_all(rt, asking, by_uid, namespace=namespace, now=now)
+    complete &= finish_pods(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:
         rt.transaction(pool_mirror.record_listed, pool_id=pool_id, at=listed.began, now=NOW)
     # While the Pods are watched, the end of this one wakes us.
     awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.is_watched(namespace)
     if awaited or decided.plan.goes_on:
-        rt.waker.send(RECONCILE, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
+        rt.waker.send(RECONCILE, queue="pools", after=RECHECK_SECONDS, pool_id=pool_id)
     if not listed.shared:  # a pool goes by a list that began after it was asked to
-        finalizers.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
+        finalizers.remove_finalizer_if_empty(rt, pool_id, [pod for pod in seen if pod.is_ours])
 
 
 def is_ending(row: PodRow, *, now: datetime) -> bool:
     """Return whether the job of this Pod is over and the Pod about to be: GitHub tells the one before the other."""
     if row.freed_at is None or not row.ever_delivered or row.claim_id is not None or row.terminal_at is not None:
         return False
-    return now - row.freed_at < timedelta(seconds=ENDING)
+    return now - row.freed_at < timedelta(seconds=ENDING_SECONDS)

@@ -24,7 +24,7 @@ from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
-EVERY = 5.0
+STATUS_SECONDS = 5.0
 """Seconds between two writes of one pool's status at least, unless a condition has changed."""
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ def write_status(
         leaving=observed.leaving,
         problem=pool.problem,
         allowed_unavailable=share_of(observed),
-        drain=told(rt, pool, plan, now=now) if observed.leaving else None,
+        drain=describe_drain(rt, pool, plan, now=now) if observed.leaving else None,
         replicas_writer=pool.replicas_writer,
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
@@ -60,7 +60,7 @@ def write_status(
         version=version,
     )
     status = status_of(stands, plan, before=pool.status, now=now)
-    if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):
+    if not pool_plans.status_is_due(pool, status, every=STATUS_SECONDS, now=now):
         return
     try:
         patch_pool_status(
@@ -75,7 +75,7 @@ def write_status(
     rt.transaction(pool_plans.record_status, pool.id, text, now=NOW)
 
 
-def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
+def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
     """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
     oldest = rt.transaction(draining.oldest_job, pool.id)
     drain = Drain(

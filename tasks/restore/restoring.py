@@ -51,7 +51,7 @@ from rules.routing.scopes import Scope
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
 from tasks.pools.facts import pod_facts
-from tasks.pools.mirror_pools import mark_unusable, mirror
+from tasks.pools.mirror_pools import mark_unusable, mirror_pool
 from tasks.restore.epochs import compare, judge_only, read
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.worker.runtime import Runtime
@@ -236,7 +236,7 @@ class _Restore:
             return pods
         for pool in pools:
             if pool.problem is None:
-                mirror(rt, pool)
+                mirror_pool(rt, pool)
             else:
                 mark_unusable(rt, pool, problem=pool.problem)
         rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)

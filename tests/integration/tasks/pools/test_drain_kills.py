@@ -142,7 +142,10 @@ def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
         "reconcile.py",
         "retire.py",
     } <= steps
-    assert any("before PATCH runnerpools" in step and step.startswith("finalizers.py:settle") for step in killer.met)
+    assert any(
+        "before PATCH runnerpools" in step and step.startswith("finalizers.py:remove_finalizer_if_empty")
+        for step in killer.met
+    )
     (busy,) = stage.rows("SELECT * FROM claims WHERE purpose = 'job'")
     assert busy.end_reason == "completed"
     assert stage.rows("SELECT 1 FROM claims WHERE ended_at IS NULL") == []

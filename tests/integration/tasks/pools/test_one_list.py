@@ -216,7 +216,7 @@ def test_a_list_that_is_cut_off_is_shared_with_nobody(
 
 def test_a_list_that_takes_longer_than_a_tick_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet(stage, pools=3)
-    monkeypatch.setattr("tasks.pools.pod_lists.WITHIN", -1)
+    monkeypatch.setattr("tasks.pools.pod_lists.LIST_SECONDS", -1)
     messages = ticked(stage)
     assert len(messages) == 3
     assert [message for message in messages if "shared" in message] == []

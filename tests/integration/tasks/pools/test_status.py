@@ -9,7 +9,7 @@ import pytest
 from k8s_adapters.client import KubeClient
 from k8s_adapters.draining import add_finalizer
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
-from tasks.pools.mirror_pools import mirror, pool_changed
+from tasks.pools.mirror_pools import mirror_pool, pool_changed
 from tasks.pools.reconcile import reconcile
 from tasks.worker.runtime import runtime
 from tests.integration.tasks.conftest import Stage
@@ -263,6 +263,6 @@ def test_older_list_of_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
     newer = patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=2)
     assert newer.generation > pool.generation
     rt = runtime()
-    mirror(rt, newer)
-    mirror(rt, pool)
+    mirror_pool(rt, newer)
+    mirror_pool(rt, pool)
     assert the_pool(stage).replicas == 2

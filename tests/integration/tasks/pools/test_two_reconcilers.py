@@ -55,7 +55,7 @@ def everybody(_: str) -> Iterator[bool]:
 def test_reconciler_with_more_to_create_requests_the_next_reconcile_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.pools.plan.CREATIONS", 2)
+    monkeypatch.setattr("tasks.pools.plan.MAX_CREATIONS", 2)
     stage.pool(replicas=3)
     kept(stage)
     (message,) = stage.outbox.take("ostler.reconcile")
