@@ -6,8 +6,9 @@ another reconciler may do it as well, or do it again after us.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
@@ -15,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
 from k8s_adapters.pods import PodSeen
-from k8s_adapters.pools import get_pool
+from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
 from ostler import telemetry
 from ostler.errors import UpstreamError
@@ -24,24 +25,40 @@ from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
 from tasks.pools.create_pods import RESERVE, create_pods
-from tasks.pools.facts import pod_hash_of
+from tasks.pools.deadlines import limit_jobs
 from tasks.pools.finished_pods import handle_missing, handle_spent
-from tasks.pools.plan import Decided
-from tasks.worker.base import SWEEP, calls, remaining
+from tasks.pools.observe import Observed
+from tasks.pools.plan import Planned
+from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
 
-def record_events(rt: Runtime, decided: Decided) -> None:
+def act(rt: Runtime, planned: Planned) -> None:
+    """Carry out a committed plan: publish its Events, wake matchers, send the retirements, create the Pods."""
+    committed = planned.committed
+    record_events(rt, planned)
+    wake_after_pods(rt, planned.freed)
+    for claim_id, why in committed.retired.items():
+        telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
+        send_retire(rt, claim_id)
+    for trouble in committed.failed_starts:
+        telemetry.FAILED_STARTS.labels(trouble).inc()
+    if committed.create:
+        create_pods(rt, planned)
+
+
+def record_events(rt: Runtime, planned: Planned) -> None:
     """Tell in Events of the pool what was committed: how many Pods are retired and why, and starts that back off."""
-    row, starts = decided.pool, decided.plan.starts
+    row, starts = planned.pool_row, planned.plan.starts
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
-    for why, many in sorted(Counter(decided.committed.retired.values()).items()):
+    for why, many in sorted(Counter(planned.committed.retired.values()).items()):
         rt.events.record(
             pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired, reason: {why}"
         )
-    if decided.committed.failed_starts:
+    if planned.committed.failed_starts:
         next_at = "at once" if starts.create_after is None else f"not before {starts.create_after:%H:%M:%S} UTC"
         failed = "1 failed start" if starts.failures == 1 else f"{starts.failures} failed starts"
         note = f"{failed} in a row ({starts.detail}); the next Pod is created {next_at}"
@@ -52,45 +69,37 @@ def _pods(many: int) -> str:
     return "1 Pod is" if many == 1 else f"{many} Pods are"
 
 
-def act(rt: Runtime, decided: Decided) -> None:
-    """Send the retirements, and create the Pods whose rows wait for them."""
-    committed, row = decided.committed, decided.pool
-    record_events(rt, decided)
-    wake_after_pods(rt, decided.freed)
-    for claim_id, why in committed.retired.items():
-        telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
-        send_retire(rt, claim_id)
-    for trouble in committed.failed_starts:
-        telemetry.FAILED_STARTS.labels(trouble).inc()
-    if not committed.create:
-        return
-    pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
-    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.has_finalizer:
-        return
-    if pod_hash_of(rt, pool) != row.template_hash:
-        # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
-        log.info("pool.template_of_another", pool=row.name)
-        return
-    create_pods(rt, decided, pool)
-
-
-def finish_pods(
-    rt: Runtime, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], *, namespace: str, now: datetime
-) -> bool:
-    """Deal with these Pods of a pool, one after the other; False when some were left to the next run."""
+def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool:
+    """Finish these Pods of a pool, one after the other; return False if some are left to the next reconcile."""
     complete = True
     unavailable: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
             log.info("reconcile.to_be_continued")
             return False
-        pod = by_uid.get(row.uid or "")
+        pod = observed.by_uid.get(row.uid or "")
         try:
-            finish_pod(rt, row, pod, namespace=namespace, unavailable=unavailable, now=now)
-        except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
+            finish_pod(rt, row, pod, namespace=observed.pool.namespace, unavailable=unavailable, now=observed.at)
+        except (UpstreamError, DBAPIError) as error:  # a Pod that fails stops no other (L14)
             log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
     return complete
+
+
+def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
+    """Set the deadlines of running jobs, and end the jobs of Pods that are over, which asks GitHub.
+
+    `complete`: every other Pod that is over was finished. If these are finished too, the time of the list is recorded,
+    which says that no Pod of this list needs another reconcile.
+    """
+    observed = planned.observed
+    pool_id, listed = observed.pool.id, observed.listed
+    limit_jobs(rt, pool_id, listed.own_pods, max_job_seconds=planned.pool_row.max_job_seconds)
+    rows = list(observed.over_with_job)
+    random.shuffle(rows)  # if the time runs out, other Pods are left out than last time (L14)
+    complete &= finish_pods(rt, observed, rows)
+    if complete:
+        rt.transaction(pool_mirror.record_listed, pool_id=pool_id, at=listed.began, now=NOW)
 
 
 def finish_pod(

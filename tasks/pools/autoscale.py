@@ -33,7 +33,8 @@ from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
 from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.runner_brakes import Brake
-from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
+from rules.pools import autoscaler
+from rules.pools.autoscaler import Doubts, Outcome, PoolView, stuck
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
 from rules.pools.scaling import Demand, Limits, Verdict
@@ -111,7 +112,7 @@ def decide_all(
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
     asked = asked_of(db, found, now=now) if trust.barred is None else {}
     views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]
-    outcomes = plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
+    outcomes = autoscaler.plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
     return [
         Scaled(pool, row, view.demand, outcomes[row.id])
         for (pool, row), view in zip(found, views, strict=True)

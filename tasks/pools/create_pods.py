@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
-from k8s_adapters.pools import PoolSeen
+from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
 from models.pools import pod_rows, pool_plans
@@ -20,7 +20,7 @@ from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.starts import Trouble
 from tasks.pools.facts import pod_hash_of
-from tasks.pools.plan import Decided
+from tasks.pools.plan import Planned
 from tasks.worker.base import SWEEP, calls, remaining
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -36,12 +36,25 @@ RESERVE = 3.0
 """Seconds of the deadline after which no further Pod is begun."""
 
 
-def create_pods(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
+def create_pods(rt: Runtime, planned: Planned) -> None:
+    """Create the Pods whose rows wait for them, unless the pool's object does not fit its row any more."""
+    row = planned.pool_row
+    pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
+    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.has_finalizer:
+        return
+    if pod_hash_of(rt, pool) != row.template_hash:
+        # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
+        log.info("pool.template_of_another", pool=row.name)
+        return
+    create_each(rt, planned, pool)
+
+
+def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
     """Create the Pods whose rows wait for them, until the API server refuses one or time is up."""
-    row = decided.pool
+    row = planned.pool_row
     failures = 0
-    taken = decided.plan.starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}
-    for row_id, pod_name, attempt in decided.committed.create:
+    taken = planned.plan.starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}
+    for row_id, pod_name, attempt in planned.committed.create:
         if remaining() < RESERVE:
             return
         try:

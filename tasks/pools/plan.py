@@ -19,10 +19,12 @@ from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.upstreams import Upstream
 from rules.claims.machines import Purpose
+from rules.pools import pool_plan
 from rules.pools.pod_states import PodState, StateFacts, state_of
-from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
+from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
 from rules.pools.starts import recovered
 from tasks.claims.evidence import judge
+from tasks.pools.observe import Observed
 from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
@@ -33,11 +35,81 @@ HEARD_WITHIN = timedelta(seconds=110)
 """A poll is written down once a minute at most, and lasts 55 s."""
 
 
-def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
-    """Return whether a Pod's node is gone. While nothing is known of the node, what its row says stands (L8)."""
-    if pod is None or pod.node not in nodes.known:
-        return row.node_gone
-    return pod.node in nodes.gone
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A pool with the plan that a reconcile committed for it. The steps after `plan` read it and never change it."""
+
+    observed: Observed
+    pool_row: Row[Any]
+    """The pool's row, as it was locked."""
+    pod_rows: Sequence[PodRow]
+    """The rows of the pool's Pods, as they were read under that lock."""
+    given: ObservedPool
+    """The pool as the plan was made for it."""
+    plan: PoolPlan
+    committed: pool_plans.Committed
+    """The rows and claims that were written for the plan."""
+    freed: Sequence[str]
+    """UIDs of the Pods whose node is newly found gone. They count in no budget any more."""
+
+
+def plan(rt: Runtime, observed: Observed) -> Planned:
+    """Plan the reconcile of a pool under its lock, and commit the plan. Names of new Pods are drawn before the lock."""
+    name, by_uid = observed.pool.name, observed.by_uid
+    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
+    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+
+    def body(db: Connection) -> Planned:
+        now = utcnow()
+        pool = pool_plans.lock_pool(db, observed.pool.id)
+        rows = pod_rows.pod_rows(db, pool_id=observed.pool.id, now=now)
+        pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
+        freed = record_nodes(db, rows, by_uid, nodes, now=now)
+        given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=MAX_CREATIONS, now=now)
+        committed = pool_plans.commit_plan(
+            db, pool, made, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
+        )
+        return Planned(observed, pool, rows, given, made, committed, freed)
+
+    return rt.transaction(body)
+
+
+def make_plan(
+    db: Connection,
+    pool: Row[Any],
+    rows: Sequence[PodRow],
+    by_uid: Mapping[str, PodSeen],
+    *,
+    nodes: NodeSnapshot,
+    most: int,
+    now: datetime,
+) -> tuple[ObservedPool, PoolPlan]:
+    """Return what a pool is and the plan of its reconcile; the caller holds its lock, and listed before it read."""
+    pods = [
+        observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
+        for row in rows
+    ]
+    fresh = {pod.id for pod in pods if not pod.stale}
+    polls = (row.first_polled_at for row in rows if row.id in fresh and row.first_polled_at is not None)
+    starting = any(pod.state is PodState.STARTING and pod.seen for pod in pods)
+    heard_from = now - timedelta(seconds=pool.start_timeout)
+    given = ObservedPool(
+        replicas=pool.replicas,
+        leaving=pool.draining or pool.deleted_at is not None,
+        suspended=pool.paused or pool.problem is not None,
+        max_unavailable_percent=pool.max_unavailable_percent,
+        max_surge=pool.max_surge,
+        start_timeout=pool.start_timeout,
+        max_concurrent=pool.max_concurrent,
+        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
+        retired=pool_plans.retired_in_tick(pool, now=now),
+        web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
+    )
+    made = pool_plan.plan(given, pods, most=most, now=now)
+    if made.retire and not gates.is_open(db, Upstream.KUBERNETES):
+        given = replace(given, gate_open=False)
+        made = pool_plan.plan(given, pods, most=most, now=now)
+    return given, made
 
 
 def observed_pod(
@@ -75,75 +147,11 @@ def observed_pod(
     )
 
 
-def make_plan(
-    db: Connection,
-    pool: Row[Any],
-    rows: Sequence[PodRow],
-    by_uid: Mapping[str, PodSeen],
-    *,
-    nodes: NodeSnapshot,
-    most: int,
-    now: datetime,
-) -> tuple[ObservedPool, PoolPlan]:
-    """Return what a pool is and the plan of its reconcile; the caller holds its lock, and listed before it read."""
-    pods = [
-        observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
-        for row in rows
-    ]
-    fresh = {pod.id for pod in pods if not pod.stale}
-    polls = (row.first_polled_at for row in rows if row.id in fresh and row.first_polled_at is not None)
-    starting = any(pod.state is PodState.STARTING and pod.seen for pod in pods)
-    heard_from = now - timedelta(seconds=pool.start_timeout)
-    observed = ObservedPool(
-        replicas=pool.replicas,
-        leaving=pool.draining or pool.deleted_at is not None,
-        suspended=pool.paused or pool.problem is not None,
-        max_unavailable_percent=pool.max_unavailable_percent,
-        max_surge=pool.max_surge,
-        start_timeout=pool.start_timeout,
-        max_concurrent=pool.max_concurrent,
-        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
-        retired=pool_plans.retired_in_tick(pool, now=now),
-        web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
-    )
-    made = plan(observed, pods, most=most, now=now)
-    if made.retire and not gates.is_open(db, Upstream.KUBERNETES):
-        observed = replace(observed, gate_open=False)
-        made = plan(observed, pods, most=most, now=now)
-    return observed, made
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """What a reconcile found and committed. `pool` is its row, `rows` those of its Pods."""
-
-    pool: Row[Any]
-    rows: list[PodRow]
-    observed: ObservedPool
-    plan: PoolPlan
-    committed: pool_plans.Committed
-    freed: list[str]
-    """UIDs of the Pods whose node was found gone: they count in no budget any more."""
-
-
-def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
-    """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
-    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
-    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
-
-    def body(db: Connection) -> Decided:
-        now = utcnow()
-        pool = pool_plans.lock_pool(db, pool_id)
-        rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
-        pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
-        freed = record_nodes(db, rows, by_uid, nodes, now=now)
-        observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=MAX_CREATIONS, now=now)
-        committed = pool_plans.commit_plan(
-            db, pool, plan, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
-        )
-        return Decided(pool, rows, observed, plan, committed, freed)
-
-    return rt.transaction(body)
+def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
+    """Return whether a Pod's node is gone. While nothing is known of the node, what its row says stands (L8)."""
+    if pod is None or pod.node not in nodes.known:
+        return row.node_gone
+    return pod.node in nodes.gone
 
 
 def record_nodes(

@@ -54,6 +54,11 @@ class Listed:
     shared: bool = False
     dealt: bool = False
 
+    @property
+    def own_pods(self) -> list[PodSeen]:
+        """The Pods that Ostler created."""
+        return [pod for pod in self.pods if pod.is_ours]
+
 
 def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
     """List the namespace's Pods for these pools, by name, and keep the share of each; return those that have one now.

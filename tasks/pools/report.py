@@ -13,13 +13,18 @@ from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
 from models.pools import draining, pool_plans
 from models.pools.blocked_mints import blocked_mints
+from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.runner_brakes import Brake
-from rules.pools.draining import Drain, DrainReport, report
+from rules.pools.draining import Drain, DrainReport
+from rules.pools.draining import report as report_drain
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import ObservedPool, PoolPlan, share_of
+from rules.pools.pool_plan import PoolPlan, share_of
 from rules.pools.pool_status import PoolNow, status_of
+from tasks.claims.braking import update_brake
+from tasks.pools.plan import Planned
+from tasks.pools.runner_versions import outdated
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -30,17 +35,20 @@ STATUS_SECONDS = 5.0
 log = structlog.get_logger(__name__)
 
 
-def write_status(
-    rt: Runtime,
-    pool: Row[Any],
-    observed: ObservedPool,
-    plan: PoolPlan,
-    *,
-    brake: Brake | None = None,
-    version: str | None = None,
-    now: datetime,
-) -> None:
-    """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
+def report(rt: Runtime, planned: Planned) -> None:
+    """Update the brake of a pool, then write the pool's status to its object."""
+    brake = update_brake(rt, planned.pool_row, now=utcnow())
+    version = outdated(rt, planned.observed.pool.id)
+    write_status(rt, planned, brake=brake, version=version, now=utcnow())
+
+
+def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
+    """Write a pool's status if it has changed. The next reconcile repeats a write that fails.
+
+    `brake`: the brake of the pool, or None if it has none. `version`: why the version of its runner is a problem, or
+    None if it is none.
+    """
+    pool, given, plan = planned.pool_row, planned.given, planned.plan
     if pool.deleted_at is not None:
         return
     mints = rt.transaction(blocked_mints, pool.id, now=now)
@@ -48,10 +56,10 @@ def write_status(
         generation=pool.generation,
         selector=f"{POOL_LABEL}={pool.name}",
         paused=pool.paused,
-        leaving=observed.leaving,
+        leaving=given.leaving,
         problem=pool.problem,
-        allowed_unavailable=share_of(observed),
-        drain=describe_drain(rt, pool, plan, now=now) if observed.leaving else None,
+        allowed_unavailable=share_of(given),
+        drain=describe_drain(rt, pool, plan, now=now) if given.leaving else None,
         replicas_writer=pool.replicas_writer,
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
@@ -86,4 +94,4 @@ def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime
         oldest_job=None if oldest is None else oldest.id,
         oldest_since=None if oldest is None else oldest.since,
     )
-    return report(drain, now=now)
+    return report_drain(drain, now=now)

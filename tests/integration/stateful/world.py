@@ -334,14 +334,19 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.claims.mint, "new_suffix", lambda: f"{next(numbers):08x}")
     monkeypatch.setattr(tasks.worker.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
-    for creates in ("act", "decide", "update_brake", "write_status"):  # Pods come by a rule
-        monkeypatch.setattr(
-            tasks.pools.reconcile,
-            creates,
-            lambda *_arguments, **_named: SimpleNamespace(
-                pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None, plan=SimpleNamespace(goes_on=False)
-            ),
-        )
+    for step in ("act", "report"):  # Pods come by a rule
+        monkeypatch.setattr(tasks.pools.reconcile, step, lambda *_: None)
+    monkeypatch.setattr(tasks.pools.reconcile, "plan", planned_nothing)
+
+
+def planned_nothing(_rt: object, observed: object) -> SimpleNamespace:
+    """Return a plan that creates and retires no Pod."""
+    return SimpleNamespace(
+        observed=observed,
+        pool_row=SimpleNamespace(max_job_seconds=None),
+        pod_rows=(),
+        plan=SimpleNamespace(goes_on=False),
+    )
 
 
 def later(now: datetime, seconds: float) -> datetime:

@@ -41,8 +41,8 @@ ASKS = {
     ("tasks/claims/retire.py", "carry_out"): {"ask"},
     ("tasks/claims/retire.py", "force"): {"ask", "gone_now", "may_force"},
     ("tasks/pools/finished_pods.py", "handle_spent"): {"delete_pod", "judge", "retire_over"},
-    ("tasks/pools/reconcile.py", "reconcile_pods"): {"decide"},
-    ("tasks/pools/plan.py", "decide"): {"make_plan", "commit_plan"},
+    ("tasks/pools/reconcile.py", "reconcile_pool"): {"plan"},
+    ("tasks/pools/plan.py", "plan"): {"make_plan", "commit_plan"},
     ("tasks/pools/plan.py", "make_plan"): {"observed_pod", "plan"},
     ("tasks/pools/plan.py", "observed_pod"): {"judge"},
     ("tasks/claims/release.py", "make_warm"): {"ask", "read_pod"},
@@ -71,7 +71,7 @@ CALLERS = {
     # A requeue asks nothing: it un-stamps nothing, and its retirement checks the Pod before it deletes.
     "end": {("tasks/claims/release.py", "end_never_delivered"), ("tasks/claims/release.py", "requeue")},
     "end_delivered": {("tasks/claims/release.py", "end_delivered"), ("tasks/claims/release.py", "carry_out")},
-    "commit_plan": {("tasks/pools/plan.py", "decide")},
+    "commit_plan": {("tasks/pools/plan.py", "plan")},
     "_retire": {("models/pools/pool_plans.py", "commit_plan")},
     "retire_over": {("tasks/pools/finished_pods.py", "handle_spent"), ("tasks/pools/finished_pods.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/unresponsive_pods.py", "check")},
@@ -82,7 +82,7 @@ CALLERS = {
     "make_warm": {("tasks/claims/release.py", "end_never_delivered")},
     "reopen": {("tasks/claims/stamp.py", "unstamp")},
     "delete_pod": {("tasks/pools/finished_pods.py", "handle_spent")},
-    "decide": {("tasks/pools/reconcile.py", "reconcile_pods")},
+    "plan": {("tasks/pools/reconcile.py", "reconcile_pool")},
 }
 
 

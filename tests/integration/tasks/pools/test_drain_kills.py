@@ -139,7 +139,7 @@ def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
         "finalizers.py",
         "finished_pods.py",
         "mirror_pools.py",
-        "reconcile.py",
+        "observe.py",
         "retire.py",
     } <= steps
     assert any(

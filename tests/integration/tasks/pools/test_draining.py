@@ -108,7 +108,7 @@ def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeyp
     busy_pod(stage)
     delete(stage)
     monkeypatch.setattr(
-        "tasks.pools.reconcile.list_pods", lambda *_, **__: []
+        "tasks.pools.observe.list_pods", lambda *_, **__: []
     )  # the list of a server that is not up to date
     drain(stage)
     pool = seen(stage)
@@ -221,7 +221,7 @@ def test_draining_condition_reports_its_start_the_busy_pods_and_an_overdue_drain
 
     late = utcnow() + timedelta(hours=2)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tasks.pools.reconcile.utcnow", lambda: late)
+        patched.setattr("tasks.pools.report.utcnow", lambda: late)
         told = condition(stage)
     assert told["reason"] == "Overdue"
     assert told["message"].endswith("drainTimeout has passed, but no job is stopped")

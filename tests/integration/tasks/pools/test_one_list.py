@@ -145,7 +145,7 @@ def test_a_pool_whose_reconcile_raises_keeps_no_other_from_the_list(
         raise RuntimeError("a bug of this pool alone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pools.reconcile.decide", broken)
+        patched.setattr("tasks.pools.reconcile.plan", broken)
         with pytest.raises(RuntimeError):
             served(messages[:1])
     assert served(messages[1:]) == []
@@ -240,7 +240,7 @@ def test_a_pool_that_a_newer_list_has_served_is_left_alone(
     for message in messages:
         reconcile.run(pool_id=message["pool_id"])
     lists.clear()
-    monkeypatch.setattr("tasks.pools.reconcile.decide", lambda *_, **__: pytest.fail("there was nothing to decide"))
+    monkeypatch.setattr("tasks.pools.reconcile.plan", lambda *_, **__: pytest.fail("there was nothing to decide"))
     served([*messages, *messages])
     assert lists == []
 
@@ -369,12 +369,12 @@ def test_a_pool_that_is_deleted_during_its_reconcile_goes_by_a_later_list(
     write = write_status
 
     def late(*args: Any, **named: Any) -> None:
-        monkeypatch.setattr("tasks.pools.reconcile.write_status", write)
+        monkeypatch.setattr("tasks.pools.report.write_status", write)
         delete(stage, "third")
         pool_changed.run(namespace=stage.namespace, pool="third")
         write(*args, **named)
 
-    monkeypatch.setattr("tasks.pools.reconcile.write_status", late)
+    monkeypatch.setattr("tasks.pools.report.write_status", late)
     served(messages[-1:])
     assert seen(stage, "third") is not None
     served(stage.outbox.take("ostler.reconcile"))

@@ -131,7 +131,7 @@ def test_pods_are_created_when_the_list_of_the_pool_is_slow(stage: Stage, monkey
         time.sleep(17.5)  # ten pages of 500 Pods at 1.75 s each
         return list_pods(*args, **more)
 
-    monkeypatch.setattr("tasks.pools.reconcile.list_pods", slow)
+    monkeypatch.setattr("tasks.pools.observe.list_pods", slow)
     kept(stage)
     assert len(stage.pods()) == 3
 

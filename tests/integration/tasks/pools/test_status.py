@@ -122,7 +122,7 @@ def test_api_server_takes_the_status_of_a_pool_with_an_outdated_runner(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.pool(replicas=1)
-    monkeypatch.setattr("tasks.pools.reconcile.outdated", lambda *_: "GitHub will refuse its runner")
+    monkeypatch.setattr("tasks.pools.report.outdated", lambda *_: "GitHub will refuse its runner")
     assert condition(stage, "RunnerOutdated")["message"] == "GitHub will refuse its runner"
 
 

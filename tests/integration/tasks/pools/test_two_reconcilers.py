@@ -36,7 +36,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
             failures.append(error)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pools.reconcile.list_pods", listed)
+        patched.setattr("tasks.pools.observe.list_pods", listed)
         patched.setattr(stage.outbox, "single_flight", everybody)
         threads = [threading.Thread(target=run) for _ in range(KEEPERS)]
         for thread in threads:
