@@ -1,7 +1,7 @@
-"""Actions of a reconcile on a pool's Pods: creations for committed rows, retirements under committed claims.
+"""Step 3 of a reconcile, act: send retirements, create Pods, set deadlines, finish Pods that are over.
 
-Decided under the pool's lock, with the claims read after the list (L8); done after the commit, each step such that
-another reconciler may do it as well, or do it again after us.
+The plan is committed before its actions begin. Two reconcilers might carry out the same action, or one might repeat it
+after a crash. Each action is therefore safe to repeat.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ log = structlog.get_logger(__name__)
 
 
 def act(rt: Runtime, planned: Planned) -> None:
-    """Carry out a committed plan: publish its Events, wake matchers, send the retirements, create the Pods."""
+    """Carry out a committed plan: publish its Events, wake matchers, send the retirements, create the Pods.
+
+    The Events come first, because no later reconcile would repeat them if a creation failed.
+    """
     committed = planned.committed
     record_events(rt, planned)
     wake_after_pods(rt, planned.freed)
@@ -51,7 +54,7 @@ def act(rt: Runtime, planned: Planned) -> None:
 
 
 def record_events(rt: Runtime, planned: Planned) -> None:
-    """Tell in Events of the pool what was committed: how many Pods are retired and why, and starts that back off."""
+    """Publish Events of the pool: how many Pods are retired and why, and a start that failed."""
     row, starts = planned.pool_row, planned.plan.starts
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
     for why, many in sorted(Counter(planned.committed.retired.values()).items()):
@@ -70,7 +73,10 @@ def _pods(many: int) -> str:
 
 
 def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool:
-    """Finish these Pods of a pool, one after the other; return False if some are left to the next reconcile."""
+    """Finish these Pods of a pool, one after the other. Return False if any is left to the next reconcile.
+
+    `rows`: rows of Pods that are over or missing from the list.
+    """
     complete = True
     unavailable: set[int | None] = set()
     for row in rows:
@@ -87,10 +93,10 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
 
 
 def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
-    """Set the deadlines of running jobs, and end the jobs of Pods that are over, which asks GitHub.
+    """Set the deadlines of running jobs, then end the claims of Pods that are over, which asks GitHub.
 
-    `complete`: every other Pod that is over was finished. If these are finished too, the time of the list is recorded,
-    which says that no Pod of this list needs another reconcile.
+    `complete`: every other Pod that is over was finished. If these Pods are finished too, the time of the list is
+    recorded. Until the next list, a reconcile by this list then has nothing to do.
     """
     observed = planned.observed
     pool_id, listed = observed.pool.id, observed.listed
@@ -111,7 +117,11 @@ def finish_pod(
     unavailable: set[int | None],
     now: datetime,
 ) -> None:
-    """Deal with one Pod that is over; an unresponsive one is left to `unresponsive_pods`."""
+    """Finish one Pod that is over or missing.
+
+    `unavailable`: installations whose calls to GitHub failed in this run. The sweep `unresponsive_pods` handles Pods
+    that are alive but do not poll.
+    """
     if row.uid is None:
         return
     if pod is None:

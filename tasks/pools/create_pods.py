@@ -1,4 +1,8 @@
-"""Creations of a reconcile: Pods for committed rows."""
+"""Creations of a reconcile: create a Pod for each committed row that has none.
+
+A row is written before its Pod. A creation that fails leaves the row, and the next reconcile repeats it with the same
+name.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +33,32 @@ log = structlog.get_logger(__name__)
 
 
 MAX_FAILURES = 2
-"""Creations of one run that may fail in a way that says nothing of the pool: the next is another name."""
+"""Number of creations that may fail in one run without a refusal. Such failures need not concern the pool, so one more
+name is tried."""
 
 
 RESERVE = 3.0
-"""Seconds of the deadline after which no further Pod is begun."""
+"""Seconds of the task's deadline that must be left before another Pod is begun."""
 
 
 def create_pods(rt: Runtime, planned: Planned) -> None:
-    """Create the Pods whose rows wait for them, unless the pool's object does not fit its row any more."""
+    """Create the Pods of a plan, unless the pool's object no longer fits its row.
+
+    Nothing is created while the object is missing, unusable, being deleted or without its finalizer.
+    """
     row = planned.pool_row
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
     if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.has_finalizer:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
-        # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
+        # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
         log.info("pool.template_of_another", pool=row.name)
         return
     create_each(rt, planned, pool)
 
 
 def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
-    """Create the Pods whose rows wait for them, until the API server refuses one or time is up."""
+    """Create the Pods of a plan, until the API server refuses one or the time is up."""
     row = planned.pool_row
     failures = 0
     taken = planned.plan.starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}
@@ -66,12 +74,12 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
             failures += 1
             if record_refusal(rt, row, error) or failures == MAX_FAILURES:
                 return
-        except DBAPIError as error:  # for example because its row is locked: the next round repeats the attempt (L14)
+        except DBAPIError as error:  # for example a locked row: the next reconcile repeats the attempt (L14)
             log.warning("pod.not_recorded", pod=pod_name, error=words_of(error))
 
 
 def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
-    """Create one Pod for its row, unless another reconciler does, or did; return whether this one did."""
+    """Create one Pod, unless another reconciler creates it now or has created it. Return whether this one did."""
     with rt.waker.single_flight(f"create:{row_id}") as alone:
         if not alone or not is_still_wanted(rt, row_id):
             return False
@@ -80,7 +88,10 @@ def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, atte
 
 
 def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
-    """Write down that the API server would not take a Pod, where it was that; return whether it was."""
+    """Record that the API server refused to admit a Pod, and publish an Event of it.
+
+    Return False if the error is of another kind. Nothing is recorded then.
+    """
     refusal = refusal_of(error)
     if refusal is None:
         return False
@@ -97,12 +108,16 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
 
 def is_still_wanted(rt: Runtime, row_id: int) -> bool:
-    """Look again right before a creation, which may come long after the plan."""
+    """Return whether a row still needs its Pod. A creation may come long after the plan."""
     return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 
 
 def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
-    """Create one Pod for its row. A failure leaves the row: the next round repeats the same attempt."""
+    """Create one Pod for its row, and record its UID.
+
+    If another object has the name, the row is given up. After any other failure the row stays, and the next reconcile
+    repeats the same attempt.
+    """
     try:
         created = create_runner(
             rt.kube,

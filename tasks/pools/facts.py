@@ -1,4 +1,4 @@
-"""Pools and Pods of the cluster as their rows have them."""
+"""Facts of pool and Pod objects, in the form in which their rows store them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.worker.runtime import Runtime
 
 
 def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
-    """Return what is mirrored of a pool."""
+    """Return the fields of a pool that its row mirrors."""
     return pool_mirror.PoolFacts(
         uid=pool.uid,
         namespace=pool.namespace,
@@ -47,7 +47,10 @@ def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
 
 
 def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
-    """Return what a Pod that is made of this pool now is named by; a Pod with another one is stale."""
+    """Return the hash of a pool's current Pod template.
+
+    A Pod with another hash is stale.
+    """
     return pod_hash(
         pool,
         dispatch_url=rt.settings.dispatch_url,
@@ -57,7 +60,7 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
 
 
 def pod_facts(pod: PodSeen) -> PodFacts:
-    """Return what is recorded of a Pod."""
+    """Return the fields of a Pod that its row stores."""
     return PodFacts(
         name=pod.name,
         namespace=pod.namespace,

@@ -1,8 +1,8 @@
-"""A pool's way out: held by our finalizer while it lives, let go once nothing of it does.
+"""Finalizer of a pool: added while the pool lives, removed when none of its Pods is left.
 
-Its warm Pods are retired and its busy ones kept by `keep`, as those of any pool that wants none; so it goes for a pool
-whose object is gone already. What is decided here is only when the object may go: the collector would take with it
-whatever is left of the pool.
+The reconciler retires the warm Pods of a pool that is being deleted and waits for the busy ones. It does the same for a
+pool whose object is gone already. This module only decides when the object may be deleted. Without the finalizer,
+Kubernetes' garbage collector would delete the pool's remaining Pods together with the object.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ log = structlog.get_logger(__name__)
 
 
 def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
-    """Put our finalizer on a pool that lives without it. Until that is done no Pod of it is made."""
+    """Add the finalizer to a pool that has none and is not being deleted.
+
+    No Pod of the pool is created before it has its finalizer.
+    """
     if pool.has_finalizer or pool.terminating:
         return
     halt("add_finalizer.before_call")
     try:
         held = add_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
-    except UpstreamError as error:  # one pool stops no other (L14)
+    except UpstreamError as error:  # an error of one pool stops no other (L14)
         log.warning("pool.not_held", pool=pool.name, error=meaning_of(error))
         return
     halt("add_finalizer.after_call")
@@ -41,7 +44,11 @@ def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
 
 
 def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
-    """Let a pool go of which nothing is left: by a complete list of its Pods, and by its rows, which are read now."""
+    """Remove the finalizer of a pool that is being deleted, if none of its Pods is left.
+
+    `seen`: the pool's Pods, by a complete list that began after the deletion was requested. The pool's rows are read
+    after that list (L8). Both must show that no Pod is left.
+    """
     over = [pod.uid for pod in seen if pod.is_terminal]
     pool = rt.transaction(draining.draining_pool, pool_id, over=over)
     if pool is None:

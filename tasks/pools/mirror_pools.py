@@ -1,4 +1,4 @@
-"""`ostler.pools` and `ostler.pool_changed`: mirror the pools of the cluster into their rows."""
+"""`ostler.pools` and `ostler.pool_changed`: mirror the pools into their rows, and request their reconciles."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ log = structlog.get_logger(__name__)
 
 @task("pools", queue="pools", policy=SWEEP)
 def pools() -> None:
-    """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own.
+    """Mirror all pools into their rows, list the Pods of all pools once, and request a reconcile of each pool.
 
-    One list of their Pods serves all of them. A pool that leaves is listed by itself: it goes by what is there now.
+    Each reconcile uses its pool's share of that one list. A pool that is being deleted lists its own Pods instead,
+    because its finalizer may only be removed by a list that began later.
     """
     rt = runtime()
     namespace = rt.settings.namespace
     try:
         mirror_all(rt, namespace)
-    finally:  # what there is of pools is kept also while the pools themselves cannot be read
+    finally:  # Pods are also reconciled while the pool objects cannot be read
         kept = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
         shared = pod_lists.share_list(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
         for row in kept:
@@ -42,13 +43,13 @@ def pools() -> None:
 
 
 def mirror_all(rt: Runtime, namespace: str) -> None:
-    """Mirror every pool that is listed, and see about those that no longer are."""
+    """Mirror every listed pool, and end the rows of pools that are gone."""
     seen = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
     changed = False
     for pool in seen:
         try:
             changed |= mirror_listed_pool(rt, pool)
-        except DBAPIError as error:  # one bad pool stops no other (L14)
+        except DBAPIError as error:  # an error of one pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
     for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
@@ -64,7 +65,10 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
 
 @task("pool_changed", queue="pools", policy=SWEEP)
 def pool_changed(*, namespace: str, pool: str) -> None:
-    """Look at one pool that has changed, come or gone, as the watch says (L6), and have it reconciled."""
+    """Mirror one pool that was changed, created or deleted, and request its reconcile.
+
+    The watch sends this hint. The pool is read again, because a hint proves nothing (L6).
+    """
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
     changed = found is not None and mirror_listed_pool(rt, found)
@@ -78,9 +82,9 @@ def pool_changed(*, namespace: str, pool: str) -> None:
 
 
 def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror a pool, or what is wrong with it; return whether jobs may find another pool now.
+    """Mirror a pool, or record why it cannot be used. Return whether a job might find another pool now.
 
-    One whose spec cannot be used is marked Degraded and keeps its Pods.
+    A pool whose spec cannot be used becomes Degraded and keeps its Pods.
     """
     pool = read_newest(rt, pool)
     if pool.problem is None:
@@ -92,10 +96,10 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
 
 
 def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
-    """Return a pool as it is now, where its row knows a later generation than this check.
+    """Return a pool, read again if its row has a later generation than the given object.
 
-    Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
-    smaller generation still, and its row follows.
+    Either another process read the pool later, or etcd was restored from a backup. After a restore, even the object
+    that is read now has a smaller generation than the row. The row is then set back to it.
     """
     known = rt.transaction(pool_mirror.generation_of, uid=pool.uid)
     if known is None or known <= pool.generation:
@@ -112,7 +116,10 @@ def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
 
 
 def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
-    """A pool that was not in the list, which may have been a bad one (L8): one GET by name and UID proves it gone."""
+    """End the row of a pool that was not listed, if one GET by name and UID proves that the pool is gone.
+
+    The list alone might be wrong (L8). Return whether the row was ended.
+    """
     found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:
         return False
@@ -122,18 +129,25 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
 
 
 def mirror_pool(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror one pool; return whether jobs may find another pool now."""
+    """Mirror one pool into its row. Return whether a job might find another pool now."""
     return rt.transaction(pool_mirror.mirror_pool, pool_facts(rt, pool), now=NOW)
 
 
 def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
-    """Record why a pool cannot be used."""
+    """Record in a pool's row why its spec cannot be used.
+
+    `problem`: one sentence, which the pool's condition shows.
+    """
     known = pool_facts(rt, pool)
     rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
 
 
 def record_draining(rt: Runtime, pool: PoolSeen) -> bool:
-    """Have a pool drain whose spec cannot be used; return whether jobs may find another pool now."""
+    """Record that a pool with an unusable spec is being deleted, if it is.
+
+    Such a pool is not mirrored, so its row would not show the deletion. Return whether a job might find another pool
+    now.
+    """
     if not pool.terminating:
         return False
     return rt.transaction(draining.record_draining, uid=pool.uid, since=pool.deleted_at, now=NOW)

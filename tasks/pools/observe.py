@@ -43,7 +43,7 @@ class Observed:
 
     pool: PoolName
     listed: Listed
-    """The list of Pods by which the pool is reconciled."""
+    """The list of Pods that this reconcile uses."""
     by_uid: Mapping[str, PodSeen]
     """The listed Pods by UID."""
     over: Sequence[PodRow]

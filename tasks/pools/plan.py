@@ -1,4 +1,8 @@
-"""A pool and its Pods as the plan is made of them: rows that were read under the lock, Pods as they were listed."""
+"""Step 2 of a reconcile, plan: lock the pool, read the rows of its Pods, and commit a plan for them.
+
+The rows are read after the list (L8) and under the pool's lock. Two reconcilers of one pool therefore never plan from
+the same rows.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,11 @@ from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
 MAX_CREATIONS = 50
-"""Pods that one run creates at most; the rest waits for the next."""
+"""Number of Pods that one reconcile creates at most. The next reconcile creates the rest."""
 
 HEARD_WITHIN = timedelta(seconds=110)
-"""A poll is written down once a minute at most, and lasts 55 s."""
+"""Time since the last recorded poll during which a Pod counts as polling. A poll lasts 55 s, and a poll is recorded
+once a minute at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,11 @@ class Planned:
 
 
 def plan(rt: Runtime, observed: Observed) -> Planned:
-    """Plan the reconcile of a pool under its lock, and commit the plan. Names of new Pods are drawn before the lock."""
+    """Plan the reconcile of a pool, and commit the plan.
+
+    The nodes are read and the names of new Pods are drawn before the lock is taken, since no lock may be held during a
+    call to Kubernetes (L15).
+    """
     name, by_uid = observed.pool.name, observed.by_uid
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
     nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
@@ -84,7 +93,14 @@ def make_plan(
     most: int,
     now: datetime,
 ) -> tuple[ObservedPool, PoolPlan]:
-    """Return what a pool is and the plan of its reconcile; the caller holds its lock, and listed before it read."""
+    """Return the pool as the plan sees it, and the plan.
+
+    `nodes`: the nodes of the listed Pods. `most`: number of Pods that the plan may create. The caller holds the pool's
+    lock.
+
+    If the Kubernetes gate is closed, no Pod may be retired. A plan that retires Pods is then made again under that
+    condition.
+    """
     pods = [
         observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
         for row in rows
@@ -115,7 +131,10 @@ def make_plan(
 def observed_pod(
     row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: NodeSnapshot, now: datetime
 ) -> ObservedPod:
-    """Return a Pod as the plan sees it; one that was not in the list is not touched by it."""
+    """Return a Pod as the plan sees it.
+
+    `pod`: the listed Pod, or None if the list does not show it. The plan does not change a Pod that is not listed.
+    """
     heard = row.offered or (row.polled_at is not None and now - row.polled_at < HEARD_WITHIN)
     state = state_of(
         StateFacts(
@@ -148,7 +167,7 @@ def observed_pod(
 
 
 def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
-    """Return whether a Pod's node is gone. While nothing is known of the node, what its row says stands (L8)."""
+    """Return whether a Pod's node is gone. If the node is unknown, the Pod's row decides (L8)."""
     if pod is None or pod.node not in nodes.known:
         return row.node_gone
     return pod.node in nodes.gone
@@ -157,9 +176,9 @@ def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
 def record_nodes(
     db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
 ) -> list[str]:
-    """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it.
+    """Record which listed Pods are on nodes that are gone, and which of the pool's Pods no longer are.
 
-    Returns the UIDs of those whose node was not known to be gone.
+    Sweeps read this record. Return the UIDs of Pods whose node was not recorded as gone before.
     """
     known = {row.uid: row.node_gone for row in rows}
     gone = [

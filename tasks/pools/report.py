@@ -1,4 +1,4 @@
-"""A pool's status, written to its object when it has changed, its numbers alone every few seconds at most."""
+"""Step 4 of a reconcile, report: update the brake of a pool, and write the pool's status to its object."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 STATUS_SECONDS = 5.0
-"""Seconds between two writes of one pool's status at least, unless a condition has changed."""
+"""Least number of seconds between two writes of a pool's status. A changed condition is written at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,10 +43,10 @@ def report(rt: Runtime, planned: Planned) -> None:
 
 
 def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
-    """Write a pool's status if it has changed. The next reconcile repeats a write that fails.
+    """Write a pool's status if it has changed. The next reconcile repeats a write that failed.
 
-    `brake`: the brake of the pool, or None if it has none. `version`: why the version of its runner is a problem, or
-    None if it is none.
+    `brake`: the brake of the pool, or None if it has none. `version`: a warning about the version of the pool's runner,
+    or None if there is nothing to warn of.
     """
     pool, given, plan = planned.pool_row, planned.given, planned.plan
     if pool.deleted_at is not None:
@@ -84,7 +84,10 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
 
 
 def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
-    """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
+    """Return the state of a drain for the pool's status.
+
+    It says since when the pool drains, how many of its Pods are busy, and which job is the oldest.
+    """
     oldest = rt.transaction(draining.oldest_job, pool.id)
     drain = Drain(
         since=pool.draining_since or now,

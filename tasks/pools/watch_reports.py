@@ -1,8 +1,8 @@
-"""Tasks that act on the watch's hints: `ostler.pods_changed`, `ostler.pod_gone`, `ostler.pod_executes`, and one more.
+"""Tasks that act on the watch's hints: `pods_changed`, `pod_gone`, `pod_executes` and `poller_ended`.
 
-A hint names Pods to read and proves nothing (L6): anybody who may write to Redis can send one. A GET by name and UID
-proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list proves that
-a Pod is over.
+A hint names Pods to read and proves nothing (L6), because anybody who can write to Redis can send one. A GET by name
+and UID proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list
+proves that a Pod is over.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def pods_changed(
     unstamped: Sequence[str] = (),
     endings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Look up what the watch saw: names of pools of which a Pod ended, UIDs that are gone or execute something.
+    """Request the tasks that check what the watch saw.
 
-    `unstamped`: UIDs of Pods whose poller has ended and that carry no stamp. `endings`: the last sight of Pods that
-    are gone, which is recorded for people to read; nothing is decided by it.
+    `pools`: names of pools with a Pod that ended. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
+    runner began a job. `unstamped`: UIDs of Pods whose poller ended and that carry no stamp. `endings`: how Pods that
+    are gone looked at last. It is recorded for people to read, and no decision uses it.
     """
     rt = runtime()
     keep: set[int] = set()
@@ -70,7 +71,7 @@ def pods_changed(
 
 
 def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Record how Pods ended; what a message says of one in another form than ours is left out."""
+    """Record how Pods ended. An ending in an unknown form is left out."""
     known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
     left = len(endings) - rt.transaction(pod_ends.record, known)
     if left:
@@ -78,7 +79,7 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
-    """Return the ending that a message tells; None for one that makes no sense."""
+    """Return an ending that a message holds, or None if it cannot be read."""
     try:
         at, code = given.get("deletion_at"), given.get("runner_exit_code")
         return pod_ends.Ending(
@@ -91,7 +92,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 
 
 def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
-    """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
+    """Send a task for the claim of each of these Pods. Return the ids of pools that need a reconcile."""
     keep = set()
     for pod in rt.transaction(watch_reports.known_pods, uids):
         if pod.claim_id is None:
@@ -119,10 +120,10 @@ def pod_gone(*, claim_id: int) -> None:
 
 @task("pod_executes", queue="dispatch", policy=SWEEP)
 def pod_executes(*, claim_id: int) -> None:
-    """Mark a claim as executing if one GET shows that its runner began a job. Which job stays open.
+    """Mark a claim as executing if one GET shows that its runner began a job. The job stays unidentified.
 
-    Only a container `runner` that is ready proves it: one that has ended might never have had a job. A locked claim is
-    left to its webhook or to `unused_runners` (L14).
+    Only a container `runner` that is ready proves it, because a container that has ended might never have had a job. If
+    the claim is locked, its webhook or the sweep `unused_runners` marks it later (L14).
     """
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)
@@ -145,7 +146,7 @@ def pod_executes(*, claim_id: int) -> None:
 
 @task("poller_ended", queue="dispatch", policy=SWEEP)
 def poller_ended(*, claim_id: int) -> None:
-    """Let the stamp of a delivered claim return if one GET shows that the poller of its Pod has ended."""
+    """Request the stamp of a delivered claim if one GET shows that the poller of its Pod ended."""
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)
     pod = None if claim is None else read_pod_of(rt, claim)
@@ -156,6 +157,6 @@ def poller_ended(*, claim_id: int) -> None:
 
 
 def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodSeen | None:
-    """Return the Pod of a claim; None when nothing has its name and UID."""
+    """Return the Pod of a claim, or None if no Pod has its name and UID."""
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
     return pod if pod is not None and pod.uid == claim.pod_uid else None
