@@ -80,8 +80,8 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
 
 def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod, unless another reconciler creates it now or has created it. Return whether this one did."""
-    with rt.waker.single_flight(f"create:{row_id}") as alone:
-        if not alone or not is_still_wanted(rt, row_id):
+    with rt.waker.single_flight(f"create:{row_id}") as first:
+        if not first or not is_still_wanted(rt, row_id):
             return False
         create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
         return True

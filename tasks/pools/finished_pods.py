@@ -94,8 +94,8 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
     if row.claim_id is None:
         if row.first_polled_at is None and not row.offered and not pod.terminating:
             count_failed_start(rt, row, pod, now=now)
-        with rt.waker.single_flight(f"delete:{pod.uid}") as alone:
-            if alone:
+        with rt.waker.single_flight(f"delete:{pod.uid}") as first:
+            if first:
                 delete_pod(rt, pod, now=now)
         return
     if row.claim_purpose == Purpose.RETIRE:

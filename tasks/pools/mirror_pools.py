@@ -35,9 +35,9 @@ def pools() -> None:
     try:
         mirror_all(rt, namespace)
     finally:  # Pods are also reconciled while the pool objects cannot be read
-        kept = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
-        shared = pod_lists.share_list(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
-        for row in kept:
+        rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
+        shared = pod_lists.share_list(rt, namespace=namespace, pools={row.name for row in rows if not row.leaving})
+        for row in rows:
             how = {"shared": True} if row.name in shared and not row.leaving else {}
             rt.waker.send(RECONCILE, queue="pools", pool_id=row.id, **how)
 

@@ -53,14 +53,14 @@ def pods_changed(
     are gone looked at last. It is recorded for people to read, and no decision uses it.
     """
     rt = runtime()
-    keep: set[int] = set()
+    pool_ids: set[int] = set()
     if pools:
-        keep.update(rt.transaction(watch_reports.pools_named, namespace=namespace, names=pools))
+        pool_ids.update(rt.transaction(watch_reports.pools_named, namespace=namespace, names=pools))
     if endings:
         record_endings(rt, endings)
     if gone:
-        keep |= report_gone(rt, gone)
-    for pool_id in sorted(keep):
+        pool_ids |= report_gone(rt, gone)
+    for pool_id in sorted(pool_ids):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     if executing:
         for claim_id in rt.transaction(watch_reports.not_executing, executing):
@@ -93,16 +93,16 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 
 def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
     """Send a task for the claim of each of these Pods. Return the ids of pools that need a reconcile."""
-    keep = set()
+    pool_ids = set()
     for pod in rt.transaction(watch_reports.known_pods, uids):
         if pod.claim_id is None:
-            keep.add(pod.pool_id)
+            pool_ids.add(pod.pool_id)
         elif pod.purpose == Purpose.RETIRE:
             send_retire(rt, pod.claim_id)
         else:
             rt.waker.send(POD_GONE, queue="dispatch", claim_id=pod.claim_id)
     ask_for_events(rt, uids, live=False)
-    return keep
+    return pool_ids
 
 
 @task("pod_gone", queue="dispatch", policy=SWEEP)
