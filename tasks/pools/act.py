@@ -54,7 +54,7 @@ def act(rt: Runtime, planned: Planned) -> None:
 
 
 def record_events(rt: Runtime, planned: Planned) -> None:
-    """Publish Events of the pool: how many Pods are retired and why, and a start that failed."""
+    """Publish Events of the pool: how many Pods are retired and why, and how many starts failed in a row."""
     row, starts = planned.pool_row, planned.plan.starts
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
     for why, many in sorted(Counter(planned.committed.retired.values()).items()):
@@ -96,7 +96,7 @@ def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
     """Set the deadlines of running jobs, then end the claims of Pods that are over, which asks GitHub.
 
     `complete`: every other Pod that is over was finished. If these Pods are finished too, the time of the list is
-    recorded. Until the next list, a reconcile by this list then has nothing to do.
+    recorded. A second reconcile by the same shared list then does nothing.
     """
     observed = planned.observed
     pool_id, listed = observed.pool.id, observed.listed

@@ -46,8 +46,8 @@ ACCOUNT_RESERVE = 10.0
 def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
     """Handle a row whose Pod was not listed, if one GET by name and UID proves that the Pod is gone.
 
-    A Pod with a job claim has the claim ended. A Pod without a claim is marked as gone. The task `retire` handles a Pod
-    with a retire claim.
+    If the Pod has a job claim, the claim is ended. If it has no claim, the Pod is marked as gone. The task `retire`
+    handles a Pod with a retire claim.
     """
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
@@ -78,9 +78,10 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
 
 
 def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
-    """Handle a Pod that is over: end its claim if GitHub's `completed` does not come, then delete the Pod.
+    """Handle a Pod that is over: delete it if it has no claim, end its job claim if GitHub's `completed` is late.
 
-    A Pod that might hold a JIT and has no claim is left alone (L3).
+    `completed` is late `spent_after` seconds after the end of the Pod. A Pod that might hold a JIT and has no claim is
+    left alone (L3).
     """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
@@ -147,7 +148,7 @@ def delete_pod(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
 
 
 def _nothing_else(_db: Connection) -> None:
-    """Write nothing more."""
+    """Do nothing. This is the default of `also`."""
 
 
 def end_claim(
@@ -167,9 +168,9 @@ def end_claim(
     removed.
 
     `found_by`: who found the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone. `unavailable`:
-    installations whose calls to GitHub failed in this run. Their claims wait for the next run, and installations are
-    added to this set. `also`: called in the transaction that ends the claim or begins its release. `lookups`: answers
-    of GitHub that one run of a sweep shares, or None to ask each time.
+    installations whose calls to GitHub failed in this run. Their claims wait for the next run. A call that fails here
+    adds its installation. `also`: called in the transaction that ends the claim or begins its release. `lookups`:
+    answers of GitHub that one run of a sweep shares, or None to ask each time.
 
     Return True if the claim was ended or its release began.
     """

@@ -1,7 +1,7 @@
 """Step 2 of a reconcile, plan: lock the pool, read the rows of its Pods, and commit a plan for them.
 
-The rows are read after the list (L8) and under the pool's lock. Two reconcilers of one pool therefore never plan from
-the same rows.
+The rows are read after the list (L8) and under the pool's lock. If two reconcilers serve one pool, the second one plans
+from the rows that the first one committed.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def observed_pod(
 
 
 def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
-    """Return whether a Pod's node is gone. If the node is unknown, the Pod's row decides (L8)."""
+    """Return whether a Pod's node is gone. If nothing is known of the node, return what the Pod's row says (L8)."""
     if pod is None or pod.node not in nodes.known:
         return row.node_gone
     return pod.node in nodes.gone
