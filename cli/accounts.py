@@ -173,7 +173,8 @@ def wake(pools: Sequence[int]) -> None:
     import redis
     from kombu.exceptions import KombuError, OperationalError
 
-    from ostler.wakes import REMATCH, Waker
+    from ostler.task_names import REMATCH
+    from ostler.wakes import Waker
 
     redis_url = load_stores().redis_url
     if redis_url is None:

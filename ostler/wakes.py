@@ -4,8 +4,8 @@ A wake is a hint (law L6): losing one costs seconds, since `resume` finds the sa
 `SET ostler:wake:<pool> NX PX 2000` and then the message, so that at most one dispatch runs and one waits.
 
 Any web tier can do the same with Celery alone (docs/operations/waking.md): `send_task("ostler.dispatch",
-kwargs={"pool": "small"})` with `ROUTES` as its `task_routes`; without the key it costs an extra run of the matcher and
-nothing else.
+kwargs={"pool": "small"})` with `ostler.task_names.ROUTES` as its `task_routes`; without the key it costs an extra run
+of the matcher and nothing else.
 """
 
 from __future__ import annotations
@@ -20,42 +20,7 @@ from celery import Celery
 
 from ostler import transport
 from ostler.secrets import Secret
-
-DISPATCH = "ostler.dispatch"
-STAMP = "ostler.stamp"
-MINT = "ostler.mint"
-RELEASE = "ostler.release"
-POOLS = "ostler.pools"
-RECONCILE = "ostler.reconcile"
-AUTOSCALE = "ostler.autoscale"
-UNSTAMP = "ostler.unstamp"
-RETIRE = "ostler.retire"
-REMATCH = "ostler.rematch"
-ASK_RUN = "ostler.ask_run"
-ASK_OWNER = "ostler.ask_owner"
-MISSING_PODS = "ostler.missing_pods"
-PODS_CHANGED = "ostler.pods_changed"
-POD_GONE = "ostler.pod_gone"
-POD_EXECUTES = "ostler.pod_executes"
-POLLER_ENDED = "ostler.poller_ended"
-POD_EVENTS = "ostler.pod_events"
-POOL_CHANGED = "ostler.pool_changed"
-PRUNE = "ostler.prune"
-
-QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
-
-_NAMED = {
-    "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED),
-    "github": (MINT, ASK_RUN, ASK_OWNER),
-    "pools": (POOLS, POOL_CHANGED, RECONCILE, AUTOSCALE),
-    "retire": (RETIRE,),
-    "sweeps": ("ostler.*",),
-}
-ROUTES = {name: {"queue": queue} for queue, names in _NAMED.items() for name in names}
-"""`task_routes` for senders by name; the last line is every sweep. The first match counts."""
-
-WATCH_QUEUES = ("dispatch", "pools", "sweeps")
-"""The queues that the watch sends to (`watch.hints`)."""
+from ostler.task_names import AUTOSCALE, DISPATCH, EXPIRES, HINTS, RECONCILE, ROUTES
 
 WAKE_MS = 2000
 RECONCILE_MS = 10_000
@@ -66,22 +31,6 @@ RESTS_FROM = 100
 """Pods; a smaller pool is reconciled as often as somebody asks."""
 COUNT_MS = 60_000
 SINGLE_FLIGHT_MS = 5_000
-EXPIRES = 60
-HINTS = frozenset(
-    {
-        RECONCILE,
-        AUTOSCALE,
-        POOLS,
-        MISSING_PODS,
-        PODS_CHANGED,
-        POD_GONE,
-        POD_EXECUTES,
-        POLLER_ENDED,
-        POOL_CHANGED,
-        POD_EVENTS,
-    }
-)
-"""Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then, or it is only shown."""
 
 _TIMEOUT = 0.5
 _TIMEOUT_UNDER_LOCK = 0.2

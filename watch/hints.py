@@ -15,7 +15,8 @@ from typing import TypedDict
 
 from ostler import telemetry
 from ostler.logging import get_logger
-from ostler.wakes import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS, Waker
+from ostler.task_names import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS
+from ostler.wakes import Waker
 from rules.upstream.watching import Hint
 
 GATHER = 0.1

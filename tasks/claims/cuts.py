@@ -17,7 +17,7 @@ from k8s_adapters.stamps import StampOutcome
 from models.claims import cuts, steps
 from models.tables import pod_facts
 from ostler.clock import utcnow
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.busy import RunnerSeen
 from rules.claims.cuts import CutEvidence, CutVerdict, judge_cut
 from rules.claims.machines import Stamp

@@ -20,7 +20,7 @@ from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings
-from ostler.wakes import AUTOSCALE
+from ostler.task_names import AUTOSCALE
 from rules.claims.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.claims.mint import mint
 from tasks.claims.release import release

@@ -34,7 +34,7 @@ from ostler.errors import (
 )
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.mint_questions import describe, is_full
 from rules.claims.runner_names import make_runner_name, random_suffix
 from rules.routing.holds import HoldReason

@@ -17,7 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import POD_EVENTS
+from ostler.task_names import POD_EVENTS
 from rules.claims.pod_events import choose
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.base import DISPATCH, task

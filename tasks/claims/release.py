@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import RELEASE as NAME
+from ostler.task_names import RELEASE as NAME
 from tasks.claims.annotation import read_pod, write
 from tasks.claims.evidence import ask
 from tasks.claims.github import ask_job_outcome, deregister, follow_owner

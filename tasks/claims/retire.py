@@ -24,8 +24,8 @@ from models.claims import releases
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import RECONCILE
-from ostler.wakes import RETIRE as NAME
+from ostler.task_names import RECONCILE
+from ostler.task_names import RETIRE as NAME
 from rules.sweeps.nodes import may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask

@@ -11,7 +11,7 @@ import structlog
 from models.routing import accounts
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from tasks.worker.base import Policy, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW

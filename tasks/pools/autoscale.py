@@ -31,7 +31,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import RECONCILE, REMATCH
 from rules.claims.runner_brakes import Brake
 from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable

@@ -27,7 +27,7 @@ from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import update_brake
 from tasks.claims.budget_wakes import wake_after_pods

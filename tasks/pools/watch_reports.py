@@ -21,7 +21,7 @@ from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
-from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
+from ostler.task_names import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
 from rules.claims.machines import Purpose
 from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events

@@ -17,7 +17,7 @@ import structlog
 from models.sweeps import rematch
 from ostler.clock import utcnow
 from ostler.halt import halt
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import RECONCILE, REMATCH
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 

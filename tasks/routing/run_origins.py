@@ -11,7 +11,7 @@ from models.routing import run_origins
 from models.sweeps.rematch import rematch_run
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import ASK_RUN
+from ostler.task_names import ASK_RUN
 from tasks.worker.base import Policy, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW

@@ -34,7 +34,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import ASK_RUN, RECONCILE
+from ostler.task_names import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
 from rules.intake.events import WorkflowJobEvent

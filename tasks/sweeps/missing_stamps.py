@@ -10,7 +10,7 @@ from k8s_adapters.pods import PodSeen, get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.stamps import owned_by
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.sweeps.frame import sweep

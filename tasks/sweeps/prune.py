@@ -9,7 +9,7 @@ from models.sweeps.prune import Kind
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.settings import Settings
-from ostler.wakes import PRUNE
+from ostler.task_names import PRUNE
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 

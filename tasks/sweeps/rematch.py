@@ -10,7 +10,7 @@ from models.routing.accounts import unasked_accounts
 from models.sweeps.rematch import Lifted, Rematched, accounts_to_rematch, rematch_page
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import ASK_OWNER, ASK_RUN
+from ostler.task_names import ASK_OWNER, ASK_RUN
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 

@@ -14,7 +14,7 @@ from models.db import epochs
 from models.sweeps.repairs import Case
 from models.tables import claim_leases
 from ostler.clock import utcnow
-from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
+from ostler.task_names import RELEASE, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
 from rules.sweeps.reaping import Expect
 from tasks.claims.dispatch import start_chains

@@ -17,7 +17,7 @@ from beat_schedule import schedule
 from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import BeatSettings, Settings
-from ostler.wakes import QUEUES
+from ostler.task_names import QUEUES
 from tasks.worker.events import BatchedEvents
 
 MODULES = (

@@ -13,8 +13,8 @@ from celery.signals import heartbeat_sent, worker_ready
 from models.upstream.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
+from ostler.task_names import EXPIRES, POOLS, QUEUES
 from ostler.transport import reading
-from ostler.wakes import EXPIRES, POOLS, QUEUES
 from tasks.worker.app import configure
 from tasks.worker.runtime import Runtime, install
 

@@ -17,7 +17,8 @@ from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
 from ostler.secrets import Secret
-from ostler.wakes import AUTOSCALE, Waker
+from ostler.task_names import AUTOSCALE
+from ostler.wakes import Waker
 from tests.cluster import delete_namespace
 from tests.waiting import eventually
 

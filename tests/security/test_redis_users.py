@@ -18,17 +18,8 @@ from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.redis_users import RedisUser, as_user, passwords_from
 from ostler.secrets import Secret
-from ostler.wakes import (
-    MISSING_PODS,
-    POD_GONE,
-    PODS_CHANGED,
-    POOL_CHANGED,
-    POOLS,
-    QUEUES,
-    WATCH_QUEUES,
-    Waker,
-    producer,
-)
+from ostler.task_names import MISSING_PODS, POD_GONE, PODS_CHANGED, POOL_CHANGED, POOLS, QUEUES, WATCH_QUEUES
+from ostler.wakes import Waker, producer
 from tasks.worker.flower import Silent
 from tests.waiting import eventually
 

@@ -14,7 +14,7 @@ from models.browse.accounts import AccountFilter, account_story, list_accounts
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.fairness import Budget, Usage
 from rules.routing.access import Access
 from web.api.cursors import Cursors

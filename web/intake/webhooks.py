@@ -34,7 +34,7 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.wakes import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
+from ostler.task_names import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
 from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog

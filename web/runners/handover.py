@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher, Undecryptable
 from ostler.logging import get_logger
 from ostler.secrets import Secret
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.machines import Stamp
 from web.process.publisher import Publisher
 from web.process.threads import Threads

@@ -31,8 +31,8 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.task_names import QUEUES
 from ostler.timings import Timings
-from ostler.wakes import QUEUES
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
 from tasks.worker.transactions import Transactions

@@ -17,7 +17,8 @@ from models.claims.releases import insert_retire
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
-from ostler.wakes import RECONCILE, RELEASE, RETIRE, STAMP, Waker
+from ostler.task_names import RECONCILE, RELEASE, RETIRE, STAMP
+from ostler.wakes import Waker
 from tasks.pools.pools import reconcile
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage

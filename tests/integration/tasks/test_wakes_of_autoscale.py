@@ -9,7 +9,8 @@ import pytest
 
 from lab.redis import Redis
 from ostler.secrets import Secret
-from ostler.wakes import AUTOSCALE, AUTOSCALE_MS, Waker
+from ostler.task_names import AUTOSCALE
+from ostler.wakes import AUTOSCALE_MS, Waker
 
 
 class Sender:

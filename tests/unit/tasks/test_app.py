@@ -13,9 +13,10 @@ import pytest
 from beat_schedule import schedule
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
+from ostler.task_names import QUEUES
+from ostler.task_names import ROUTES as ROUTES_BY_NAME
 from ostler.timings import Timings
-from ostler.wakes import QUEUES, producer
-from ostler.wakes import ROUTES as ROUTES_BY_NAME
+from ostler.wakes import producer
 from tasks.worker.app import MODULES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
 from tasks.worker.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
 

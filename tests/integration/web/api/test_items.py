@@ -8,7 +8,7 @@ import pytest
 
 from models.pools import scaling
 from ostler.clock import utcnow
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Stage
 
