@@ -117,7 +117,7 @@ HINTS: Final = frozenset(
         POD_EVENTS,
     }
 )
-"""Messages of no use after `EXPIRES` seconds: by then a sweep has done the same work, or people only read the result."""
+"""Messages of no use after `EXPIRES` seconds: by then a sweep has done the work, or people only read the result."""
 
 EXPIRES: Final = 60
 """Seconds after which Celery drops a hint that no worker has received."""

@@ -169,24 +169,38 @@ class Waker:
                     self._redis.delete(key)
             raise
 
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+        """Send a reconcile of this pool, to run in `after` seconds or later, unless one is waiting.
+
+        The reconcile of a large pool also waits until its rest is over. If `shared` is True, the reconcile may use the
+        list of Pods of the last tick. That list is older than a wake, so a shared reconcile that waits suppresses only
+        another shared one.
+        """
+        if shared:
+            if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):
+                self.send(RECONCILE, queue="pools", after=after, pool_id=pool_id, shared=True)
+            return
+        if self._redis.set(reconcile_key(pool_id), "1", nx=True, px=RECONCILE_MS):
+            rest = self._redis.pttl(rest_key(pool_id)) / 1000
+            self.send(RECONCILE, queue="pools", after=max(after, rest), pool_id=pool_id)
+
+    def autoscale(self) -> None:
+        """Send a run of the autoscaler, unless two were sent within the last second.
+
+        The first one of a second runs at once. The second one runs a second later, so that it sees what came after the
+        first one.
+        """
+        if self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
+            self.send(AUTOSCALE, queue="pools")
+        elif self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
+            self.send(AUTOSCALE, queue="pools", after=AUTOSCALE_MS / 1000)
+
     def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
         """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
 
-        A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. One by the list of
-        a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
-        checks all pools one is sent at once, the next for a second later, and none while that one waits.
+        It sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`, `reconcile` or
+        `autoscale`: they send nothing while such a message waits.
         """
-        if name == RECONCILE and kwargs.get("shared"):
-            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
-                return
-        elif name == RECONCILE:
-            if not self._redis.set(reconcile_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
-                return
-            after = max(after, self._redis.pttl(rest_key(kwargs["pool_id"])) / 1000)
-        if name == AUTOSCALE and not self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
-            if not self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
-                return
-            after = max(after, AUTOSCALE_MS / 1000)
         self._app.send_task(
             name,
             kwargs=kwargs,

@@ -20,7 +20,6 @@ from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings
-from ostler.task_names import AUTOSCALE
 from rules.claims.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.claims.mint import mint
 from tasks.claims.release import release
@@ -87,7 +86,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
         for made in matched.made:
             log.info("claim.made", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
         if matched.short:
-            rt.waker.send(AUTOSCALE, queue="pools")
+            rt.waker.autoscale()
         if not matched.again:
             if matched.skipped:
                 rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # others hold what it needs, for a moment

@@ -24,7 +24,6 @@ from models.claims import releases
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.task_names import RECONCILE
 from ostler.task_names import RETIRE as NAME
 from rules.sweeps.nodes import may_force
 from tasks.claims.budget_wakes import wake_after_pods
@@ -86,7 +85,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     ended = rt.transaction(releases.end_retired, work, now=NOW, who=rt.who)
     if ended:
         log.info("retire.done", reason=work.reason)
-        rt.waker.send(RECONCILE, queue="pools", pool_id=work.pool_id)
+        rt.waker.reconcile(work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
 
 

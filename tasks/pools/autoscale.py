@@ -31,7 +31,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.task_names import RECONCILE, REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.runner_brakes import Brake
 from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
@@ -221,7 +221,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
         rt.waker.send(REMATCH, queue="sweeps")
-    rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
+    rt.waker.reconcile(row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:

@@ -21,7 +21,7 @@ from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
-from ostler.task_names import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
+from ostler.task_names import POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
 from rules.claims.machines import Purpose
 from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
@@ -60,7 +60,7 @@ def pods_changed(
     if gone:
         keep |= report_gone(rt, gone)
     for pool_id in sorted(keep):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        rt.waker.reconcile(pool_id)
     if executing:
         for claim_id in rt.transaction(watch_reports.not_executing, executing):
             rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
@@ -114,7 +114,7 @@ def pod_gone(*, claim_id: int) -> None:
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
     log.info("pod.gone")
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, unavailable=set())
-    rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
+    rt.waker.reconcile(claim.pool_id)
 
 
 @task("pod_executes", queue="dispatch", policy=SWEEP)

@@ -34,7 +34,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
-from ostler.task_names import ASK_RUN, RECONCILE
+from ostler.task_names import ASK_RUN
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
 from rules.intake.events import WorkflowJobEvent
@@ -421,7 +421,7 @@ class _Visit:
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
             *(partial(waker.send, ASK_RUN, queue="github", run_id=run_id) for run_id in sorted(applied.asks)),
             *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
-            *(partial(waker.send, RECONCILE, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.reconcile)),
+            *(partial(waker.reconcile, pool_id) for pool_id in sorted(applied.reconcile)),
         ]
         for message in messages:
             try:

@@ -34,7 +34,7 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.task_names import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
+from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH
 from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
@@ -75,6 +75,9 @@ class Publisher(Protocol):
 
     def wake(self, pool_ids: Iterable[int]) -> None:
         """Wake the matchers of these pools."""
+
+    def reconcile(self, pool_id: int) -> None:
+        """Send a reconcile of this pool unless one waits."""
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         """Send a task by name."""
@@ -302,7 +305,7 @@ class Intake:
 
     def _reconcile(self, pool_id: int) -> None:
         self._reconciles.pop(pool_id).cancel()
-        self._publisher.send(RECONCILE, queue="pools", pool_id=pool_id)
+        self._publisher.reconcile(pool_id)
 
     # Answers
 

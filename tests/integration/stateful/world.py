@@ -128,8 +128,12 @@ class World(Transactions):
     def wake(self, pool_id: int) -> None:
         self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
 
-    def keep(self, pool_id: int) -> None:
-        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+    def autoscale(self) -> None:
+        self.send("ostler.autoscale", queue="pools")
+
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+        how = {"after": after} if after else {}
+        self.send("ostler.reconcile", queue="pools", pool_id=pool_id, **how | ({"shared": True} if shared else {}))
 
     def is_watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""

@@ -28,6 +28,7 @@ from models.db.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
+from ostler.task_names import AUTOSCALE, RECONCILE
 from ostler.timings import Timings
 from ostler.wakes import Waker
 from rules.intake.events import WorkflowJobEvent
@@ -84,6 +85,14 @@ class Outbox:
         """Return what the test says."""
         del namespace
         return self.pods_are_watched
+
+    def reconcile(self, pool_id: int, **how: Any) -> None:
+        """Note a reconcile down."""
+        self.sent.append((RECONCILE, {"pool_id": pool_id} | {name: value for name, value in how.items() if value}))
+
+    def autoscale(self) -> None:
+        """Note a run of the autoscaler down."""
+        self.sent.append((AUTOSCALE, {}))
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         """Note a message down."""

@@ -153,7 +153,7 @@ def test_reconciles_of_a_large_pool_keep_a_distance_and_those_of_a_small_one_do_
     waker.record_pod_count(2, pods=1000)
     assert [waker.may_reconcile(2) for _ in range(3)] == [True, False, False]
     for pool_id in (1, 2):
-        waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        waker.reconcile(pool_id)
     with redis_server.client() as client:
         messages = [json.loads(each)["headers"] for each in client.lrange("pools", 0, -1)]
     small, large = sorted(messages, key=lambda each: each["eta"] is not None)
@@ -168,15 +168,15 @@ def test_a_wake_is_sent_beside_a_reconcile_by_the_list_of_a_tick(waker: Waker, r
             return int(client.llen("pools"))
 
     for _ in range(2):
-        waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
+        waker.reconcile(1, shared=True)
     assert waiting() == 1
     for _ in range(2):
-        waker.send(RECONCILE, queue="pools", pool_id=1)
+        waker.reconcile(1)
     assert waiting() == 2, "that list is older than what the wake tells of"
     waker.clear_reconcile(1, shared=True)
-    waker.send(RECONCILE, queue="pools", pool_id=1)
+    waker.reconcile(1)
     assert waiting() == 2
-    waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
+    waker.reconcile(1, shared=True)
     assert waiting() == 3
 
 

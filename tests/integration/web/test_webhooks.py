@@ -48,6 +48,9 @@ class Outbox:
     def wake(self, pool_ids: Iterable[int]) -> None:
         self.wakes += pool_ids
 
+    def reconcile(self, pool_id: int) -> None:
+        self.sent.append(("ostler.reconcile", "pools", {"pool_id": pool_id}))
+
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         self.sent.append((name, queue, kwargs))
 

@@ -40,6 +40,9 @@ class Sender:
     def clear_wake(self, pool_id: int) -> None:
         self.keys.discard(pool_id)
 
+    def reconcile(self, pool_id: int) -> None:
+        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         self.tried.set()
         if self.away is not None:

@@ -17,6 +17,7 @@ from models.db.engine import transaction
 from models.pools import draining, pool_mirror, scaling
 from models.pools.pool_mirror import PoolFacts
 from models.sweeps import rematch
+from ostler.task_names import RECONCILE
 from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
 from tasks.routing import rerouting
@@ -47,6 +48,10 @@ class Waker:
 
     def send(self, name: str, **_: object) -> None:
         self.sent.append(name)
+
+    def reconcile(self, pool_id: int, **_: object) -> None:
+        del pool_id
+        self.sent.append(RECONCILE)
 
     def wake(self, pool_id: int, **_: object) -> None:
         self.woken.append(pool_id)

@@ -95,6 +95,9 @@ class StubSender:
     def clear_wake(self, pool_id: int) -> None:
         """Nothing is kept."""
 
+    def reconcile(self, pool_id: int) -> None:
+        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         assert queue == "dispatch"
         self.sent.append((name, kwargs))
