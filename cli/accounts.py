@@ -184,7 +184,7 @@ def wake(pools: Sequence[int]) -> None:
     try:
         for pool in pools:
             waker.wake(pool)
-        waker.send(REMATCH, queue="sweeps")
+        waker.send(REMATCH)
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
         where, why = endpoint(redis_url.reveal()), reason_of(error)
         typer.echo(f"Redis at {where} does not answer ({why}): the change reaches held jobs within a minute", err=True)

@@ -20,7 +20,7 @@ from celery import Celery
 
 from ostler import transport
 from ostler.secrets import Secret
-from ostler.task_names import AUTOSCALE, DISPATCH, EXPIRES, HINTS, RECONCILE, ROUTES
+from ostler.task_names import AUTOSCALE, DISPATCH, EXPIRES, HINTS, RECONCILE, ROUTES, TaskName, queue_of
 
 WAKE_MS = 2000
 RECONCILE_MS = 10_000
@@ -104,9 +104,7 @@ class Waker:
         """Send a dispatch of this pool, to run in `after` seconds, unless one is waiting; return whether it was."""
         if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
             return False
-        self._app.send_task(
-            DISPATCH, kwargs={"pool_id": pool_id}, queue="dispatch", countdown=after or None, ignore_result=True
-        )
+        self.send(DISPATCH, after=after, pool_id=pool_id)
         return True
 
     def oldest(self, queue: str) -> datetime | None:
@@ -178,11 +176,11 @@ class Waker:
         """
         if shared:
             if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):
-                self.send(RECONCILE, queue="pools", after=after, pool_id=pool_id, shared=True)
+                self.send(RECONCILE, after=after, pool_id=pool_id, shared=True)
             return
         if self._redis.set(reconcile_key(pool_id), "1", nx=True, px=RECONCILE_MS):
             rest = self._redis.pttl(rest_key(pool_id)) / 1000
-            self.send(RECONCILE, queue="pools", after=max(after, rest), pool_id=pool_id)
+            self.send(RECONCILE, after=max(after, rest), pool_id=pool_id)
 
     def autoscale(self) -> None:
         """Send a run of the autoscaler, unless two were sent within the last second.
@@ -191,12 +189,12 @@ class Waker:
         first one.
         """
         if self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
-            self.send(AUTOSCALE, queue="pools")
+            self.send(AUTOSCALE)
         elif self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
-            self.send(AUTOSCALE, queue="pools", after=AUTOSCALE_MS / 1000)
+            self.send(AUTOSCALE, after=AUTOSCALE_MS / 1000)
 
-    def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
-        """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
+    def send(self, name: TaskName, *, after: float = 0, **kwargs: Any) -> None:
+        """Send a task to its queue, to run in `after` seconds; arguments are ids only (law L13).
 
         It sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`, `reconcile` or
         `autoscale`: they send nothing while such a message waits.
@@ -204,7 +202,7 @@ class Waker:
         self._app.send_task(
             name,
             kwargs=kwargs,
-            queue=queue,
+            queue=queue_of(name),
             countdown=after or None,
             expires=EXPIRES if name in HINTS else None,
             ignore_result=True,

@@ -197,14 +197,13 @@ class Hints:
 def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
     """Send a batch. Raises what the waker raises."""
     if batch.everything:
-        waker.send(POOLS, queue="pools")
-        waker.send(MISSING_PODS, queue="sweeps")
+        waker.send(POOLS)
+        waker.send(MISSING_PODS)
     for name in batch.changed:
-        waker.send(POOL_CHANGED, queue="pools", namespace=namespace, pool=name)
+        waker.send(POOL_CHANGED, namespace=namespace, pool=name)
     if batch.names_pods:
         waker.send(
             PODS_CHANGED,
-            queue="dispatch",
             namespace=namespace,
             pools=batch.pools,
             gone=batch.gone,

@@ -77,7 +77,7 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
     if pod.poller_exit_code is not None:
         ended = rt.transaction(cuts.pollers_ended, [claim.pod_uid], now=NOW)
         for claim_id in ended:
-            rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(STAMP, claim_id=claim_id)
         return None
     seen: RunnerSeen = "unknown"
     if pod.poller_running and not pod.runner_ready:

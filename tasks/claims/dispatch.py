@@ -17,6 +17,7 @@ from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
 from models.db.engine import is_locked
 from models.pools import pools
 from models.upstream import backoffs
+from ostler import task_names
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings
@@ -59,7 +60,7 @@ class Matched:
         return tuple(made.claim_id for made in self.made)
 
 
-@task("dispatch", queue="dispatch", policy=DISPATCH)
+@task(task_names.DISPATCH, policy=DISPATCH)
 def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
     """Match the pool of this id, or of this name in the runners' namespace where no id is given."""
     rt = runtime()

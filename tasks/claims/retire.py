@@ -21,6 +21,7 @@ from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models.claims import releases
+from ostler import task_names
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
@@ -38,7 +39,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("retire", queue="retire", policy=RETIRE)
+@task(task_names.RETIRE, policy=RETIRE)
 def retire(*, claim_id: int) -> None:
     """Retire the Pod of a claim whose purpose that is."""
     rt = runtime()
@@ -138,4 +139,4 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
 
 def send_retire(rt: Runtime, claim_id: int) -> None:
     """Ask for the step of a retire claim that is committed."""
-    rt.waker.send(NAME, queue="retire", claim_id=claim_id)
+    rt.waker.send(NAME, claim_id=claim_id)

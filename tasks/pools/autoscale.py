@@ -31,7 +31,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.task_names import REMATCH
+from ostler.task_names import AUTOSCALE, REMATCH
 from rules.claims.runner_brakes import Brake
 from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
@@ -69,7 +69,7 @@ class Scaled:
     outcome: Outcome
 
 
-@task("autoscale", queue="pools", policy=SWEEP)
+@task(AUTOSCALE, policy=SWEEP)
 def autoscale() -> None:
     """Decide for all pools together, since they share nodes and accounts; then act, one pool after the other."""
     rt = runtime()
@@ -220,7 +220,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     rt.waker.reconcile(row.id)
 
 

@@ -27,7 +27,7 @@ from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
-from ostler.task_names import REMATCH
+from ostler.task_names import POOL_CHANGED, POOLS, RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import update_brake
 from tasks.claims.budget_wakes import wake_after_pods
@@ -54,7 +54,7 @@ ENDING = 15.0
 """Seconds for which such a Pod is looked for; one that takes longer is seen by the next period."""
 
 
-@task("pools", queue="pools", policy=SWEEP)
+@task(POOLS, policy=SWEEP)
 def pools() -> None:
     """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own.
 
@@ -89,10 +89,10 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         except (UpstreamError, DBAPIError) as error:
             log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
     if changed:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
 
 
-@task("pool_changed", queue="pools", policy=SWEEP)
+@task(POOL_CHANGED, policy=SWEEP)
 def pool_changed(*, namespace: str, pool: str) -> None:
     """Look at one pool that has changed, come or gone, as the watch says (L6), and have it reconciled."""
     rt = runtime()
@@ -102,7 +102,7 @@ def pool_changed(*, namespace: str, pool: str) -> None:
         if row.name == pool and (found is None or row.uid != found.uid):
             changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     for pool_id in rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool]):
         rt.waker.reconcile(pool_id)
 
@@ -151,7 +151,7 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     return True
 
 
-@task("reconcile", queue="pools", policy=SWEEP)
+@task(RECONCILE, policy=SWEEP)
 def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
     """Reconcile the pool of this id, or of this name in the runners' namespace where no id is given.
 

@@ -49,7 +49,7 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     matched = seen_all and len(locked) <= MOST_LOCKED and rt.transaction(end)
     log.info("pool.jobs_moved", moved=moved, locked=len(locked), done=matched and not locked)
     if moved:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     if matched and todo.since is not None:
         rt.waker.wake(pool_id)  # jobs that came meanwhile
     if locked or not matched:

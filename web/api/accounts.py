@@ -14,7 +14,7 @@ from models.browse.accounts import AccountFilter, account_story, list_accounts
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
-from ostler.task_names import REMATCH
+from ostler.task_names import REMATCH, TaskName
 from rules.claims.fairness import Budget, Usage
 from rules.routing.access import Access
 from web.api.cursors import Cursors
@@ -109,7 +109,7 @@ class Publisher(Protocol):
     def wake(self, pool_ids: list[int]) -> None:
         """Wake the matchers of these pools."""
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
 
 
@@ -165,9 +165,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         pools, story = done
         log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
-        publisher().send(
-            REMATCH, queue="sweeps"
-        )  # lifts the holds of an account that could run nothing, a page at a time
+        publisher().send(REMATCH)  # lifts the holds of an account that could run nothing, a page at a time
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
 
     @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)

@@ -34,7 +34,7 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH
+from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH, TaskName
 from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
@@ -79,7 +79,7 @@ class Publisher(Protocol):
     def reconcile(self, pool_id: int) -> None:
         """Send a reconcile of this pool unless one waits."""
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
 
 
@@ -240,7 +240,7 @@ class Intake:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
         log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
         if rematch:
-            self._publisher.send(REMATCH, queue="sweeps")
+            self._publisher.send(REMATCH)
         return _Accepted(outcome)
 
     async def _try_announcement(self, apply: Callable[[], tuple[intake.Outcome, bool]]) -> tuple[intake.Outcome, bool]:
@@ -295,11 +295,11 @@ class Intake:
         if applied.wakes:
             self._publisher.wake(sorted(applied.wakes))
         for run_id in sorted(applied.asks):
-            self._publisher.send(ASK_RUN, queue="github", run_id=run_id)
+            self._publisher.send(ASK_RUN, run_id=run_id)
         if applied.strangers:
-            self._publisher.send(ASK_OWNER, queue="github")
+            self._publisher.send(ASK_OWNER)
         for claim_id in applied.releases:
-            self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
+            self._publisher.send(RELEASE, claim_id=claim_id)
         for pool_id in applied.reconcile - self._reconciles.keys():
             self._reconciles[pool_id] = asyncio.get_running_loop().call_later(RECONCILE_AFTER, self._reconcile, pool_id)
 

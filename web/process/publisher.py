@@ -18,7 +18,7 @@ from kombu.exceptions import KombuError, OperationalError
 
 from ostler.logging import get_logger
 from ostler.secrets import Secret
-from ostler.task_names import RECONCILE
+from ostler.task_names import RECONCILE, TaskName
 from ostler.wakes import Waker
 
 MOST_POOLS = 10_000
@@ -41,7 +41,7 @@ class Sender(Protocol):
     def reconcile(self, pool_id: int) -> None:
         """Send a reconcile of the pool unless one waits."""
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
 
     def close(self) -> None:
@@ -103,9 +103,9 @@ class Publisher:
         """Have a reconcile of this pool sent unless one waits. Returns at once."""
         self._append(_Message(RECONCILE, partial(self._sender.reconcile, pool_id)))
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Have a task sent by its name; arguments are ids only (L13). Returns at once."""
-        self._append(_Message(name, partial(self._sender.send, name, queue=queue, **kwargs)))
+        self._append(_Message(name, partial(self._sender.send, name, **kwargs)))
 
     def _append(self, message: _Message) -> None:
         with self._changed:

@@ -161,4 +161,4 @@ class Handover:
 
     async def _stamp(self, claim_id: int) -> None:
         # Directly behind the answer the stamp could cut it off. `resume` sends it where this process is killed before.
-        self._publisher.send(STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)
+        self._publisher.send(STAMP, after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)

@@ -31,7 +31,7 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
-from ostler.task_names import QUEUES
+from ostler.task_names import AUTOSCALE, DISPATCH, RECONCILE, TaskName, queue_of
 from ostler.timings import Timings
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
@@ -126,14 +126,14 @@ class World(Transactions):
         """There is no wake key: a wake is not sent while one like it waits."""
 
     def wake(self, pool_id: int) -> None:
-        self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
+        self.send(DISPATCH, pool_id=pool_id)
 
     def autoscale(self) -> None:
-        self.send("ostler.autoscale", queue="pools")
+        self.send(AUTOSCALE)
 
     def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
         how = {"after": after} if after else {}
-        self.send("ostler.reconcile", queue="pools", pool_id=pool_id, **how | ({"shared": True} if shared else {}))
+        self.send(RECONCILE, pool_id=pool_id, **how | ({"shared": True} if shared else {}))
 
     def is_watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
@@ -156,8 +156,8 @@ class World(Transactions):
     def single_flight(self, _what: str) -> Iterator[bool]:
         yield True
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        assert queue in QUEUES
+    def send(self, name: TaskName, **kwargs: Any) -> None:
+        queue_of(name)
         message = Message(name, kwargs)
         if message not in self.messages:
             self.messages.append(message)

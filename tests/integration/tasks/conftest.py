@@ -28,7 +28,7 @@ from models.db.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
-from ostler.task_names import AUTOSCALE, RECONCILE
+from ostler.task_names import AUTOSCALE, RECONCILE, TaskName, queue_of
 from ostler.timings import Timings
 from ostler.wakes import Waker
 from rules.intake.events import WorkflowJobEvent
@@ -94,9 +94,9 @@ class Outbox:
         """Note a run of the autoscaler down."""
         self.sent.append((AUTOSCALE, {}))
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Note a message down."""
-        del queue
+        queue_of(name)
         self.sent.append((name, kwargs))
 
     def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:

@@ -27,23 +27,23 @@ OLD = timedelta(seconds=60)
 
 
 def test_a_queue_says_when_its_next_message_was_sent(waker: Waker, redis_server: Redis) -> None:
-    assert waker.oldest("pools") is None
+    assert waker.oldest("retire") is None
     before = utcnow()
-    waker.send(RETIRE, queue="pools", claim_id=1)
+    waker.send(RETIRE, claim_id=1)
     between = utcnow()
-    waker.send(RETIRE, queue="pools", claim_id=2)
-    first = waker.oldest("pools")
+    waker.send(RETIRE, claim_id=2)
+    first = waker.oldest("retire")
     assert first is not None
     assert before <= first <= between
     with redis_server.client() as client:
-        client.rpop("pools")
-        second = waker.oldest("pools")
+        client.rpop("retire")
+        second = waker.oldest("retire")
         assert second is not None
         assert second >= between
-        client.rpush("pools", json.dumps({"headers": {}}), "nobody's")
-        assert waker.oldest("pools") == second, "those that come before it do not say"
-        client.ltrim("pools", 1, -1)
-        assert waker.oldest("pools") is None
+        client.rpush("retire", json.dumps({"headers": {}}), "nobody's")
+        assert waker.oldest("retire") == second, "those that come before it do not say"
+        client.ltrim("retire", 1, -1)
+        assert waker.oldest("retire") is None
 
 
 def test_the_messages_of_a_chain_say_it_too(waker: Waker) -> None:

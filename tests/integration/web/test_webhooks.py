@@ -25,6 +25,7 @@ from models.db.engine import make_engine
 from models.intake import intake
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.task_names import RECONCILE, TaskName, queue_of
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, count, job_row
 from tests.timed import arranged
@@ -49,10 +50,10 @@ class Outbox:
         self.wakes += pool_ids
 
     def reconcile(self, pool_id: int) -> None:
-        self.sent.append(("ostler.reconcile", "pools", {"pool_id": pool_id}))
+        self.send(RECONCILE, pool_id=pool_id)
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        self.sent.append((name, queue, kwargs))
+    def send(self, name: TaskName, **kwargs: Any) -> None:
+        self.sent.append((name, queue_of(name), kwargs))
 
 
 class Broken(Outbox):

@@ -10,6 +10,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from ostler.secrets import Secret
+from ostler.task_names import RECONCILE, REMATCH, STAMP, TaskName
 from tests.waiting import eventually
 from web.process import publisher
 from web.process.publisher import Publisher
@@ -41,13 +42,13 @@ class Sender:
         self.keys.discard(pool_id)
 
     def reconcile(self, pool_id: int) -> None:
-        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+        self.send(RECONCILE, pool_id=pool_id)
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         self.tried.set()
         if self.away is not None:
             raise self.away
-        self.sent.append((f"{queue}:{name}", kwargs))
+        self.sent.append((name, kwargs))
 
     def close(self) -> None:
         """Nothing to close."""
@@ -57,11 +58,11 @@ def test_what_is_asked_for_is_sent_in_order() -> None:
     sender = Sender()
     publishing = Publisher(NOWHERE, sender=sender)
     publishing.wake([3, 1, 3])
-    publishing.send("ostler.stamp", queue="dispatch", claim_id=9)
+    publishing.send(STAMP, claim_id=9)
     publishing.start()
     publishing.stop()
     assert sender.woken == [3, 1]
-    assert sender.sent == [("dispatch:ostler.stamp", {"claim_id": 9})]
+    assert sender.sent == [(STAMP, {"claim_id": 9})]
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError("away"), OperationalError("away"), OSError("away")])
@@ -71,7 +72,7 @@ def test_nothing_is_lost_while_redis_is_away(error: Exception) -> None:
     publishing = Publisher(NOWHERE, sender=sender)
     publishing.start()
     publishing.wake([1, 2])
-    publishing.send("ostler.stamp", queue="dispatch", claim_id=9)
+    publishing.send(STAMP, claim_id=9)
     assert sender.tried.wait(10)
     sender.away = None
     eventually(lambda: publishing.depth == 0 and len(sender.woken) == 2 and len(sender.sent) == 1)
@@ -96,7 +97,7 @@ def test_what_is_over_the_bound_is_dropped_and_counted(monkeypatch: pytest.Monke
     monkeypatch.setattr(publisher, "MOST_MESSAGES", 1)
     publishing = Publisher(NOWHERE, sender=Sender())
     publishing.wake([1, 2, 3, 2])
-    publishing.send("a", queue="dispatch")
-    publishing.send("b", queue="dispatch")
+    publishing.send(STAMP)
+    publishing.send(REMATCH)
     assert publishing.dropped == 2
     assert publishing.depth == 3

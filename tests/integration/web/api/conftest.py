@@ -18,6 +18,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.task_names import TaskName, queue_of
 from rules.token_scopes import TokenScope
 from tests.database import Database
 from tests.rows import insert_pool, run_sql
@@ -35,8 +36,8 @@ class Outbox:
     def wake(self, pool_ids: list[int]) -> None:
         self.wakes += pool_ids
 
-    def send(self, name: str, *, queue: str, **_: Any) -> None:
-        assert queue == "sweeps"
+    def send(self, name: TaskName, **_: Any) -> None:
+        assert queue_of(name) == "sweeps"
         self.sent.append(name)
 
 

@@ -22,6 +22,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.task_names import RECONCILE, TaskName, queue_of
 from ostler.timings import Timings
 from tests.database import Database
 from tests.rows import insert_pool, run_sql
@@ -96,10 +97,10 @@ class StubSender:
         """Nothing is kept."""
 
     def reconcile(self, pool_id: int) -> None:
-        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+        self.sent.append((RECONCILE, {"pool_id": pool_id}))
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        assert queue == "dispatch"
+    def send(self, name: TaskName, **kwargs: Any) -> None:
+        assert queue_of(name) == "dispatch"
         self.sent.append((name, kwargs))
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from ostler.task_names import TaskName
 from rules.upstream.watching import Hint
 from watch import hints as module
 from watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
@@ -112,8 +113,7 @@ class Redis:
         self.sent: list[tuple[str, object]] = []
         self.told = threading.Event()
 
-    def send(self, name: str, *, queue: str, **kwargs: object) -> None:
-        del queue
+    def send(self, name: TaskName, **kwargs: object) -> None:
         if self.fails:
             self.fails -= 1
             raise ConnectionError
