@@ -12,12 +12,12 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -34,13 +34,14 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH, TaskName
+from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH
 from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
 from web.intake import announcements
 from web.intake.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.intake.malformed import MalformedNotes
+from web.process.publisher import Publisher
 
 ANSWER_WITHIN = 8.0
 """Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
@@ -68,19 +69,6 @@ _REFUSALS = {
 }
 
 log = get_logger(__name__)
-
-
-class Publisher(Protocol):
-    """What sends wakes and tasks; it returns at once and never raises for a broker that is away."""
-
-    def wake(self, pool_ids: Iterable[int]) -> None:
-        """Wake the matchers of these pools."""
-
-    def reconcile(self, pool_id: int) -> None:
-        """Send a reconcile of this pool unless one waits."""
-
-    def send(self, name: TaskName, **kwargs: Any) -> None:
-        """Send a task by name."""
 
 
 class _Refused(Exception):
