@@ -33,9 +33,9 @@ from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
 from ostler.task_names import AUTOSCALE, REMATCH
 from rules.claims.runner_brakes import Brake
-from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
+from rules.pools.node_sharing import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.scaling import Demand, Limits, Verdict
 from tasks.pools.mirror import mirror
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
