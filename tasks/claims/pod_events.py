@@ -17,7 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import POD_EVENTS
+from ostler.task_names import POD_EVENTS
 from rules.claims.pod_events import choose
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.base import DISPATCH, task
@@ -36,10 +36,10 @@ namespace for each. When a cluster loses more at once, a few tell enough."""
 def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
     """Have the Events of those of these Pods read that a job lost; `live`: a job claim that has not ended counts."""
     for uid in rt.transaction(pod_ends.lost, uids, live=live):
-        rt.waker.send(POD_EVENTS, queue="sweeps", pod_uid=uid)
+        rt.waker.send(POD_EVENTS, pod_uid=uid)
 
 
-@task("pod_events", queue="sweeps", policy=DISPATCH)
+@task(POD_EVENTS, policy=DISPATCH)
 def pod_events(*, pod_uid: str) -> None:
     """Record what one bounded list of the Events about a lost Pod says of who ended it."""
     rt = runtime()

@@ -31,12 +31,12 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import AUTOSCALE, REMATCH
 from rules.claims.runner_brakes import Brake
-from rules.pools import autoscaler
-from rules.pools.autoscaler import Doubts, Outcome, PoolView, stuck
+from rules.pools import node_sharing
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
+from rules.pools.node_sharing import Doubts, Outcome, PoolView, stuck
 from rules.pools.scaling import Demand, Limits, Verdict
 from tasks.pools.mirror_pools import mirror_pool
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
@@ -70,7 +70,7 @@ class Scaled:
     outcome: Outcome
 
 
-@task("autoscale", queue="pools", policy=SWEEP)
+@task(AUTOSCALE, policy=SWEEP)
 def autoscale() -> None:
     """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other."""
     rt = runtime()
@@ -112,7 +112,7 @@ def decide_all(
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
     asked = asked_of(db, found, now=now) if trust.barred is None else {}
     views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]
-    outcomes = autoscaler.plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
+    outcomes = node_sharing.plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
     return [
         Scaled(pool, row, view.demand, outcomes[row.id])
         for (pool, row), view in zip(found, views, strict=True)
@@ -224,8 +224,8 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror_pool(rt, after):  # its row was older than its spec, and only this run sees the change
-        rt.waker.send(REMATCH, queue="sweeps")
-    rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
+        rt.waker.send(REMATCH)
+    rt.waker.reconcile(row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:

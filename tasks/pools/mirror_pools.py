@@ -13,7 +13,7 @@ from models.claims import watch_reports
 from models.pools import draining, pool_mirror
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from tasks.pools import finalizers, pod_lists
 from tasks.pools.facts import pool_facts
 from tasks.worker.base import SWEEP, calls, task
@@ -23,7 +23,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("pools", queue="pools", policy=SWEEP)
+@task(POOLS, policy=SWEEP)
 def pools() -> None:
     """Mirror all pools into their rows, list the Pods of all pools once, and request a reconcile of each pool.
 
@@ -38,8 +38,7 @@ def pools() -> None:
         rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
         shared = pod_lists.share_list(rt, namespace=namespace, pools={row.name for row in rows if not row.leaving})
         for row in rows:
-            how = {"shared": True} if row.name in shared and not row.leaving else {}
-            rt.waker.send(RECONCILE, queue="pools", pool_id=row.id, **how)
+            rt.waker.reconcile(row.id, shared=row.name in shared and not row.leaving)
 
 
 def mirror_all(rt: Runtime, namespace: str) -> None:
@@ -60,10 +59,10 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         except (UpstreamError, DBAPIError) as error:
             log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
     if changed:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
 
 
-@task("pool_changed", queue="pools", policy=SWEEP)
+@task(POOL_CHANGED, policy=SWEEP)
 def pool_changed(*, namespace: str, pool: str) -> None:
     """Mirror one pool that was changed, created or deleted, and request its reconcile.
 
@@ -76,9 +75,9 @@ def pool_changed(*, namespace: str, pool: str) -> None:
         if row.name == pool and (found is None or row.uid != found.uid):
             changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     for pool_id in rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool]):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        rt.waker.reconcile(pool_id)
 
 
 def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
-from ostler.wakes import RECONCILE
+from ostler.task_names import RECONCILE
 from tasks.pools import pod_lists
 from tasks.pools.act import act, finish_jobs, finish_pods
 from tasks.pools.finalizers import remove_finalizer_if_empty
@@ -34,7 +34,7 @@ ENDING_SECONDS = 15.0
 """Seconds after the end of its job during which a Pod causes such early reconciles. Then the next tick sees its end."""
 
 
-@task("reconcile", queue="pools", policy=SWEEP)
+@task(RECONCILE, policy=SWEEP)
 def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
     """Reconcile the pool with this id, or with this name in the runners' namespace if no id is given.
 
@@ -54,7 +54,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
     if listed is None and not rt.waker.may_reconcile(pool_id):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        rt.waker.reconcile(pool_id)
         return
     names = rt.transaction(pool_mirror.pool_name, pool_id)
     if names is None:
@@ -68,7 +68,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     rt.waker.record_pod_count(pool_id, pods=len(listed.pods))
     planned = reconcile_pool(rt, pool, listed)
     if needs_recheck(rt, planned):
-        rt.waker.send(RECONCILE, queue="pools", after=RECHECK_SECONDS, pool_id=pool_id)
+        rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
     if not listed.shared:  # a pool is released only by a list that began after its deletion was requested
         remove_finalizer_if_empty(rt, pool_id, listed.own_pods)
 

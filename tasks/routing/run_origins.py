@@ -11,7 +11,7 @@ from models.routing import run_origins
 from models.sweeps.rematch import rematch_run
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import ASK_RUN
+from ostler.task_names import ASK_RUN
 from tasks.worker.base import Policy, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -25,7 +25,7 @@ SOON = 5.0
 worker holds only so many waiting messages (`tasks.claims.mint.LONGEST_MESSAGE`)."""
 
 
-@task("ask_run", queue="github", policy=ASK)
+@task(ASK_RUN, policy=ASK)
 def ask_run(*, run_id: int) -> None:
     """Ask, keep the answer, and match the jobs that waited for it."""
     rt = runtime()
@@ -54,7 +54,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
     except RateLimited as limited:
         wait = postpone(rt, question, why="GitHub's rate limit", after=limited.after)
         if wait <= SOON:
-            rt.waker.send(ASK_RUN, queue="github", after=wait + 1, run_id=question.run_id)
+            rt.waker.send(ASK_RUN, after=wait + 1, run_id=question.run_id)
         return False
     except UpstreamError as error:
         postpone(rt, question, why=str(error) or meaning_of(error))

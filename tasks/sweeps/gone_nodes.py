@@ -14,6 +14,7 @@ from models.claims import busy
 from models.sweeps import stuck_pods
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import GONE_NODES
 from rules.sweeps.nodes import Gone, judge_forced
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -25,7 +26,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.nodes import gone_now
 
 
-@sweep("gone_nodes", longest=LONGEST)
+@sweep(GONE_NODES, longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
     """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and check each."""
     rt = tick.rt

@@ -16,6 +16,7 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import ORPHANED_RUNNERS
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
@@ -34,7 +35,7 @@ APPLIED_WITHIN = timedelta(days=1)
 applied it after the look-up."""
 
 
-@sweep("orphaned_runners", longest=LONGEST)
+@sweep(ORPHANED_RUNNERS, longest=LONGEST)
 def orphaned_runners(tick: Tick) -> None:
     """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
     now = utcnow()

@@ -9,7 +9,7 @@ from models.sweeps.prune import Kind
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.settings import Settings
-from ostler.wakes import PRUNE
+from ostler.task_names import PRUNE
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -20,14 +20,14 @@ AGAIN = 60.0
 """Seconds after which what a tick left over is gone on with; the next one by itself comes in a day."""
 
 
-@sweep("prune", longest=LONGEST)
+@sweep(PRUNE, longest=LONGEST)
 def prune(tick: Tick) -> None:
     """Go through the tables, what points at others first; what is left when time is up is the next tick's."""
     now = utcnow()
     for kind, kept in kept_for(tick.rt.settings).items():
         if not forget(tick, kind, before=now - timedelta(seconds=kept)):
             if not tick.dry:
-                tick.rt.waker.send(PRUNE, queue="sweeps", after=AGAIN)
+                tick.rt.waker.send(PRUNE, after=AGAIN)
             return
 
 

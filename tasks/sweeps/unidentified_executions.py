@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row
 from models.claims import watch_reports
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import UNIDENTIFIED_EXECUTIONS
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
@@ -24,7 +25,7 @@ from tasks.sweeps.unused_runners import ask_job
 from tasks.worker.transactions import NOW
 
 
-@sweep("unidentified_executions")
+@sweep(UNIDENTIFIED_EXECUTIONS)
 def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
     older_than = tick.rt.timings.unused_after
