@@ -22,7 +22,7 @@ from lab.verdict import Verdict
 RETRY = "retry of a task"
 
 REPRESENTATIVE = 200
-"""Number of jobs from which a run without a remap is reported as not representative of remapping."""
+"""A run with at least this many jobs and no remap is reported as not representative of remapping."""
 
 
 @dataclass(frozen=True, slots=True)
