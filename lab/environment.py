@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 
 def environment() -> dict[str, str]:
-    """Return the variables by name, without those that keep their default of the compose file."""
+    """Return the variables by name, without the variables whose default in the compose file applies."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -108,7 +108,7 @@ class Gateway:
             request = Head(request.start, tuple(pair for pair in request.headers if pair[0].lower() != "expect"))
         body = b"".join([piece async for piece in client.body(request)])
         if self._control and target.partition("?")[0] == CONTROL_PATH:
-            # The header prevents that the client sends its next request on this connection.
+            # The header keeps the client from sending its next request on this connection.
             await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
             return False
         fault = self._plan.meet(method=method, target=target)

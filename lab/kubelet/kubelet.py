@@ -25,9 +25,9 @@ class Kubelet:
     """
 
     def __init__(self, *, ground: Ground, node: str, heartbeat: NodeHeartbeat, serves: str | None = None) -> None:
-        """`serves`: bind only Pods whose node selector names this kubelet.
+        """`serves`: name of this kubelet in the node selectors of its Pods.
 
-        None binds the Pods whose selector names none.
+        If it is None, only Pods whose node selector names no kubelet are bound.
         """
         self._serves = serves
         self._ground = ground

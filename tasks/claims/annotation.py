@@ -24,8 +24,8 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
     """Write the annotation together with the owner label, or remove the label if `owner` is None.
 
     If the Pod has another value than expected, that value is stored. The write is then repeated once, if this process
-    still has the lease. A stamp never replaces the stamp of a later claim. If these rows do not know that claim, they
-    are older than the cluster, and the Pod already works for it (L12). Raises what the adapter raises.
+    still has the lease. A stamp never replaces the stamp of a later claim. If these rows do not know the later claim,
+    they are older than the cluster, and the Pod already works for that claim (L12). Raises what the adapter raises.
     """
     expected = work.expected
     for look in range(1, LOOKS + 1):

@@ -2,7 +2,7 @@
 
 No other delivered Pod is un-stamped. The claim stays `delivered`, so that the next poll of this Pod gets the same JIT
 (L11). The Pod and its runner are looked up first. The un-stamp is a compare-and-swap under the claim's lease. A JIT
-that arrives afterwards does no harm: the stamp returns as soon as Ostler sees that the poller has ended.
+that arrives afterwards does no harm: the Pod is stamped again as soon as Ostler sees that the poller has ended.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
 def runner_of(rt: Runtime, claim: cuts.Suspect) -> RunnerSeen:
     """Return the state of a claim's runner on GitHub.
 
-    If the scope might belong to another owner by now, the absence of the runner proves nothing, and it is `unknown`.
+    If the scope might belong to another owner by now, the absence of the runner proves nothing. The state is then
+    `unknown`.
     """
     scope = Scope.parse(claim.scope)
     found = rt.github.find_runner(

@@ -2,12 +2,12 @@
 
 The job returns to the queue at its old age. The Pod becomes warm or is retired.
 
-A claim that was never delivered: the release deregisters its runner, removes the stamp and ends the claim. The Pod is
-warm again at once. The job waits for this for at most `requeue_after` seconds. If GitHub fails the deregistration, the
-release goes on without it. If the cluster fails the un-stamp, or the epoch is not confirmed, a retire claim prevents
-that the Pod is matched again.
+For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
+is warm again at once. The job waits for this for at most `requeue_after` seconds. If GitHub fails the deregistration,
+the release goes on without it. If the cluster fails the un-stamp, or the epoch is not confirmed, a retire claim keeps
+the matcher from claiming the Pod again.
 
-A delivered claim: the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
+For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
 executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job and
 inserts the retire claim (L3, L4, L7). GitHub's answer about the job decides its new state.
 """
@@ -102,8 +102,8 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
 def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
     """Postpone the release of a delivered claim.
 
-    Its job returns to the queue only when GitHub no longer has the runner. Raises the error, so
-    that it is counted, unless it was a rate limit or the owner was renamed.
+    Its job returns to the queue only when GitHub no longer has the runner. Raises the error, so that it is counted,
+    unless it was a rate limit or the owner was renamed.
     """
     match error:
         case RateLimited():
@@ -123,8 +123,8 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
 def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
     """Continue the release of a claim that was never delivered, although GitHub failed the deregistration.
 
-    The failure delays the job for at most `requeue_after` seconds. Raises the error while that time lasts, so that
-    the step is retried.
+    The failure delays the job for at most `requeue_after` seconds. Raises the error while that time lasts, so that the
+    step is retried.
     """
     if isinstance(error, Forbidden | Gone):
         # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.

@@ -226,7 +226,7 @@ class _Restore:
         return True, why
 
     def _wait_for_steps(self) -> None:
-        """Wait until no step that began before the freeze is still running, and its effects can be seen."""
+        """Wait until every step that began before the freeze has ended, and its effects are visible."""
         rt = self._rt
         frozen = rt.transaction(epochs.read, now=NOW).older_since
         until = (frozen or utcnow()) + timedelta(seconds=SETTLED)

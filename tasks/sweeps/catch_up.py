@@ -484,7 +484,7 @@ class _Visit:
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
-        """Make one call from the installation's allowance, and wait for the own rate limiter while there is time."""
+        """Make one call from the installation's allowance. While there is time, wait for Ostler's own rate limiter."""
         while True:
             if not (self._tick.goes_on() if remaining() > ONCE.call_seconds + RESERVE else self._tick.page()):
                 raise _Left("time")

@@ -1,17 +1,17 @@
 """`ostler.finished_jobs`: ends Pods that still run long after the job of their latest delivered claim is over.
 
-Three more cases are ended sooner or by other evidence:
+A Pod is also ended in three other cases:
 
-- GitHub has removed the runner. The job that the runner executed has been over for `lingering_after`, and two lists
-  that began after its end do not show the runner. Without this case, a job could occupy its Pod and a place in the pool
-  by leaving a process behind.
+- GitHub has removed the runner. The job that the runner executed has been over for `lingering_after` seconds, and two
+  lists that began after its end do not show the runner. Without this case, a job could occupy its Pod and a place in
+  the pool by leaving a process behind.
 - The claim has executed for longer than GitHub lets a job run. Its end was never reported, and GitHub might show no
   trace of the job.
 - The node of the Pod is gone, and the runner is absent or offline. Nothing on this node will end by itself.
 
 The end of the *claimed* job proves nothing, because GitHub gives a job to any runner that fits. GitHub is therefore
 asked for the runner itself, twice, a minute apart. Every path from here deregisters the runner first and obeys a
-refusal (L3). A live claim does not end before GitHub removed its runner. Otherwise a job that the runner takes
+refusal (L3). A live claim does not end before GitHub has removed its runner. Otherwise a job that the runner takes
 meanwhile would have no claim.
 """
 

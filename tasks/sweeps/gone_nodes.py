@@ -26,7 +26,7 @@ from tasks.worker.nodes import gone_now
 
 @sweep("gone_nodes", longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
-    """List the Pods if rows name candidates, then read the rows (L8), and check each candidate."""
+    """Check each candidate that the rows name. The Pods are listed before the rows are read again (L8)."""
     rt = tick.rt
     if not tick.read(stuck_pods.stuck_pods):
         tick.mark_checked()

@@ -44,7 +44,7 @@ UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
 """Expected errors of a row's check: an upstream failed, the row kept changing, or Redis is unavailable.
 
-What was committed before a message could not be sent stays: `resume` sends the message again (L6).
+If a message cannot be sent, the committed change stays, and `resume` sends the message again (L6).
 """
 
 

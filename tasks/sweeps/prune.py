@@ -17,7 +17,7 @@ LONGEST = 600.0
 """Longest time in seconds of one tick over all its pages."""
 
 AGAIN = 60.0
-"""Seconds until a tick continues the work that the last one left. Otherwise the next tick comes in a day."""
+"""Seconds until the next tick if a tick left rows. Otherwise the next tick comes in a day."""
 
 
 @sweep("prune", longest=LONGEST)

@@ -93,7 +93,7 @@ class _Sweep:
         """Time range of webhooks that were accepted and might be missing from a restored Postgres, or None."""
 
     def list_recent(self) -> None:
-        """Read from the newest delivery back to the begin of the last check."""
+        """Read from the newest delivery back to the start of the last check."""
         began = utcnow()
         floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None
@@ -115,7 +115,7 @@ class _Sweep:
         log.warning("redelivery.look_incomplete")
 
     def scan(self) -> None:
-        """Read further back, to `overlap` before the begin of the last scan. A scan may take many ticks."""
+        """Read further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
         now = utcnow()
         if not scan_is_due(self._progress, overlap=self._overlap, now=now):
             return
@@ -177,9 +177,9 @@ class _Sweep:
                     return
 
     def _settle(self) -> None:
-        """Delete the rows of webhooks that were accepted, and of those that GitHub no longer stores.
+        """Delete the rows of webhooks that were accepted, and of webhooks that GitHub no longer stores.
 
-        The latter are lost.
+        Webhooks that GitHub no longer stores are counted as lost.
         """
         accepted, lost = self._rt.transaction(asks.settle, kept=self._kept, now=NOW)
         self._counts["recovered"] += accepted
@@ -188,7 +188,7 @@ class _Sweep:
         self._counts["lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
-        """Request one redelivery, and wait for the own rate limiter while there is time.
+        """Request one redelivery. While there is time, wait for Ostler's own rate limiter.
 
         Raises `RateLimited`. A request that was rate limited does not count.
         """

@@ -29,7 +29,10 @@ DELIVERED = frozenset({ClaimState.DELIVERED, ClaimState.EXECUTING})
 """States in which only the stamp of a claim can be due."""
 
 LEASE = 6.0
-"""Seconds of the lease. It is short, because this sweep repairs other kills. Two ticks at the same time do no harm."""
+"""Seconds of the lease. It is short, so that a killed tick soon has a successor.
+
+Two ticks at the same time do no harm.
+"""
 
 
 @sweep("resume", quiet=True, lease=LEASE, fenced=False)

@@ -1,8 +1,8 @@
 """Shared list of a scope's runners. All sweeps of the same minute judge by one list.
 
-A sweep that finds no list recent enough takes a new one. Other sweeps wait for it meanwhile. A list is stored only if
-it is complete (L8). No lock is held during the calls to GitHub (L15): the turn to list is a row with an expiry time,
-like the lease of a step.
+A sweep that finds no recent list takes a new one, and other sweeps wait for it. A list is stored only if it is complete
+(L8). No lock is held during the calls to GitHub (L15): the turn to list is a row with an expiry time, like the lease of
+a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.worker.base import SWEEP_LIST, calls, remaining
 from tasks.worker.transactions import NOW
 
 TURN = 30.0
-"""Seconds after which another process may list if the turn was not extended. Longer than two pages take."""
+"""Seconds after which another process may list if the turn was not extended. It exceeds the time of two pages."""
 
 EXTEND_AFTER = 5.0
 """Seconds of listing after which the turn and the sweep's own lease are renewed before the next page."""

@@ -36,7 +36,7 @@ def _always(_db: Connection) -> bool:
 
 
 class _Undone(Exception):
-    """Carries the result of a transaction out of it and rolls it back."""
+    """Raised in a transaction to roll it back. It carries the result of the transaction out."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -138,10 +138,10 @@ class Tick(Pace):
         log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
 
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
-        """Make many repairs that one statement finds and makes. Return their rows, or none in a dry run.
+        """Make many repairs with one statement, which finds the rows and changes them.
 
-        `case_of` returns the ledger entry of a row, or None if it needs none. A repair that kills must not use this
-        function.
+        Return the rows, or none in a dry run. `case_of` returns the ledger entry of a row, or None if it needs none. A
+        repair that kills must not use this function.
         """
         self.mark_checked()
         if self.dry:

@@ -1,9 +1,9 @@
 """`ostler.unidentified_executions`: claims whose runner executes a job although no webhook has named the job.
 
 The watch saw that a job began, or GitHub refused to delete the busy runner, but no webhook arrived. GitHub is asked for
-the claimed job. If it runs on this runner, claim and job are bound. Otherwise the job moves as GitHub says, so that it
-does not wait for the end of another job (L4). A claim without an answer waits for the next tick (L8). Nothing is
-killed.
+the claimed job. If it runs on this runner, claim and job are bound. Otherwise GitHub's answer decides the new state of
+the job, so that it does not wait for the end of another job (L4). A claim without an answer waits for the next tick
+(L8). Nothing is killed.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 def make_room(
     tick: Tick, found: Sequence[unresolved.UnresolvedJob], installation_id: int | None, *, after: float = 0
 ) -> None:
-    """Postpone all found jobs of an installation that does not answer, so that they fill no later tick (L14).
+    """Postpone all found jobs of an installation that does not answer, so that they do not use up the next tick (L14).
 
     `after` is the wait in seconds that GitHub asked for, or 0.
     """

@@ -145,7 +145,10 @@ def still_offline(tick: Tick, claim: Row[Any]) -> bool:
 
 
 def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
-    """Return the verdict on a claim. Its age counts up to the time of the list, which shows nothing later."""
+    """Return the verdict on a claim.
+
+    Its age is measured at the time of the list, because the list shows nothing later.
+    """
     settings = tick.rt.settings
     is_spare = claim.spare_since is not None
     runner = seen.runners.get(claim.runner_name)

@@ -61,7 +61,7 @@ class View(Flower):  # type: ignore[misc]
 
 
 def tls_options(url: str) -> dict[str, Any] | None:
-    """Return the TLS options of a Redis address, or None. Flower's broker page takes them from nowhere else."""
+    """Return the TLS options of a Redis address, or None. Flower's broker page has no other source for them."""
     found: dict[str, Any] | None = parse_url(url).get("ssl")
     return found
 
