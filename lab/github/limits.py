@@ -39,7 +39,7 @@ class Limits:
     def __init__(self, knobs: Knobs) -> None:
         self.out: Counter[int] = Counter()
         self.made: Counter[int] = Counter()
-        """Calls of each installation, without those that were answered 304. A 304 costs no quota."""
+        """Calls of each installation, not counting calls that were answered 304. A 304 costs no quota."""
         self.refused: Counter[str] = Counter()
         self._knobs = knobs
         self._windows: dict[tuple[int, str], Window] = {}

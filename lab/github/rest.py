@@ -429,7 +429,7 @@ def _refused(caller: Caller, *, scope: str, group: int) -> Response | None:
 
 
 def _barred(account: Account, app: App, request: Request) -> str | None:
-    """Return why an App must not make any call, or None."""
+    """Return why a call is forbidden for an App, or None."""
     if account.suspended:
         return SUSPENDED
     return None if _permits(app.permissions, request) else NOT_ACCESSIBLE

@@ -34,7 +34,10 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class PollAgain:
-    """The poller polls again after `wait` seconds. `failed` says whether the answer counts as a failure in a row."""
+    """The poller polls again after `wait` seconds.
+
+    `failed`: the answer counts as a failure and lengthens the next wait.
+    """
 
     wait: float
     failed: bool

@@ -1,4 +1,4 @@
-"""Quota of Pods that run as real processes. Pods that executed a job count."""
+"""Quota of Pods that run as real processes. Only Pods that executed a job use it up."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ class ContainerState:
 
 
 class StatusReporter:
-    """Has the status of a Pod and sends it after a change. Every patch is complete, so only the last one counts."""
+    """Stores the status of a Pod and sends it after each change.
+
+    Every patch is complete, so only the last one counts.
+    """
 
     def __init__(self, *, cluster: Cluster, pod: PodView) -> None:
         self._cluster = cluster

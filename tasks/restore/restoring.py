@@ -133,7 +133,7 @@ def _matters(judgement: PodJudgement) -> bool:
 
 
 def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say: Say) -> Report:
-    """Run a restore if Postgres is an earlier state, or if `anyway`.
+    """Run a restore if Postgres is an earlier state, or if `anyway` is true.
 
     With `dry`, only read. `emptied`: the operator confirms that the cluster might have lost Pods and its epoch. `say`
     gets a line of progress for people.
@@ -216,7 +216,8 @@ class _Restore:
             found = compare(rt)
             unknown = "the epochs could not be compared; `ostler doctor` says why"
             return (False, unknown) if found is None else (found.older, found.why)
-        verdict = judge_only(rt)  # a good comparison would move the known start of the loss
+        # Not `compare`: if it finds no problem, it trusts the rows, which moves the recorded start of the loss.
+        verdict = judge_only(rt)
         why = ASKED if self._anyway and not verdict.older else verdict.why
         if self._dry:
             return (verdict.older or self._anyway), why
@@ -390,7 +391,7 @@ class _Restore:
         return [job for job in found if job.kind is Unresolved.UNKNOWN]
 
     def _ask(self, job: unresolved.UnresolvedJob) -> str:
-        """Ask GitHub for one job and move it. Return GitHub's answer in a word, for the report."""
+        """Ask GitHub for one job and move it. Return the state of the job at GitHub, for the report."""
         rt, installation_id = self._rt, job.installation_id
         if installation_id is None:
             self._later(job)

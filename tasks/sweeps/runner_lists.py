@@ -119,7 +119,8 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
 
     def keep(db: Connection) -> None:
         if not seen and runner_lists.executes(db, wanted):
-            runner_lists.give_back(db, wanted)  # suspicious: the next caller lists again, so that two checks stay two
+            # An empty list is suspicious. It is not shared, so that two checks never judge by the same empty list.
+            runner_lists.give_back(db, wanted)
         else:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 

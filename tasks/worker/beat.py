@@ -86,8 +86,7 @@ def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) 
 def run_beat(settings: BeatSettings) -> None:
     """Run beat under redbeat until SIGTERM or SIGINT. One of two copies is active."""
     app = configure(settings)
-    # This setting is for beat only. Flower shows the settings of workers, and Celery masks a password in `broker_url`
-    # only.
+    # This setting is not for workers. Flower shows their settings, and Celery masks a password in `broker_url` only.
     app.conf.redbeat_redis_url = settings.redis_url.reveal()
     socket.setdefaulttimeout(SOCKET_TIMEOUT)
     app.finalize()  # the modules of tasks are not imported: beat sends by name, to the queue of the schedule

@@ -88,8 +88,8 @@ def say(event: str, **facts: Any) -> None:
 def run(github: GitHub, jit_config: str) -> int:
     """Run one runner until it ends and return the exit code of run.sh.
 
-    The run.sh of actions/runner exits with 0 after almost every failure. Its helper treats them as ends without a
-    restart.
+    The run.sh of actions/runner exits with 0 after almost every failure. Its helper script treats these failures as
+    final and does not restart the runner.
     """
     config = {"jit_config": jit_config, "version": os.environ.get("LAB_RUNNER_VERSION", "")}
     update = os.environ.get("LAB_RUNNER_UPDATE_SECONDS")
