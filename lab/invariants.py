@@ -1,8 +1,8 @@
 """The laws of docs/laws.md, judged from the remains of a run: rows, events, Pods and the lab's logs.
 
-The module is pure except for the readers at its end: a `History` in, broken laws as sentences out. The times of two
-transactions are never compared. The order of events is, because a transaction that writes an event has seen the event
-that it follows.
+The module is pure except for the readers at its end: a `History` in, broken laws as sentences out. It never compares
+the times of two transactions. It compares only the order of events: a transaction that writes an event has seen the
+event that it follows.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        """Return the folder of the unix socket, which libpq's programs take as host. It also has the data."""
+        """Return the folder of the unix socket, which libpq's programs take as host. The data is in this folder too."""
         return self._socket
 
     @staticmethod

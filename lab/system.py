@@ -631,7 +631,10 @@ class System:
         child.start()
 
     def _migrate(self) -> None:
-        """Create the tables, as `ostler migrate` does. For this version no process is started, which saves a second."""
+        """Create the tables, as `ostler migrate` does.
+
+        For this version it is done in this process, which saves a second.
+        """
         if (tree := self.options.tree) is not None:
             self.command("migrate", tree=tree).check_returncode()
             self.command("crd", tree=tree, process="migrate").check_returncode()

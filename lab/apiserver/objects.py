@@ -218,7 +218,10 @@ class Objects:
 
 
 def check_preconditions(stored: Stored, wanted: Json) -> None:
-    """Raise `Refused` unless the object has the wanted UID and resourceVersion."""
+    """Raise `Refused` unless the object has the wanted UID and resourceVersion.
+
+    Missing keys in `wanted` are not checked.
+    """
     metadata = stored.metadata
     for key, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if key in wanted and wanted[key] != metadata[key]:

@@ -45,31 +45,34 @@ def success(kind: Kind, name: str, uid: str) -> Json:
 
 
 def not_found(kind: Kind, name: str) -> Refused:
-    """No object has this name."""
+    """Return the refusal of a request for an object that does not exist."""
     message = f'{kind.resource} "{name}" not found'
     return Refused(HTTPStatus.NOT_FOUND, "NotFound", message, details=_details(kind.group, kind.plural, name))
 
 
 def no_such_resource() -> Refused:
-    """The group is served, but it has no such resource."""
+    """Return the refusal of a request for a resource that its group does not have. The group is served."""
     message = "the server could not find the requested resource"
     return Refused(HTTPStatus.NOT_FOUND, "NotFound", message, details={})
 
 
 def already_exists(kind: Kind, name: str, *, terminating: bool) -> Refused:
-    """The name is taken. `terminating`: its object is being deleted."""
+    """Return the refusal to create an object whose name is taken.
+
+    `terminating`: the existing object is being deleted.
+    """
     message = f'{"object is being deleted: " if terminating else ""}{kind.resource} "{name}" already exists'
     return Refused(HTTPStatus.CONFLICT, "AlreadyExists", message, details=_details(kind.group, kind.plural, name))
 
 
 def modified(kind: Kind, name: str) -> Refused:
-    """The writer's resourceVersion is not the current one."""
+    """Return the refusal of a write with an outdated resourceVersion."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind.resource, _details(kind.group, kind.plural, name), name, why)
 
 
 def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found: str) -> Refused:
-    """A deletion requires another value of `field` (UID or ResourceVersion) than the object has."""
+    """Return the refusal of a deletion that names another UID or ResourceVersion (`field`) than the object has."""
     end = "deleted and then recreated" if field == "UID" else "modified"
     why = (
         f"the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). "
@@ -79,65 +82,65 @@ def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found
 
 
 def conflict(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The state of the object does not permit the operation."""
+    """Return the refusal of an operation that the state of the object does not permit."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return Refused(HTTPStatus.CONFLICT, "Conflict", message, details=details)
 
 
 def forbidden(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The caller lacks the permission, or admission refuses the request."""
+    """Return the refusal of a caller without the permission, or of a request that admission rejects."""
     subject = f'{resource} "{name}"' if name else resource
     message = f"{subject} is forbidden: {why}" if subject else f"forbidden: {why}"
     return Refused(HTTPStatus.FORBIDDEN, "Forbidden", message, details=details)
 
 
 def unauthorized() -> Refused:
-    """The credentials are invalid."""
+    """Return the refusal of invalid credentials."""
     return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized", "Unauthorized")
 
 
 def bad_request(message: str) -> Refused:
-    """The request cannot be parsed."""
+    """Return the refusal of a request that cannot be parsed."""
     return Refused(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
 def method_not_allowed() -> Refused:
-    """The path does not support this verb."""
+    """Return the refusal of a verb that the path does not support."""
     message = "the server does not allow this method on the requested resource"
     return Refused(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, details={})
 
 
 def unsupported_media_type() -> Refused:
-    """The path does not accept the content type of the body."""
+    """Return the refusal of a body whose content type the path does not accept."""
     reason = "UnsupportedMediaType"
     return Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason, "415: Unsupported Media Type", details={})
 
 
 def not_acceptable(available: str, *, details: Json | None = None) -> Refused:
-    """The server has no representation that the caller accepts."""
+    """Return the refusal of a caller that accepts no representation of the server."""
     message = f"406: Not Acceptable\n\nAvailable representations: {available}"
     return Refused(HTTPStatus.NOT_ACCEPTABLE, "NotAcceptable", message, details=details)
 
 
 def too_large(limit: int) -> Refused:
-    """The body is longer than `limit` bytes."""
+    """Return the refusal of a body with more than `limit` bytes."""
     message = f"Request entity too large: limit is {limit}"
     return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLarge", message, details={})
 
 
 def expired() -> Refused:
-    """The list, or this position in the history, is no longer available."""
+    """Return the refusal of a list, or of a position in the history, that is no longer available."""
     message = "The provided continue parameter is too old to display a consistent list result."
     return Refused(HTTPStatus.GONE, "Expired", message)
 
 
 def patch_rejected() -> Refused:
-    """A JSON patch has a failed `test` or cannot be applied."""
+    """Return the refusal of a JSON patch that cannot be applied, or whose `test` fails."""
     return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", _REJECTED, details={})
 
 
 def invalid(kind: Kind, name: str, causes: list[Json]) -> Refused:
-    """The object violates validation rules; `causes` come from `cause`."""
+    """Return the refusal of an object that violates validation rules. `causes` come from `cause`."""
     texts = [f"{each['field']}: {each['message']}" for each in causes]
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _details(kind.group, kind.name, name)

@@ -1,8 +1,9 @@
 """Bad pools beside two healthy ones: `ostler-lab chaos --scenario fleets`.
 
-The bad pools run at the same time. The causes are: too old runners, an image without the scripts, a lost node, a
-sidecar that stays, a runner group that GitHub refuses, and runners without network access. Ostler itself reaches GitHub
-only by a forward proxy. All jobs of the bad pools belong to one account, which has jobs in the healthy pools too.
+The bad pools run at the same time. Each has one cause: runners that are too old, an image without the scripts, a lost
+node, a sidecar that stays, a runner group that GitHub refuses, or runners without network access. Ostler itself reaches
+GitHub only by a forward proxy. All jobs of the bad pools belong to one account, which has jobs in the healthy pools
+too.
 
 The verdict requires the following. No job of a healthy pool fails or waits for longer than a minute. `ostler pool list`
 names each cause on a terminal of 80 columns. The installation of the bad account stays below a fifth of GitHub's hourly
@@ -180,8 +181,8 @@ def run_fleets(
 ) -> FleetsResult:
     """Start a system with these bad pools, send `jobs` to the healthy pools, and return the result.
 
-    With `quick`, the waits are a twentieth, as in the other scenarios, so that causes are visible soon. Calls per hour
-    are then not judged. Raises what `System` raises.
+    With `quick`, the waits are divided by 20, as in the other scenarios, so that causes are visible soon. Calls per
+    hour are then not judged. Raises what `System` raises.
     """
     bad = [CAUSES[name] for name in causes]
     settings = {**(scaled() if quick else {}), "OSTLER_DEFAULT_BUDGET_COUNT": "60", "OSTLER_NODE_LOST_AFTER": "60"}

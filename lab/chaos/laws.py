@@ -18,9 +18,10 @@ CHECKS_APART = 60.0
 """Seconds between two checks that prove an absence."""
 
 MARGIN = 15.0
-"""Seconds by which the two checks may be closer.
+"""Seconds that are subtracted from `CHECKS_APART`.
 
-A list might omit a registered runner, and a check has to come first.
+The first check might have found the runner absent shortly before its deletion, because a list of GitHub might omit a
+registered runner.
 """
 
 REFUSED = 503

@@ -1,4 +1,4 @@
-"""One chaos run: a system is started, gets jobs and failures, comes to rest, and is judged."""
+"""One chaos run: a system is started, gets jobs and failures, cleans up, and is judged."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class _Run:
         self._began_at = datetime.now(UTC)
 
     def play(self) -> Result:
-        """Send jobs, cause failures, wait for rest, and judge."""
+        """Send jobs, cause failures, wait until nothing is left over, and judge."""
         began = time.monotonic()
         self._begin()
         self._sampler.start()
@@ -419,7 +419,7 @@ class _Run:
     def _by_history(self, github: Sequence[Any], kubelet: Sequence[Any]) -> list[str]:
         """Judge the whole history.
 
-        What is left over was judged before. The sampler judges the jobs of claims.
+        Leftovers (L4) were judged before. The sampler judges the jobs of claims.
         """
         rows = read_rows(self._engine)
         history = History(
@@ -432,7 +432,10 @@ class _Run:
         return [each for each in broken(history) if not each.startswith("L4")]
 
     def _unusual(self) -> Mapping[str, int]:
-        """Count the errors in the logs: errors that tasks raised by their type, all others by their event."""
+        """Count the errors in the logs.
+
+        Errors that tasks raised are counted by task and type, other errors by event.
+        """
         found: Counter[str] = Counter()
         for path in self._system.folder.glob("*.log"):
             for line in read_log_lines(path):

@@ -102,7 +102,7 @@ class Path:
 
 
 def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterable[Freeze]) -> Circumstance:
-    """Return the circumstance of a stall. Of several, it is the one that might take longest."""
+    """Return the circumstance of a stall. If there are several, return the one with the largest possible delay."""
     for freeze in freezes:
         concerns = each.job_id in freeze.jobs or freeze.of_a_sweep or freeze.process.startswith("web-")
         if concerns and freeze.overlaps(each.since, each.served):

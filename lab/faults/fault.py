@@ -1,7 +1,7 @@
 """Faults of a proxy by route, and the selection of the fault for a request.
 
-A plan is a seed and a list of faults. `FaultPlan.load` reads one from a JSON file such as `{"seed": 7, "faults":
-[{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.
+A plan is a seed and a list of faults. `FaultPlan.load` reads one from a JSON file such as
+`{"seed": 7, "faults": [{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.
 """
 
 from __future__ import annotations

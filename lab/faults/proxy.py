@@ -218,7 +218,7 @@ class _Dialled:
 async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:
     """Send the first half of an answer's body, or of its first line if it has no body.
 
-    Of a body without end, only the beginning is sent.
+    If the body has no end, only its beginning is sent.
     """
     half = int(answer.get("content-length") or 0) // 2
     begun = bytearray()

@@ -88,38 +88,38 @@ class PodWorker:
     # Events of the containers
 
     def poller_started(self, *, simulated: bool) -> None:
-        """The poller started."""
+        """Record that the poller started."""
         self._write("poller_started", simulated=simulated)
 
     def jit_received(self, *, claim: str, runner_name: str, simulated: bool) -> None:
-        """The poller received work."""
+        """Record that the poller received work."""
         self._write("jit_received", claim=claim, runner_name=runner_name, simulated=simulated)
 
     def poller_exited(self, *, code: int, message: str) -> None:
-        """The poller exited."""
+        """Record that the poller exited."""
         self._write("poller_exited", code=code)
         self._report.terminated(POLLER, code=code, message=message)
 
     def runner_started(self, *, runner_name: str) -> None:
-        """The runner connected to GitHub."""
+        """Record that the runner connected to GitHub."""
         self._write("runner_started", runner_name=runner_name)
 
     def runner_ready(self) -> None:
-        """The readiness probe of container `runner` succeeds."""
+        """Report that the readiness probe of container `runner` succeeds."""
         self._report.ready(RUNNER)
 
     def job_started(self, *, job: int) -> None:
-        """The runner started a job."""
+        """Record that the runner started a job."""
         self._job, self._ran_a_job = job, True
         self._write("job_started", job=job)
 
     def job_finished(self, *, job: int, conclusion: str) -> None:
-        """The runner finished a job."""
+        """Record that the runner finished a job."""
         self._job = None
         self._write("job_finished", job=job, conclusion=conclusion)
 
     def runner_exited(self, *, code: int) -> None:
-        """The runner exited."""
+        """Report that the runner exited."""
         self._report.terminated(RUNNER, code=code)
 
     # Life of the Pod
