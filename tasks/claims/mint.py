@@ -187,9 +187,9 @@ def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
 
 
 def left(work: steps.MintWork) -> float:
-    """Return the seconds that a call may take, so that time for the commit is left.
+    """Return the seconds that a call may take, so that enough time is left for the commit.
 
-    Raises `LeaseOver` if none is left.
+    Raises `LeaseOver` if no time is left.
     """
     seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
     if seconds <= 0:

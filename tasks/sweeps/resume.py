@@ -94,7 +94,8 @@ def send_all_late_steps(tick: Tick) -> None:
 def send_late_steps(tick: Tick) -> bool:
     """Send the steps of one page of late claims whose messages wait in no queue. Return False if it was the last page.
 
-    The heads of the queues are read again for each page, because the messages of the page before wait there now.
+    The heads of the queues are read again for each page, because the queues now contain the messages of the previous
+    page.
     """
     rt, due_after = tick.rt, tick.rt.timings.due_after
     heads = {queue: rt.waker.oldest(queue) for queue in claim_leases.QUEUES}

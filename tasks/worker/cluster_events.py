@@ -1,4 +1,4 @@
-"""Kubernetes Events of tasks. A thread of their own writes them, so that no Event fails or delays a task.
+"""Kubernetes Events of tasks. A separate thread writes them, so that no Event fails or delays a task.
 
 Events are for people, and no code decides by them. An Event that exceeds the limits or cannot be written is dropped and
 counted (`ostler_kubernetes_events_total`).
