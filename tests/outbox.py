@@ -1,4 +1,4 @@
-"""Doubles of what sends messages: they note down in `sent` what would have been sent, in order."""
+"""Doubles of the waker and of the publisher: they record each message in `sent`, in order, and send none."""
 
 from __future__ import annotations
 
