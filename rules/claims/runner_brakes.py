@@ -113,9 +113,9 @@ def brake_of(failures: Sequence[Failure]) -> Brake | None:
     """Return the brake that results from the consecutive failures of a pool, or None.
 
     If all failures are of one account, only this account is braked, unless GitHub refuses the version of the runner. A
-    claim that was made before the last counted failure does not double the wait, because it was no probe after that
-    failure. If the brake of an account becomes the brake of the pool, the wait starts again at its first length. The
-    other accounts therefore do not inherit a long wait.
+    claim that was made before the last counted failure was under way already, so its failure does not double the wait.
+    If the brake of an account becomes the brake of the pool, the wait starts again at its first length. The other
+    accounts therefore do not inherit a long wait.
     """
     jobs: set[int] = set()
     pods: set[str] = set()
