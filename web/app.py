@@ -109,8 +109,8 @@ class Web:
     async def start(self) -> None:
         """Start the background parts of the process.
 
-        Raises ConfigurationError if Postgres has the wrong isolation level. Errors of a Postgres that is away are
-        raised too.
+        Raises ConfigurationError if Postgres has the wrong isolation level. Raises the errors of the database if
+        Postgres is away.
         """
         await self.threads.database(lambda: assert_isolation(self.engine))
         self.publisher.start()

@@ -132,7 +132,7 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
             http=protocol,
             ws="none",
             lifespan="on",
-            access_log=False,  # a line per poll is too many, and without the log no token can get into it
+            access_log=False,  # a line for each poll would be too many, and without the log no token can leak into it
             log_config=None,
             server_header=False,
             backlog=_BACKLOG,
@@ -147,7 +147,7 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Before it listens, it raises the errors of `models.db.connections.admit` if Postgres cannot serve this process.
+    Raises the errors of `models.db.connections.admit`, before it listens, if Postgres cannot serve this process.
     """
     _allow_open_files()
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-web")

@@ -93,7 +93,7 @@ class Account(Shown):
 
 
 class AccountJobs(Shown):
-    """The numbers of jobs of the account that wait."""
+    """The numbers of waiting jobs of the account."""
 
     queued: int
     held: int

@@ -71,7 +71,7 @@ def build_api(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # The gate has checked the token before a route is found. This entry only describes it in the OpenAPI document.
+        # Mount the API at `/api` of `app`, also for paths with a newline, which Starlette's own mount does not match.
         dependencies=[
             Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`")),
             Depends(refuse_limited),

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 THREADS = 2
 MOST_WAITING = 64
-"""Requests that may use or wait for a thread. Further requests are answered with 503."""
+"""Most requests that may use or wait for a thread. Further requests are answered with 503."""
 
 STATEMENT_MS = 4000
 

@@ -140,7 +140,10 @@ class _Reply:
 
 
 def _guarded(start: Message) -> list[tuple[bytes, bytes]]:
-    """Return the headers against caching and content sniffing that an answer does not have yet."""
+    """Return the headers of `_EVERY_ANSWER` that an answer does not have yet.
+
+    They prevent caching and content sniffing.
+    """
     there = {name.lower() for name, _ in start.get("headers", ())}
     return [(name, value) for name, value in _EVERY_ANSWER if name not in there]
 

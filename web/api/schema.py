@@ -39,7 +39,10 @@ class Listing(BaseModel):
     )
 
     def identity(self) -> str:
-        """Return the name of the list and its filters, as a cursor is bound to them."""
+        """Return the name of the list and its filters as a text.
+
+        A cursor is valid only for the text that it was made with.
+        """
         return f"{type(self).__name__} {self.model_dump_json(exclude={'limit', 'cursor'}, exclude_none=True)}"
 
 
@@ -57,7 +60,7 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Event(Shown):
-    """One transition: what happened, what component did it, why, and how long the previous state lasted."""
+    """One transition: what happened, which component did it, why, and how long the previous state lasted."""
 
     at: datetime
     transition: str = Field(examples=["job_claim"])

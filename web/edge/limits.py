@@ -3,8 +3,9 @@
 httptools, unlike h11, limits neither sizes nor times, and it reports a header field only when the field has ended. This
 protocol therefore counts the bytes that came since the parser last reported anything.
 
-The protocol answers one request of a connection at a time. When it answers before a request has come whole, it closes
-the connection after the answer. It also limits the time in which a client must send a request and read an answer.
+The protocol answers one request of a connection at a time. If it answers before a request has arrived completely, it
+closes the connection after the answer. It also limits the time in which a client must send a request and read an
+answer.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
 LARGEST_HEAD = 32 * 1024
-"""Largest request line and headers, in bytes. Each header counts as `FIELD` bytes more.
+"""Most bytes of the request line and the headers together. A token may use 8 KiB of them.
 
-A token may use 8 KiB of this.
+Each header counts as `FIELD` bytes more than its name and value.
 """
 
 FIELD = 32
@@ -50,7 +51,7 @@ MOST_DISCARDED = 1024 * 1024
 """Most bytes of one request that are discarded. A client that sends more is dropped."""
 
 PIECES = 1024
-"""Pieces of a body that may have any size. Beyond this number, the pieces must have `PIECE` bytes on average."""
+"""Number of pieces of a body that may have any size. Further pieces must have `PIECE` bytes on average."""
 
 PIECE = 64
 
@@ -260,7 +261,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Record that the connection waits for its client again.
 
-        If it is closing, limit the time for reading the answer.
+        If the connection is closing, limit the time in which the client must read the answer.
         """
         super().on_response_complete()
         if not self._dropped:
@@ -283,7 +284,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_reader(READ_WITHIN)
 
     def resume_writing(self) -> None:
-        """Stop that timer, because the client reads again."""
+        """Stop the timer of `pause_writing`, because the client reads again."""
         self._expect_reader(None)
         super().resume_writing()
 
@@ -317,7 +318,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Early:
-    """Transport of a request that has not come whole. An answer at this time ends the connection with `linger`."""
+    """Transport of a request that has not arrived completely.
+
+    After an early answer, it closes the connection by `linger`.
+    """
 
     __slots__ = ("_cycle", "_protocol", "keep_alive")
 
@@ -333,12 +337,12 @@ class _Early:
         self._cycle.transport = self._protocol.transport
 
     def came_whole(self) -> None:
-        """Give the real transport back, because the request has come whole.
+        """Give the real transport back, because the request has arrived completely.
 
-        Its client may then send another request.
+        The client may then send another request.
         """
         self.release()
-        if not self._cycle.response_started:  # a started answer has announced the end
+        if not self._cycle.response_started:  # if the answer has started, it has announced the close
             self._cycle.keep_alive = self.keep_alive
 
     def write(self, data: bytes) -> None:

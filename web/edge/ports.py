@@ -38,7 +38,7 @@ MOST_CONNECTIONS: Mapping[Audience, int] = {Audience.PUBLIC: 1_000, Audience.POL
 """Most connections of a port that hold no verified poll. All Pods of a fleet poll at once when `web` starts."""
 
 _PART_OF_FILES = 4
-"""One port may use one open file in this many for its unproven connections."""
+"""Divisor: each port may use this part of the open files for its unproven connections."""
 
 
 def audience_of(path: str) -> Audience:
@@ -105,7 +105,7 @@ class Ports:
     def refuses(self, port: int | None, path: str) -> bool:
         """Return whether the port does not serve the path.
 
-        With `port` None there is no server, and every path is served.
+        Return False if `port` is None, because the application then runs without a server.
         """
         return port is not None and audience_of(path) not in self.serves.get(port, ())
 

@@ -43,7 +43,7 @@ _CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
 
 _M_MMAP_THRESHOLD = -3
 _OWN_PAGES_FROM = 128 * 1024
-"""Bytes. glibc maps each buffer of at least this size separately. If it is not set, glibc raises it as it runs."""
+"""Bytes. glibc maps each buffer of at least this size separately. Unless it is set, glibc changes it while it runs."""
 
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")
@@ -177,9 +177,9 @@ class Gate:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def stop(self) -> None:
-        """Stop accepting, and end the connections whose handshake is not done.
+        """Stop accepting connections, and end the connections whose handshake is not done.
 
-        Other connections belong to their protocols.
+        Other connections continue, because their protocols own them.
         """
         tasks = [*self._handshakes, *([self._accepting] if self._accepting is not None else [])]
         for task in tasks:

@@ -63,8 +63,8 @@ class Vitals:
 class Redis:
     """Whether Redis answers, and the remaining seconds of the lock of the active beat.
 
-    `beat_lock_seconds` is None if no beat holds the lock. `heads` has the send times of the messages that come next,
-    one for each queue that is not empty.
+    `beat_lock_seconds` is None if no beat holds the lock. `heads` has the send time of the first message of each queue
+    that is not empty.
     """
 
     answers: bool = False
@@ -72,7 +72,7 @@ class Redis:
     heads: tuple[datetime, ...] = ()
 
     def oldest_message_seconds(self, *, now: datetime) -> float | None:
-        """Return the longest wait of the next message of any queue, in seconds.
+        """Return the age in seconds of the oldest message in `heads`, or 0 if all queues are empty.
 
         Return None if Redis does not answer.
         """
@@ -96,7 +96,7 @@ class Sweeps:
     epoch: epochs.EpochSeen | None = None
 
     def gates(self) -> dict[str, Any] | None:
-        """Return the state of each gate as the body shows it. Return None if it is unknown."""
+        """Return the state of each gate as the body shows it. Return None if Postgres did not answer."""
         if self.shut is None:
             return None
         shown: dict[str, Any] = {upstream: {"open": True} for upstream in Upstream}
@@ -117,13 +117,16 @@ class Sweeps:
     def epoch_confirmed_at(self) -> str | None:
         """Return the time at which the epoch was last written to the cluster.
 
-        Return None if it never was, or is unknown.
+        Return None if it was never written, or if Postgres did not answer.
         """
         at = None if self.epoch is None else self.epoch.confirmed_at
         return None if at is None else at.isoformat()
 
     def last_tick_seconds(self, *, now: datetime) -> float | None:
-        """Return the seconds since any sweep last began. Return None if none ever began, or if it is unknown."""
+        """Return the seconds since any sweep last began.
+
+        Return None if no sweep ever began, or if Postgres did not answer.
+        """
         return None if self.last_tick is None else max(0.0, round((now - self.last_tick).total_seconds(), 1))
 
 

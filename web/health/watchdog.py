@@ -37,8 +37,8 @@ class SweepStanding:
 class Watchdog:
     """Checks the sweeps for lateness. `periods` has the period of each sweep, in seconds.
 
-    A sweep can be late only after this process has run for some periods. After a restore was detected, the time starts
-    again, because the restored rows are old.
+    Lateness counts from the start of this process at the earliest. After a restore of Postgres it counts from the
+    detection of the restore, because the restored rows are old.
     """
 
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:

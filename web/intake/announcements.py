@@ -1,6 +1,6 @@
 """Webhooks that are not about a job: the App's installations, and renamed owners and repositories.
 
-They are rare, so each one has its own transaction. One that arrives twice or late has no lasting effect.
+They are rare, so each one has its own transaction. A webhook that arrives twice or late has no lasting effect.
 """
 
 from __future__ import annotations

@@ -43,10 +43,13 @@ PARTS = 8
 """Number of parts that a failed batch is split into."""
 
 SPLIT_WITHIN = 7.0
-"""Seconds in which the parts of a failed batch are tried. Later parts get 503. GitHub waits 10 s for an answer."""
+"""Seconds in which the parts of a failed batch are tried. Parts that are still waiting then get 503.
+
+GitHub waits 10 s for an answer.
+"""
 
 SHARE = 0.1
-"""Seconds for parts and contended deliveries before the next batch of new deliveries."""
+"""Seconds that the consumer works on parts and contended deliveries before it takes the next batch of new ones."""
 
 CONTENDED_FOR = 1.0
 """Seconds for which a contended delivery is retried before it gets 503."""
@@ -55,9 +58,9 @@ TRY_AGAIN_AFTER = 0.2
 """Seconds between two tries of a contended delivery."""
 
 ROUNDS = 3
-"""Times that a batch is tried without its contended deliveries.
+"""Tries of one batch. Each try leaves out the deliveries that were contended in the tries before.
 
-Between two rounds, other sessions may lock more rows.
+Between two tries, other sessions may lock more rows.
 """
 
 log = get_logger(__name__)
@@ -75,13 +78,13 @@ class _Undone(Enum):
     """Reasons why one try did not store a delivery."""
 
     CONTENDED = auto()
-    """Another session holds locks on its rows."""
+    """Another session holds locks on the rows of the delivery."""
     SPLIT = auto()
-    """Its batch failed, and another delivery might be the cause."""
+    """The batch of the delivery failed, and another delivery might be the cause."""
     AWAY = auto()
     """The database cannot be used now."""
     FAILED = auto()
-    """The database refused its rows, and would refuse them again."""
+    """The database refused the rows of the delivery, and would refuse them again."""
 
 
 _Apply = Callable[[Sequence[intake.Received], int], intake.Applied]
@@ -188,7 +191,8 @@ class Batches:
     def make_room(self, owner_id: int) -> bool:
         """Refuse the newest delivery of the account with the most queued deliveries, and return True.
 
-        Return False if no other account has more than `owner_id` would have with one delivery more.
+        Return False, and refuse nothing, if this account would then have fewer deliveries than `owner_id` with its new
+        one.
         """
         evicted = self._queue.evict(owner_id)
         if evicted is not None:

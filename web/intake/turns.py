@@ -42,7 +42,7 @@ class Turns(Generic[T]):
     def evict(self, owner: int) -> T | None:
         """Remove and return the newest item of the owner with the most items, to make room for an item of `owner`.
 
-        Return None, and remove nothing, if the other owner would then have fewer items than `owner` with its new one.
+        Return None, and remove nothing, if this owner would then have fewer items than `owner` with its new item.
         """
         if not self._lanes:
             return None
@@ -50,6 +50,6 @@ class Turns(Generic[T]):
         largest = max(lanes, key=lambda each: len(lanes[each]))
         if len(lanes[largest]) - 1 < len(lanes.get(owner, ())) + 1:
             return None
-        evicted = lanes[largest].pop()  # the lane has another item, because it has at least two
+        evicted = lanes[largest].pop()  # at least one item remains, because the lane had two or more
         self._size -= 1
         return evicted

@@ -1,4 +1,4 @@
-"""The publisher: one thread that sends the wakes and tasks that the request path puts in its queues.
+"""The publisher: one thread that sends wakes and tasks, which requests only put into its queues.
 
 A Redis that does not answer blocks the sending thread for up to a second, so a request never sends by itself. The
 queues are bounded. A message that does not fit is dropped and counted. The sweep `resume` later finds its row (law L6).

@@ -1,7 +1,8 @@
 """Thread pools of a web process for blocking calls to Postgres and Kubernetes. A held poll needs no thread.
 
-Each lane has its own threads, so that a slow call in one lane does not delay another. Without lanes, an API server that
-hangs would delay the commit of a delivery (law L15). A batch of offers or a locked row would delay it too (law L14).
+Each kind of call has its own threads, so that a slow call does not delay calls of another kind. With shared threads, an
+API server that hangs would delay the commit of a delivery (law L15). A batch of offers or a locked row would delay it
+too (law L14).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CLUSTER_THREADS = 16
 OFFER_LOCK_WITHIN = 0.05
 """Seconds that a statement about offers waits for a lock. It skips locked rows, so it hardly ever waits."""
 LOCK_WITHIN = 0.1
-"""Seconds that any other transaction of these lanes waits for one lock."""
+"""Seconds that any other transaction on these threads waits for one lock."""
 
 
 class Threads:

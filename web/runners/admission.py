@@ -1,7 +1,7 @@
 """Admission of polls: the token must belong to a Pod of one of Ostler's pools, in its namespace.
 
 The Pod must run under its own ServiceAccount. The caller gets only a status. If a poll cannot be judged now, the answer
-is 503. An answer of 401 or 403 would end a good Pod.
+is 503, because 401 or 403 would make a good Pod exit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queries of the polls to the cluster: identity of a token, its validity, and ownership of a Pod."""
+"""Queries to the cluster that polls need: identity of a token, its validity, and ownership of a Pod."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ONCE = RetryPolicy(attempts=1, deadline=3.0)
 
 
 class Cluster(Protocol):
-    """The queries. All except `verify` and `keys_are_old` use the network and must run in a thread."""
+    """Queries to the cluster. All except `verify` and `keys_are_old` use the network and must run in a thread."""
 
     @property
     def keys_are_old(self) -> bool:

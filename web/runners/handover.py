@@ -86,10 +86,10 @@ class Handover:
     ) -> Response | Missed:
         """Return the 200 after its commit, or the reason why the claim was not delivered.
 
-        With `again`, the claim is delivered already and its answer was lost. The database then changes only the time at
-        which a missing stamp is put back. With `reviewed`, the token was already reviewed for this poll.
-        `cancels_unstamp` has the meaning that it has in `models.claims.deliver.deliver`. Raises Refusal if the token is
-        refused or the JIT cannot be decrypted.
+        `again` says that the claim is delivered already and its answer was lost. Only the time at which a missing stamp
+        is put back is then written. `reviewed` says that the token was already reviewed for this poll. For
+        `cancels_unstamp` see `models.claims.deliver.deliver`. Raises Refusal if the token is refused or the JIT cannot
+        be decrypted.
         """
         if not reviewed:
             await self._review(to)
@@ -164,6 +164,6 @@ class Handover:
             raise Refusal(401, "the token review refused the token")
 
     async def _stamp(self, claim_id: int) -> None:
-        # A stamp directly after the answer might cut off the answer. If this process is killed before, `resume` sends
-        # it.
+        # Without the delay, the stamp could cut off the answer. If this process is killed before it sends the task, the
+        # sweep `resume` sends it.
         self._publisher.send(STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)

@@ -30,7 +30,10 @@ from ostler.secrets import Secret
 
 BEAT_EVERY = 5.0
 DEAF_AFTER = 12.0
-"""Seconds without an own notice after which the connection is closed. The matcher's limit for a heartbeat is 15."""
+"""Seconds without the listener's own notice after which it closes the connection.
+
+It must be less than the 15 seconds after which the matcher ignores a process without a heartbeat.
+"""
 _FORGET_EVERY = 60  # beats
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
@@ -42,16 +45,16 @@ class Hearer(Protocol):
     """Receiver of the notices. Its methods are always called in the event loop."""
 
     def hearing(self) -> None:
-        """Handle that notices arrive again, after a connect."""
+        """Called when notices arrive again, after a connect."""
 
     def deaf(self) -> None:
-        """Handle that notices no longer arrive."""
+        """Called when notices no longer arrive."""
 
     def heard(self, notice: channel.Minted | channel.Superseded) -> None:
-        """Handle a notice."""
+        """Called with each notice."""
 
     def tick(self) -> None:
-        """Query notices that might have been lost. It is called with each beat."""
+        """Called with each beat, to query claims whose notices might have been lost."""
 
 
 class Listener:

@@ -239,7 +239,7 @@ class Offering:
     def _put_off(self, poll: Poll, row: offers.Polling, found: Answer) -> None:
         """Try a poll with a locked row again later.
 
-        If it was never offered and has used its tries, answer it with `found` instead.
+        If it was never offered and has used up its tries, answer it with `found` instead.
         """
         self._counts["offers.locked"] += 1
         poll.written = row.again

@@ -117,7 +117,7 @@ class Polls:
         except ClientDisconnect:
             response = bare(204)
         except SQLAlchemyError as error:
-            # A commit without an answer also ends here. The next poll finds out whether the delivery was committed.
+            # This includes a commit whose answer was lost. The next poll finds out whether the delivery was committed.
             self.counts["poll.database_away"] += 1
             log.warning("poll.database_away", error=words_of(error))
             response = bare(503)

@@ -34,9 +34,9 @@ def bare(status: int, *, retry_after: int = RETRY_AFTER) -> Response:
 
 
 def work(delivery: Delivery, jit: Secret, *, accept: str, after: BackgroundTask | None) -> Response:
-    """Return the 200 that hands out a JIT.
+    """Return the 200 that hands out a JIT, as JSON.
 
-    It is JSON. If the client accepts plain text, it is the bare JIT with its digest in a header. The poller rejects a
+    If the client accepts plain text, the body is the bare JIT, and its digest is in a header. The poller rejects a
     reply that is cut off.
     """
     headers = {
