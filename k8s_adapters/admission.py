@@ -1,7 +1,7 @@
 """Probes that test whether the chart's admission policies are in force.
 
-The text of a policy proves nothing. The policy might not be bound, might be bound to other namespaces, or might not
-have reached the API server that is asked. Each probe therefore tries a forbidden action as a dry run.
+The text of a policy proves nothing. The policy might not be bound, or be bound to other namespaces. The API server
+might not know it yet. Each probe therefore tries a forbidden action as a dry run.
 
 The deletion by the garbage collector is tried as the collector, on a Pod of Ostler that never gets a node. The creation
 of a Pod is tried as a worker. No runner Pod is used, not even in a dry run, because a proxy might drop the dry-run
@@ -22,7 +22,7 @@ from k8s_adapters.retry import answer_of
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 
 COLLECTORS = ("system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager")
-"""User names of the garbage collector: one for `--use-service-account-credentials`, and one without this flag."""
+"""User names of the garbage collector, with and without `--use-service-account-credentials`."""
 
 _ACCOUNTS = "system:serviceaccount:"
 _GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler assigns such a Pod to a node, so it never runs
@@ -64,10 +64,10 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
 
 
 def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
-    """Return whether the API server forbids a worker to create a Pod in a namespace that is not a runner Pod.
+    """Return whether the API server forbids a worker to create Pods other than runner Pods in a namespace.
 
-    A worker needs no further rights. Every other caller needs the rights to list RoleBindings and to impersonate. It
-    raises no error of the API server: every such error becomes the answer.
+    A worker that calls it needs no further rights. Every other caller needs the rights to list RoleBindings and to
+    impersonate. It raises no error of the API server: every such error becomes the answer.
     """
     try:
         mine = who_am_i(client)
@@ -140,7 +140,8 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
             cure = "run it as somebody who may impersonate users and service accounts: an administrator of the cluster"
             return PolicyAnswer(f"we may not ask as {collector}", cure=cure)
         if "cannot delete resource" in said:
-            # Its rights forbid the deletion, not the policy. The collector of this cluster has another name.
+            # The collector was refused for lack of rights, not by the policy. The collector of this cluster has another
+            # name.
             return PolicyAnswer(
                 f"{collector} has no right to delete Pods", cure="say who the collector of this cluster is"
             )

@@ -1,9 +1,9 @@
 """The client of the Kubernetes API: the official package's credentials and connections, with plain JSON bodies.
 
-The package reads kubeconfigs and in-cluster files, renews tokens and holds the TLS connections. Its generated models
-are not used, because a typed patch costs three times the CPU of the same call with plain JSON.
+The package reads kubeconfigs and in-cluster files, renews tokens and owns the TLS connections. Its generated models are
+not used, because a typed patch costs three times the CPU of the same call with plain JSON.
 
-Every call has a connect and a read timeout (seconds), goes through the one retry layer, and fails with an error of
+Every call has a connect and a read timeout in seconds, and goes through the one retry layer. Its errors are those of
 `ostler.errors`. Code above this package does not handle HTTP.
 """
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-# A metadata-only answer costs half the CPU of a whole object, on both sides.
+# For client and server, a metadata-only answer costs half the CPU of a whole object.
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 _DEFAULT_POLICY = RetryPolicy()
@@ -52,7 +52,7 @@ _MEANINGS: dict[int, type[UpstreamError]] = {
     409: Conflict,
     422: Invalid,
 }
-_TOKEN_KEPT = 1.0  # seconds; to get the token from the package costs a quarter of a whole call
+_TOKEN_KEPT = 1.0  # seconds; getting the token from the package costs a quarter of a whole call
 
 
 class KubeClient:
@@ -97,8 +97,8 @@ class KubeClient:
         """Return the JSON object that answers one call.
 
         `timeout` limits each attempt, in seconds, from the first byte sent to the end of the answer. `policy` limits
-        the number and the total time of attempts; None means the client's own policy. `impersonate` is the user in
-        whose name the call is made, and needs the right to impersonate.
+        the number and the total time of attempts. If it is None, the client's own policy applies. With
+        `impersonate`, the call is made in the name of this user. This process needs the right to impersonate the user.
 
         A POST that is retried might meet the object that its first attempt created. Raises `Gone`, `Conflict`,
         `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
@@ -154,7 +154,7 @@ class KubeClient:
             raise _by_meaning(what, answer) from answer
 
     def open(self, path: str, *, query: Mapping[str, str | int], read_timeout: float) -> urllib3.BaseHTTPResponse:
-        """Return the answer to a GET as a stream, which the caller must read and close. It is tried once.
+        """Return the answer to a GET as a stream, which the caller must read and close. The call is tried once.
 
         `read_timeout` limits the wait for each piece, in seconds. Raises the same errors as `request`.
         """
@@ -179,10 +179,9 @@ class KubeClient:
         return endpoint(self._api.configuration.host)
 
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
-        """Return the result of `send`.
+        """Call `send` with the connections, the Authorization header and the seconds that are already spent.
 
-        It gets the connections, the Authorization header and the seconds that have passed. After a 401 the credentials
-        are read again. If they are new, `send` is called once more.
+        After a 401 the credentials are read again. If they are new, `send` is called once more.
         """
         began = self.timing.clock()
         api, token = self._credentials(began)
@@ -263,7 +262,7 @@ class KubeClient:
             if self._api is refused:
                 try:
                     fresh = self._load()
-                except ConfigurationError:  # the file might be half written, so the caller raises the 401
+                except ConfigurationError:  # the file might be half written, so the 401 is raised
                     return False
                 if _authorization(fresh) == token:
                     return False
@@ -283,9 +282,9 @@ def make_client(
 ) -> KubeClient:
     """Return a client for the cluster that `kubeconfig` names. If it is None or empty, use the cluster of this process.
 
-    `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is the number of connections that are kept open; as
+    `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is the number of connections that are kept open. As
     many threads can call without opening new ones. `named` is the option or variable that error messages name. `policy`
-    applies to calls without their own policy; its default is 4 attempts without a deadline.
+    applies to calls without their own policy. Its default is 4 attempts without a deadline.
 
     Raises `ConfigurationError` if the credentials cannot be read.
     """
@@ -303,10 +302,10 @@ def make_client(
 
 
 def _bare() -> Configuration:
-    """Return the package's default configuration without the proxy that it takes from the environment.
+    """Return the package's default configuration without the proxy that the package takes from the environment.
 
-    That proxy is for calls that leave the network. A `proxy-url` in a kubeconfig is used even if NO_PROXY excludes the
-    server, as in kubectl.
+    The proxy of the environment is for calls that leave the network. A `proxy-url` in a kubeconfig is used even if
+    NO_PROXY excludes the server, as in kubectl.
     """
     configuration = Configuration()
     configuration.proxy = configuration.no_proxy = None
@@ -328,7 +327,7 @@ def _in_cluster() -> Configuration:
 def _by_file(kubeconfig: str, named: str) -> Configuration:
     """Return the configuration of a kubeconfig.
 
-    Raises `ConfigurationError` for every error, because the package's errors vary with the content.
+    Raises `ConfigurationError` for every error. The package itself raises errors of many types for a bad kubeconfig.
     """
     files = [each for each in kubeconfig.split(os.pathsep) if each]
     if not any(Path(each).expanduser().exists() for each in files):
@@ -356,9 +355,9 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
 
 
 def _first_context(files: Sequence[str]) -> str | None:
-    """Return the current context of the first of several files that has one, or None for a single file.
+    """Return the current context of the first of several files that has one. Return None for a single file.
 
-    kubectl also uses the first file; the package would use the last.
+    kubectl also uses the first context that it finds; the package would use the last one.
     """
     if len(files) == 1:
         return None
@@ -403,10 +402,10 @@ def _authorization(api: ApiClient) -> str | None:
 
 @contextmanager
 def _counted(seconds: float | None) -> Iterator[None]:
-    """Count an attempt for the gate of Kubernetes. `seconds` is the time that the attempt had, or None without a limit.
+    """Count an attempt for the gate of Kubernetes. `seconds` is the time limit of the attempt, or None.
 
-    A failure that says nothing about Kubernetes is not counted: an error outside the call, or the end of a short
-    timeout.
+    Two kinds of failure are not counted, because they say nothing about Kubernetes: an error in this process, and a
+    timeout that was shorter than `PATIENCE`.
     """
     handled = sys.exception()
     try:
@@ -446,7 +445,7 @@ def _object(data: bytes) -> Json:
 
 
 def _status_object(data: bytes) -> tuple[str, str]:
-    """Return reason and message of a Kubernetes `Status`. Return empty texts for the body of a proxy."""
+    """Return reason and message of a Kubernetes `Status`. Return empty texts for the body of another server."""
     try:
         content = orjson.loads(data)
     except ValueError:
@@ -457,7 +456,7 @@ def _status_object(data: bytes) -> tuple[str, str]:
 
 
 def _by_meaning(what: str, answer: Answer) -> UpstreamError:
-    if answer.status == HTTPStatus.GONE:  # a list or watch whose version is too old: a new list might succeed
+    if answer.status == HTTPStatus.GONE:  # the version of the list or watch is too old, and a new list might succeed
         return Retryable(f"{what}: {answer}", status=answer.status)
     return _MEANINGS.get(answer.status, Invalid)(f"{what}: {answer}")
 

@@ -1,8 +1,8 @@
 """The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and its installation.
 
-This module is the only source. `ostler crd` applies the definition, and the chart contains the output of `ostler crd
---print`. The API server refuses every spec that a CEL rule can detect. Any other error, such as a bad overlay of the
-Pod template, marks the pool Degraded.
+This module is the only source of the definition. `ostler crd` applies it, and the chart contains the output of `ostler
+crd --print`. The API server refuses a spec that violates a CEL rule. An error that CEL cannot detect, such as a bad
+overlay of the Pod template, marks the pool Degraded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded", "RunnerOutdated")
 COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "unresponsive", "spent", "stale", "lost")
-"""Counts in a pool's status. All are states of a Pod, except `stale`, a flag beside the state, and `lost`.
+"""Counts in a pool's status: the states of a Pod, and two more counts.
 
-A `lost` Pod is in no other count.
+`stale` is a flag beside the state. A `lost` Pod is in no other count.
 """
 
 

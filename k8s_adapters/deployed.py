@@ -61,10 +61,10 @@ def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json
 
 
 def labels_of_runners(client: KubeClient, *, namespace: str) -> list[Mapping[str, str]]:
-    """Return the labels of the runner Pods of a namespace.
+    """Return the labels of the runner Pods of a namespace. Each set of labels comes once, even if many Pods have it.
 
-    Equal sets of labels, which no policy can tell apart, come once. The owner label of a stamp is one of the labels.
-    Raises the errors of `KubeClient.request`.
+    Network policies cannot tell Pods with equal labels apart. The owner label of a stamp is one of the labels. Raises
+    the errors of `KubeClient.request`.
     """
     found: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": POOL_LABEL}

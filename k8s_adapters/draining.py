@@ -1,8 +1,8 @@
 """Finalizer that keeps the object of a deleted pool until its busy Pods are done.
 
 It is added while the pool lives, because the API server refuses a new finalizer on an object that is being deleted. It
-is removed when the drain ends. Only the list of finalizers is written, and only if it is unchanged since the read. The
-finalizers of other owners therefore stay.
+is removed when the drain ends. A write changes only the list of finalizers, and only if this list is the one that was
+read. The finalizers of other owners therefore stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4
-"""Times to try again after another client changed the pool between the read and the patch."""
+"""Tries of a change. A try fails if another client changes the pool between the read and the patch."""
 
 
 def add_finalizer(
@@ -26,7 +26,7 @@ def add_finalizer(
     """Add Ostler's finalizer to the pool with this UID, and return whether the pool has it.
 
     Return False if the pool is gone, or is being deleted without the finalizer. Raises `Retryable` if other clients
-    change the pool between each read and write.
+    change the pool during every try.
     """
     path = pool_path(namespace, name)
     for _ in range(_ROUNDS):
@@ -38,7 +38,7 @@ def add_finalizer(
             return True
         if "deletionTimestamp" in metadata:
             return False
-        # A merge patch replaces the whole list. The resource version prevents that it removes a finalizer added
+        # A merge patch replaces the whole list. The resource version keeps it from removing a finalizer that was added
         # meanwhile.
         guarded = {"resourceVersion": metadata["resourceVersion"], "finalizers": [*finalizers, DRAIN_FINALIZER]}
         try:
@@ -59,7 +59,7 @@ def remove_finalizer(
     """Remove Ostler's finalizer from the pool with this UID, and return whether this call removed it.
 
     Return False if the pool does not have it or is gone. Raises `Retryable` if other clients change its finalizers
-    between each read and write.
+    during every try.
     """
     path = pool_path(namespace, name)
     for _ in range(_ROUNDS):

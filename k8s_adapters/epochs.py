@@ -1,4 +1,4 @@
-"""The cluster's epoch: a ConfigMap that is created once and later changed only from the state that was read.
+"""The cluster's epoch: a ConfigMap. It is created once, and every later write replaces exactly the state that was read.
 
 Every write names the resourceVersion that was read. Of two writers one succeeds, and neither can write an older number.
 """
@@ -37,8 +37,8 @@ def write_epoch(
 ) -> bool:
     """Write the epoch over the state `seen`, or create the ConfigMap if `seen` is None. Return whether it was written.
 
-    Return False if the ConfigMap has changed since. Raises `Invalid` if the number is not above the number that was
-    seen for the same Postgres. Raises the errors of the client.
+    Return False if the ConfigMap is no longer as `seen`. Raises `Invalid` if `seen` has the same Postgres and a number
+    that is not lower. Raises the errors of the client.
     """
     data = {"epoch": str(epoch.number), "database": epoch.database}
     if seen is None:

@@ -113,14 +113,15 @@ class TokenVerifier:
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys are old and may be fetched again now. Tokens can be verified meanwhile."""
+        """Return whether the keys are old and may be fetched again now. Tokens can be verified in the meantime."""
         now = self._client.timing.clock()
         return self._fetched_at is not None and now - self._fetched_at > KEYS_FOR and self._may_fetch(now)
 
     def verify(self, token: str) -> PodIdentity:
-        """Return the identity of a token, without I/O. It is cached until the token expires or its key is withdrawn.
+        """Return the identity of a token, without I/O.
 
-        Raises `TokenRejected` for a token that is not valid, and `KeyUnknown` if its key was not in the last fetch.
+        The identity is cached until the token expires or its key is withdrawn. Raises `TokenRejected` for a token that
+        is not valid, and `KeyUnknown` if its key was not in the last fetch.
         """
         if len(token) > LARGEST_TOKEN:
             raise TokenRejected("the token is too long")
@@ -200,9 +201,9 @@ def review_token(
 ) -> bool | None:
     """Ask the API server about a token, by a TokenReview.
 
-    Return True if the token is valid for this audience and for the Pod with `pod_uid`; None as `pod_uid` means any Pod.
-    Return False if the API server rejects it. Return None if there is no verdict within `timeout` seconds, or if this
-    process has no right to ask.
+    Return True if the token is valid for this audience and belongs to the Pod with `pod_uid`. If `pod_uid` is None, any
+    Pod is accepted. Return False if the API server rejects the token. Return None if there is no verdict within
+    `timeout` seconds, or if this process has no right to ask.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",

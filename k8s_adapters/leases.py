@@ -48,7 +48,7 @@ def write_lease(
     duration: float,
     policy: RetryPolicy,
 ) -> LeaseSeen | None:
-    """Write the Lease for `holder`, to acquire or renew it. An empty `holder` releases it.
+    """Write the Lease for `holder`, to acquire or renew it. An empty `holder` releases the Lease.
 
     Return None if the Lease is no longer as `seen`.
     """

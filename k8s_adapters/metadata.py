@@ -26,9 +26,9 @@ OF_POOLS = POOL_LABEL
 
 @dataclass(frozen=True, slots=True)
 class ObjectSeen:
-    """The metadata of one object. `owner` and `stamp` are the stamp on a Pod, or None if it has none.
+    """The metadata of one object. `owner` and `stamp` are the stamp on a Pod, or None if the Pod has none.
 
-    `stamped` says that it has an owner label, even one whose value is no number.
+    `stamped` says that the Pod has an owner label, even a label whose value is no number.
     """
 
     name: str

@@ -42,7 +42,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """One node. `room` is the view of the autoscaler: its labels, taints and allocatable resources."""
+    """One node. `room` has the facts that the autoscaler needs: labels, taints and allocatable resources."""
 
     name: str
     cordoned: bool

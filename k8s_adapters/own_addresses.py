@@ -1,6 +1,6 @@
 """Addresses of the cluster itself, which jobs must not reach, and the network policies of a namespace.
 
-An identity might lack the right to some of these reads, so each missing kind is reported separately.
+An identity might lack the right to some of these reads. Each kind of address that cannot be read is therefore reported.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def list_pod_events(
 ) -> list[PodEvent]:
     """Return up to `MOST` Events about a Pod, without Events that cannot be parsed.
 
-    They are selected by the Pod's name, because the Events of the taint manager have no UID. Events with the UID of
-    another Pod of this name are left out. Raises the errors of the client.
+    The Events are selected by the Pod's name, because the Events of the taint manager have no UID. Events with the UID
+    of another Pod of this name are left out. Raises the errors of the client.
     """
     found = client.request(
         "GET",
@@ -38,7 +38,7 @@ def _is_about(item: Any, uid: str) -> bool:
 
 
 def _read(item: Json) -> PodEvent | None:
-    """Return an Event, or None if it has no reason. The older API has the name of the writer in another field."""
+    """Return an Event, or None if it has no reason. Events of the older API have the writer's name in another field."""
     reason, action = _word(item.get("reason")), _word(item.get("action"))
     source = item.get("deprecatedSource")
     older = source.get("component") if isinstance(source, dict) else None

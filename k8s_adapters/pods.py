@@ -1,4 +1,4 @@
-"""Runner Pods of the cluster: one record, parsed from one Pod or from a list."""
+"""Runner Pods of the cluster: one record, parsed from the JSON of a single Pod or of a list."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _BOUND_TO_POD_OR_NODE = frozenset(
 class PodSeen:
     """State of a runner Pod at one read.
 
-    The exit fields of the poller and the runner are None while the container has not ended. `runner_ready` is the
-    present readiness of the runner; the kubelet sets it to False when the container ends. `attachable_volumes` says
-    that the Pod has a volume that might be attached to another node.
+    The exit fields of a container are None while it has not ended. `runner_ready` is the present readiness of the
+    runner. The kubelet sets it to False when the container ends. `attachable_volumes` says that the Pod has a volume
+    that might be attached to another node.
 
     `deletion_at` is the time of the deletion request. `reason` is the Pod's own reason, such as `Evicted` or
-    `NodeLost`. Without one it is the reason of its disruption, such as `DeletionByTaintManager`.
+    `NodeLost`. If the Pod has none, `reason` is the reason of its disruption, such as `DeletionByTaintManager`.
 
     `company` says that an ordinary container besides `poller` and `runner` has not terminated. Sidecars that are init
-    containers do not count, because the kubelet ends them with the others. `of_a_pool` says that it has an owner
-    reference to a pool. `started_at` is the time at which its kubelet accepted it. The kubelet ends it
-    `active_deadline` seconds later.
+    containers do not count, because the kubelet ends them with the others. `of_a_pool` says that the Pod has an owner
+    reference to a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet ends the Pod
+    `active_deadline` seconds after this time.
     """
 
     name: str
@@ -92,7 +92,7 @@ class PodSeen:
     def exit_reason(self) -> str | None:
         """Return the reason of the Pod's end in Kubernetes' words, with the signal of the runner, if any.
 
-        It is the Pod's own reason, or the reason of container `runner`.
+        The reason is the Pod's own reason. If the Pod has none, it is the reason of container `runner`.
         """
         reason = self.reason or self.runner_exit_reason
         return reason if self.runner_exit_signal is None else f"{reason or 'signal'} ({self.runner_exit_signal})"
@@ -243,8 +243,8 @@ def _ended(container: Json) -> Json:
 def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
     """Return the reason that keeps the Pod's containers from starting, or None.
 
-    While an init container waits, the reason of the others is only `PodInitializing`, so the init container's reason is
-    returned.
+    If an init container waits, its reason is returned. The reason of the other containers is then only
+    `PodInitializing`.
     """
     before = (_waiting_reason(each) for each in status.get("initContainerStatuses") or ())
     stuck = next((reason for reason in before if reason not in {None, "PodInitializing"}), None)

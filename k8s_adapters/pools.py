@@ -27,7 +27,7 @@ from rules.pools import pod_template
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
-_TEMPLATE_VERSION = 3  # raise it when the Pod that is built from the same spec changes
+_TEMPLATE_VERSION = 3  # increase it when the same spec gives another Pod
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
@@ -39,9 +39,8 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 class PoolSeen:
     """One pool as the cluster has it. `problem` says why it cannot be used, or is None.
 
-    `template_hash` covers all fields of the pool that shape the Pod. `pod_hash` also covers the settings of Ostler that
-    shape it. Times are in seconds. Of the optional fields, None means that the pool does not set them. `max_surge` then
-    has its default.
+    `template_hash` covers all fields of the pool that shape the Pod. Times are in seconds. An optional field is None if
+    the pool does not set it. If `max_surge` is None, its default applies.
 
     `replicas_writer` is the field manager, other than Ostler, that owns `spec.replicas`. An example is a GitOps
     controller whose manifest sets it. None means that there is no such manager.
@@ -150,8 +149,8 @@ def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replic
 def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: RetryPolicy | None = None) -> PoolSeen:
     """Set the number of replicas of a pool, if the pool is unchanged since it was read.
 
-    Raises `Gone`, and `Conflict` if it has changed. The change might be this one, if the answer to an earlier attempt
-    was lost.
+    Raises `Gone`, and `Conflict` if the pool has changed. If the answer to an earlier attempt was lost, this attempt
+    might itself have made the change.
     """
     metadata = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"metadata": metadata, "spec": {"replicas": replicas}}
@@ -301,10 +300,10 @@ def template_hash(
     overlay: Any = None,
     assigned_user: bool = False,
 ) -> str:
-    """Return 16 hex digits that identify the fields that shape a Pod. They fit into a label.
+    """Return 16 hex digits that identify the fields that shape a Pod. The digits fit into a label.
 
-    `ephemeral_storage_mib` has the request and the limit. `assigned_user` is part of the hash only if it is set, so
-    that older pools keep their hash.
+    `ephemeral_storage_mib` has the request and the limit. `assigned_user` is part of the hash only if it is set. Pods
+    from before this field therefore keep their hash.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -318,8 +317,8 @@ def template_hash(
 def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None) -> str:
     """Return 16 hex digits that identify the shape of a Pod: the template, the address to poll and the audience.
 
-    Pods and rows are compared by this hash. A Pod that polls an address that is no longer served would never get a job.
-    Of the CAs only the name of their ConfigMap counts, because a changed CA also reaches running Pods.
+    Pods and rows are compared by this hash. A Pod whose address is no longer served would never get a job. Of the CAs
+    only the name of their ConfigMap is part of the hash, because a changed CA also reaches running Pods.
     """
     shape = [pool.template_hash, dispatch_url, audience]
     if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:

@@ -9,7 +9,7 @@ _WITHIN = 5.0
 
 
 def probe(client: KubeClient, *, namespace: str) -> None:
-    """List at most one Pod, which also needs the API server's store. Raises `UpstreamError` if it fails."""
+    """List at most one Pod, so that the API server has to read its store too. Raises `UpstreamError` if it fails."""
     client.request(
         "GET",
         object_path("pods", namespace=namespace),

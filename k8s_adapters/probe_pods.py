@@ -17,7 +17,7 @@ from ostler.errors import Conflict, Gone
 
 PROBE_LABEL = "ostler.dev/probe"
 PROBE_POOL = "ostler_probe"
-"""Fits into a label. The name of an object cannot have an underscore."""
+"""Value of the pool label. No object can have this name, because a name has no underscore."""
 
 _LEFT_AFTER = timedelta(hours=2)
 

@@ -1,6 +1,7 @@
 """Refusals of a Pod by the API server: a quota that is used up, or an invalid Pod.
 
-The text may be shown in a public status. It has the name of a wrong field, but never its value (law L13).
+The text of a refusal is written to a public status. It names a wrong field, but never shows the field's value (law
+L13).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def refusal_of(error: UpstreamError) -> Refusal | None:
     _, quota, rest = answer.message.partition("exceeded quota: ")
     if quota:
         return Refusal(quota=True, text=(quota + rest)[:_LONGEST])
-    if "error looking up service account" in answer.message:  # the cache of the admission plugin is late
+    if "error looking up service account" in answer.message:  # the cache of the admission plugin does not have it yet
         return None
     if isinstance(error, Forbidden):
         _, found, rest = answer.message.partition("is forbidden: ")

@@ -1,7 +1,7 @@
 """Create Pods and ServiceAccounts idempotently: the same call may be repeated after any failure.
 
-A repeated create whose first reply was lost is answered with 409. The existing object is then read. It is accepted only
-if it is Ostler's: same pool, same attempt, same digest, and not terminating.
+If the first reply was lost, the repeated create is answered with 409. The existing object is then read. It is accepted
+only if it is Ostler's: same pool, same attempt, same digest, and not terminating.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4  # tries while the object under the name disappears between two calls
 _LOOK_EVERY = 0.1  # seconds between two reads of a terminating object
-_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the cache of the admission plugin is late
+_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission plugin's cache is late
 
 
 @dataclass(frozen=True, kw_only=True)
 class Created:
-    """The object that exists now under the name. `ours_before` says that an earlier call created it."""
+    """The object that now exists under the name. `ours_before` says that an earlier call created it."""
 
     name: str
     uid: str

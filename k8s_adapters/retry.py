@@ -1,7 +1,7 @@
 """The one retry layer of calls to Kubernetes: classify the failure, decide with `rules.upstream.retry`, wait, retry.
 
-No layer below retries a call (urllib3's own retries are off), and no layer above may multiply the attempts. Tests
-inject sleep, clock and randomness. Times are in seconds.
+No layer below retries a call (urllib3's own retries are off), and no layer above may multiply the attempts. Tests pass
+their own clock, sleep and randomness. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def find_failure(error: BaseException, *, handled: BaseException | None = None) 
     """Return the failure in a chain of causes, or None if the error is neither an answer nor a network failure.
 
     A status anywhere in the chain takes precedence over every network failure. `handled` is the exception that was
-    being handled when the call began. Python makes it the context of each error that is raised meanwhile, but it is no
-    cause.
+    being handled when the call began. Python makes it the context of each error that is raised meanwhile, but it did
+    not cause them.
     """
     chain = list(_chain(error, until=handled))
     network: Network | None = None

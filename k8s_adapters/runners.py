@@ -91,8 +91,8 @@ def delete_runner(
 ) -> Deletion:
     """Delete the Pod with this UID, then its ServiceAccount. Objects that are gone count as success.
 
-    If another Pod has the name, neither this Pod nor the ServiceAccount is deleted. `attempt` is the attempt that
-    created the Pod. With it, a ServiceAccount that was just created for a successor is recognised too.
+    If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. `attempt` is the attempt that
+    created the Pod. If it is given, a ServiceAccount that was just created for a successor is not deleted either.
 
     With `force` the Pod object is deleted at once, even if its containers still run. Use it only for a Pod whose node
     is gone.
@@ -153,8 +153,8 @@ def _service_account_of(
         return None
     if attempt is not None and (account.get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
         return None
-    # Read the Pod after the ServiceAccount. A Pod that is created later either has a ServiceAccount with another UID or
-    # is found by this read.
+    # Read the Pod after the ServiceAccount. A successor either creates a ServiceAccount with another UID, or uses this
+    # one and is found by this read.
     living = get_pod(client, namespace=namespace, name=name, policy=policy)
     return None if living is not None and living.uid != uid else str(account["uid"])
 
@@ -193,11 +193,11 @@ def build_pod(
     """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` executes it.
 
     Only the poller has the token, and the two containers share only the volume in memory. The pool's overlay is merged
-    into the Pod. `dispatch_ca` names the ConfigMap with the CAs of an https `dispatch_url`. The kubelet updates it in
-    running Pods. A Pod starts without it too, but its polls fail until it exists.
+    into the Pod. `dispatch_ca` names the ConfigMap with the CAs of an https `dispatch_url`. The kubelet copies changes
+    of the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until it exists.
 
     The overlay cannot remove the tolerations for unreachable nodes. Without them, taint eviction would delete a busy
-    Pod, and taint eviction respects no disruption budget.
+    Pod, because it respects no disruption budget.
     """
     digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
@@ -322,7 +322,7 @@ def _runner_resources(pool: PoolSeen) -> Json:
     """Return the requests and limits of the runner. Its disk has no limit unless the pool sets one.
 
     The request alone protects other Pods: a node without free disk first evicts Pods that use more than they requested.
-    With a limit, the kubelet ends a busy Pod that exceeds it. Only the owner of the pool may ask for that (law L3).
+    If a busy Pod exceeds a limit, the kubelet ends it. Only the owner of the pool may decide that (law L3).
     """
     found = _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi")
     found["requests"][_DISK] = f"{pool.ephemeral_storage_mib}Mi"

@@ -1,8 +1,8 @@
 """Put the stamp of a claim on a Pod and remove it: a compare-and-swap on one annotation.
 
-Both are JSON patches that test the Pod's UID and the value that they replace, so a late patch changes nothing. Values
-are `<claim id>.<n>` and are never used twice. If the Pod has the new value, the patch was applied, even if its reply
-was lost.
+Both are JSON patches that test the Pod's UID and the value that they replace, so a late patch changes nothing. A value
+is `<claim id>.<n>` and is never used twice. If the Pod has the new value, the patch was applied, even if its reply was
+lost.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _swap(
 
 
 def _read_back(client: KubeClient, path: str, uid: str, value: str, policy: RetryPolicy) -> StampResult:
-    """Read the Pod once, and return the result by its present state."""
+    """Read the Pod once, and return the result that its present state shows."""
     try:
         return _result(client.request("GET", path, accept=METADATA_ONLY, policy=policy), uid, value)
     except Gone:

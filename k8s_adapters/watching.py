@@ -1,7 +1,7 @@
 """Watches of the runner Pods and of the pools of one namespace: one long answer each, read line by line.
 
-A `Watch` is one connection, which begins at a given resource version. The caller decides when to list again, wait and
-reconnect; the errors say what happened. The package's own `Watch` is not used: see docs/decisions.
+A `Watch` is one connection, which begins at a given resource version. Its errors say how it ended. The caller decides
+when to list again, wait and reconnect. The package's own `Watch` is not used: see docs/decisions.
 """
 
 from __future__ import annotations
