@@ -1,9 +1,9 @@
 """The calls of GitHub's REST API that Ostler makes. Each belongs to the module of its page in GitHub's documentation.
 
-A call takes a policy for its retries. Without a policy it is tried once, and the calling task decides about a retry,
-because two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never retried
-here. A refused installation token is renewed, and the call is then tried once more. Why this is not a library:
-`docs/decisions/0002-github-client.md`.
+A call takes a policy for its retries. Without a policy it is tried once, and the calling task decides about a retry.
+Two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never retried here. A
+refused installation token is renewed, and the call is then tried once more. `docs/decisions/0002-github-client.md` says
+why this is not a library.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ostler.secrets import Secret
 class GitHub:
     """GitHub for one App. Threads may share it, and one object can serve the process for its whole life.
 
-    `timeout` is in seconds, for one request and its answer. A method's `deadline_seconds`, and the deadline of its
-    `policy`, limit the whole method with all its requests. `governor` allows each request and gets its answer. `left`
-    is called with the id of an installation that GitHub does not know.
+    `timeout` is in seconds, for one request and its answer. `deadline_seconds`, and the deadline of a `policy`, limit a
+    method with all its requests. `governor` allows each request and gets its answer. `left` is called with the id of an
+    installation that GitHub does not know.
 
     Every method raises these errors:
 

@@ -136,9 +136,10 @@ def login(source: Mapping[str, Any], key: str) -> str:
 
 
 def at_an_enterprise(installation: Mapping[str, Any]) -> bool:
-    """Return whether an installation is at an enterprise. Such an account has a slug, no login and no jobs.
+    """Return whether an installation is at an enterprise.
 
-    Organisations of the enterprise whose jobs Ostler runs have their own installations.
+    The account of an enterprise has a slug, no login and no jobs. If Ostler runs jobs of an organisation of the
+    enterprise, this organisation has its own installation.
     """
     return installation.get("target_type") == "Enterprise"
 

@@ -73,8 +73,8 @@ def registration_url(github_url: str, *, organization: str | None, state: str) -
 def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMade:
     """Return the App for a code. A code works only once: if the answer is lost, another App has to be created.
 
-    Raises `Gone` if the code is unknown, used or older than an hour. Raises `Invalid` if it has not the form of a code,
-    and the errors of any call.
+    Raises `Gone` if the code is unknown, used or older than an hour. Raises `Invalid` if the code is malformed, and the
+    errors of any call.
     """
     if not _CODE.fullmatch(code):
         raise Invalid("what GitHub sent back is no code")

@@ -47,8 +47,9 @@ ENDPOINTS: Mapping[str, str] = {
 }
 """Permission that each endpoint of `ostler.telemetry` needs.
 
-`runners` is the permission to runners of the organisation, or `administration`. `actions` is the one of this name.
-`app` needs only the identity of the App.
+- `runners`: the permission to administer self-hosted runners of the organisation, or `administration`.
+- `actions`: the permission `actions`.
+- `app`: no permission, only the identity of the App.
 """
 
 

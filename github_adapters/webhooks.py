@@ -1,8 +1,8 @@
 """Webhooks from GitHub: verify the signature and parse the payload.
 
-It uses plain `json` and its own checks, because it runs for every delivery. A payload that a table would refuse must be
-detected as malformed here (law L14). The special cases are those of GitHub's own samples (octokit/webhooks): `queued`
-with status `waiting`, runner fields that are 0, "" or null, times with or without milliseconds.
+Plain `json` and checks by hand are used, because this code runs for every delivery. A payload that a table would refuse
+must be detected as malformed here (law L14). Some values are unusual, as in GitHub's own samples (octokit/webhooks):
+`queued` with status `waiting`, runner fields that are 0, "" or null, times with or without milliseconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RENAMED = "renamed"
 def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None) -> bool:
     """Return whether `X-Hub-Signature-256` matches the raw body under any of the secrets.
 
-    The time is the same for each secret that matches, and for each part of the signature that is right.
+    The time that it takes reveals neither the matching secret nor the number of right characters.
     """
     given = (header or "").encode("utf-8", "replace")
     right = False

@@ -87,7 +87,7 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
 
 
 def refusal(answer: Answer, *, what: str, now: datetime) -> UpstreamError:
-    """Return the error for an answer other than success. `what` names the call, such as `mint`.
+    """Return the error for an answer that is no success. `what` names the call, such as `mint`.
 
     The error's attribute `words` has GitHub's own words.
     """
@@ -119,7 +119,10 @@ def _refusal(  # noqa: PLR0911  one line for each meaning
 
 
 def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
-    """Return the reason why the App got no token of an installation. A 404 says that there is no such installation."""
+    """Return the reason why the App got no token of an installation.
+
+    A 404 means that the installation does not exist.
+    """
     error = refusal(answer, what="installation token", now=now)
     if not isinstance(error, Gone):
         return error

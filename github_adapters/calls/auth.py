@@ -23,8 +23,8 @@ from github_adapters.calls.http import Deadline, Http
 from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryable
 from ostler.secrets import Secret
 
-# "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, valid for at most ten
-# minutes.
+# The lifetime follows "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, valid
+# for at most ten minutes.
 BACKDATED = timedelta(seconds=60)
 LIFETIME = timedelta(minutes=9)
 RENEW_AHEAD = timedelta(minutes=5)
@@ -116,9 +116,9 @@ class AppAuth:
             slot.lock.release()
 
     def drop(self, *, installation_id: int, token: Token) -> None:
-        """Delete a token that GitHub refused from the cache, unless it has been renewed meanwhile."""
+        """Delete a token that GitHub refused from the cache, unless another thread has renewed it meanwhile."""
         slot = self._slot(installation_id)
-        # Without the lock, so that no thread waits here for a renewal. The worst effect of this race is one more
+        # No lock is taken, so that no thread waits here for a renewal. The worst effect of this race is one more
         # renewal.
         if slot.token is token:
             slot.token = None

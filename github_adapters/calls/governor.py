@@ -1,13 +1,13 @@
 """The governor: every call to GitHub first takes a token from a bucket. All processes share the buckets through Redis.
 
-Redis has four kinds of data for an installation: one bucket per class of calls, the quotas from GitHub's headers, a
-time before which nothing may be sent (`Retry-After`), and the calls in progress. Each call needs two atomic scripts,
-which use the clock of the Redis server. The first takes a token, the second records the answer. A call that is denied
-raises `RateLimited` before anything is sent.
+Redis has four kinds of data for an installation: its buckets (one for each class of calls), the quotas from GitHub's
+headers, the end of a pause that GitHub asked for, and the calls in progress. Each call needs two atomic scripts, which
+use the clock of the Redis server. The first takes a token, the second records the answer. A call that is denied raises
+`RateLimited` before anything is sent.
 
-A limit that GitHub punishes must survive a flush of Redis. `remember` therefore stores it elsewhere. `recall` reads it
-when Redis has no data about an installation. Without Redis each process limits itself to a low rate (`ALONE`). Figures
-and reasons: `docs/decisions/0010-the-governor.md`.
+GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore stores it in
+a second place. `recall` reads it when Redis has no data about an installation. Without Redis each process limits itself
+to a low rate (`ALONE`). Figures and reasons: `docs/decisions/0010-the-governor.md`.
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ APP = 0
 """Stands in place of an installation for calls of the App itself."""
 
 UNKNOWN_EVERY = 1.0
-"""Seconds between two calls of a class that has not had an answer yet."""
+"""Seconds between two calls of a class while no answer has shown its quota yet."""
 
 UNKNOWN_APART = 0.05
-"""Seconds between the retry times that denied calls of such a class get."""
+"""Seconds between the retry times of two denied calls of such a class."""
 
 LONGEST_PLACE = 150.0
-"""Most seconds in advance that the retry time of a denied call is reserved.
+"""Longest wait in seconds that the governor reserves for a denied call.
 
-A mint that would wait longer is given up, and its job is held.
+A mint that would have to wait longer is given up, and its job is held.
 """
 
 ALONE = 0.25
 """Calls per second that one process makes for one class of an installation while Redis is away."""
 
 AWAY_FOR = 1.0
-"""Seconds without a call to Redis after it failed. Otherwise every call would wait for its timeout."""
+"""Seconds without a call to Redis after it failed.
+
+Otherwise every call to GitHub would first wait for Redis' timeout.
+"""
 
 LONGEST_CALL = 30.0
-"""Seconds after which a call without a recorded answer no longer counts as in progress. Its process has died."""
+"""Seconds after which a call without a recorded answer no longer counts as in progress: its process has died."""
 
 TIMEOUT = 0.5
 
@@ -80,8 +83,8 @@ class Pace:
     """The bucket of a class: `rate` tokens per second, at most `burst` tokens, at most `at_once` calls in progress.
 
     `spared` is the share of GitHub's quota that this class leaves to other classes. `told` says that the limit is known
-    and no header reports it, so the bucket need not wait for a first answer. `quota` is the quota in which its calls
-    count until a header says otherwise.
+    and that no header reports it. Such a bucket need not wait for a first answer. The calls count in `quota` until a
+    header names another quota.
     """
 
     rate: float
@@ -114,7 +117,7 @@ def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
 
 
 class Governs(Protocol):
-    """Governor of the client: it allows each call, and gets the answer afterwards."""
+    """Governor as the client uses it: it allows each call, and gets the answer afterwards."""
 
     def call(self, installation_id: int, call_class: CallClass) -> contextlib.AbstractContextManager[Ticket]:
         """Enter the context to be allowed one call. Raises `RateLimited`."""
@@ -306,7 +309,8 @@ class Governor:
                 self._went_away(error)
             else:
                 with self._lock:
-                    # The limits of other processes must be read again when Redis is away again.
+                    # While Redis works, other processes may store new limits, which must be read when Redis is away
+                    # again
                     self._alone.recalled.clear()
                 if why == "go":
                     return True
@@ -359,7 +363,7 @@ class Governor:
         with self._lock:
             free = self._alone.next.get(key, now)
             if free > now:
-                # The random factor prevents that all denied calls come back at the same time.
+                # The random factor spreads the retries of the denied calls.
                 raise _limited(call_class, (free - now) * random.uniform(1, 2), paced=True)  # noqa: S311
             self._alone.next[key] = now + 1 / ALONE
 

@@ -42,13 +42,13 @@ _FOLLOW = urllib3.Retry(
 
 
 _TUNNEL = re.compile(r"Tunnel connection failed: ([0-9]{3})")
-"""The text of Python's http.client when a proxy refuses. No other part of this text is used."""
+"""Text that Python's http.client raises if a proxy refuses. Only the status in it is used."""
 
 _BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
 
 
 class Deadline:
-    """The time that is left for a call with all its parts. With `seconds` None it never ends."""
+    """The time that is left for a call with all its parts. If `seconds` is None, there is no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
@@ -66,7 +66,7 @@ class Deadline:
         return min(left, limit)
 
     def remaining(self) -> float | None:
-        """Return the remaining seconds, which may be negative. Return None if the deadline never ends."""
+        """Return the remaining seconds, which may be negative. Return None without a limit."""
         return None if self._end is None else self._end - time.monotonic()
 
 
@@ -126,9 +126,9 @@ def _refused_by(proxy: egress.Proxy, status: int) -> str:
 
 
 class Http:
-    """The pool. Threads may share it. `timeout` is in seconds, for one request and its answer.
+    """The connection pool. Threads may share it. `timeout` is in seconds, for one request and its answer.
 
-    `environment` names proxies and certificate authorities; its default is the environment of the process. Raises
+    `environment` names proxies and certificate authorities. Its default is the environment of the process. Raises
     `ConfigurationError` if a proxy or a file of certificates in it cannot be used.
     """
 
@@ -185,7 +185,7 @@ class Http:
             if self._proxy is not None and status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
                 raise Retryable(f"GitHub at {self._where()} did not answer: {_refused_by(self._proxy, status)}")
         except urllib3.exceptions.HTTPError as error:
-            # The text of the cause might contain the URL, which names the object of the call.
+            # The text of the cause might contain the URL with the names in it.
             raise Retryable(f"GitHub at {self._where()} did not answer: {self._why(error)}") from None
         finally:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
@@ -206,10 +206,10 @@ class Http:
         return where if self._proxy is None else f"{where}, by the proxy {self._proxy.address},"
 
     def moved_repository(self, answer: Answer) -> str | None:
-        """Return the repository's path by id, if a redirect of a call other than GET names one. Otherwise return None.
+        """Return the path of a renamed repository by its id, if the answer redirects a call other than GET there.
 
-        No other redirect is followed, because a credential and a body must go only to this API ("Renaming a
-        repository").
+        Return None for any other answer. No other redirect is followed, because a credential and a body must go only to
+        this API ("Renaming a repository").
         """
         if answer.status not in {307, 308}:
             return None

@@ -1,7 +1,7 @@
 """GitHub's own words about a refusal, made safe to store and to show.
 
 The text comes from outside, so it becomes one line of at most `LONGEST` characters. Characters that control a terminal
-are removed. Any text that looks like a credential is replaced (law L13). Only the `message` of an error and the
+are replaced, and so is any text that looks like a credential (law L13). Only the `message` of an error and the
 permissions that the call needs are read.
 """
 

@@ -65,7 +65,7 @@ class App:
     def get_app(self, *, deadline_seconds: float | None = None) -> AppSeen:
         """Return the App itself.
 
-        A successful answer proves that the App's id and key are right and that the clocks agree.
+        A successful answer proves that the App's id and key are right, and that the clocks agree.
         """
         answer = self._session.call_as_app(
             call_class=CallClass.READ, method="GET", path="/app", deadline=Deadline(deadline_seconds)
@@ -73,7 +73,7 @@ class App:
         return self._session.read(answer, read_app, what="look-up of the App")
 
     def is_public(self, *, slug: str, deadline_seconds: float | None = None) -> bool | None:
-        """Return whether anybody may install the App of this slug. Return None if GitHub's answer does not show it.
+        """Return whether anybody may install the App of this slug. Return None if GitHub's answer does not show this.
 
         GitHub shows an App to an unauthenticated caller only if the App is public ("Get an app").
         """
@@ -81,9 +81,9 @@ class App:
         return {200: True, 404: False}.get(answer.status)
 
     def clock_ahead(self, *, deadline_seconds: float | None = None) -> timedelta | None:
-        """Return the lead of this machine's clock over GitHub's, which may be negative.
+        """Return the lead of this machine's clock over GitHub's clock.
 
-        Return None if the answer has no date.
+        It is negative if this machine's clock is behind. Return None if the answer has no date.
         """
         answer = self._session.call_as_nobody(path="/", deadline=Deadline(deadline_seconds))
         return clock_ahead(answer, self._session.now())
@@ -179,7 +179,7 @@ def _events(source: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def clock_ahead(answer: Answer, now: datetime) -> timedelta | None:
-    """Return the lead of `now` over the answer's date, which may be negative. Return None if the answer has no date."""
+    """Return the lead of `now` over the answer's date, negative if `now` is earlier. Return None without a date."""
     try:
         there = parsedate_to_datetime(answer.headers.get("date", ""))
     except ValueError:

@@ -145,7 +145,7 @@ def _delivery(source: Any) -> DeliverySeen:
 
 
 def _next_cursor(link: str) -> str | None:
-    """Return the cursor of the next page from the `link` header. The rest of the link is ignored, also its host."""
+    """Return the cursor of the next page from the `link` header. The host and the rest of the link are ignored."""
     found = _LINK.search(link)
     if found is None:
         return None

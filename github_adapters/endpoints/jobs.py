@@ -57,7 +57,7 @@ class Jobs:
         """Return a job of a repository, or None if GitHub does not know it.
 
         `repository` is its `owner/name` or its id. When the quota runs low, an `optional` call is refused before
-        others. Raises `Invalid` if `repository` cannot be a repository's name.
+        others. Raises `Invalid` if `repository` is no valid name.
         """
         found = look_up(
             self._session,

@@ -26,10 +26,11 @@ LONGEST_ETAG = 256
 class ListPage(Generic[T]):
     """One page of a list.
 
-    With `unchanged`, the page is the same as under the given etag, and it used no quota. `total` is GitHub's count of
-    items on all pages. `malformed` counts entries that could not be parsed and were left out. `quota` is the number of
-    calls per hour that the installation has, or None if the answer did not say. `cost` is the number of calls that the
-    page used up, including one for each redirect that was followed.
+    - `total`: GitHub's count of items on all pages.
+    - `malformed`: number of entries that could not be parsed and were left out.
+    - `unchanged`: the page is the same as under the given etag. It has no items here and used no quota.
+    - `quota`: calls per hour that the installation has, or None if the answer did not say.
+    - `cost`: calls that the page used up, including one for each redirect that was followed.
     """
 
     items: tuple[T, ...] = ()
@@ -52,10 +53,7 @@ def list_page(
     key: str,
     read: Callable[[Any], T],
 ) -> ListPage[T]:
-    """Return the page of the list under `key` at `path`.
-
-    When the quota runs low, it is among the first to be refused.
-    """
+    """Return the page of the list under `key` at `path`. When the quota runs low, such calls are refused first."""
     deadline = Deadline(policy.deadline)
 
     def once() -> ListPage[T]:
@@ -99,7 +97,7 @@ def look_up(
 
 
 def home_of(repository: str | int) -> str:
-    """Return the beginning of a repository's paths, for an `owner/name` or an id.
+    """Return the prefix of a repository's API paths, for an `owner/name` or an id.
 
     GitHub's redirects after a rename use the form with the id.
     """
@@ -134,7 +132,7 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
 
 
 def only(item: T | None, answer: Answer) -> ListPage[T]:
-    """Return a page with one item or none, from an answer that is not a list."""
+    """Return a page with one item or none, from an answer that is not a list. None as `item` gives an empty page."""
     items = () if item is None else (item,)
     return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
 

@@ -34,9 +34,10 @@ class RunnerGroups:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
     ) -> list[GroupSeen]:
-        """Return all runner groups of an organisation. With `visible_to`, return those that this repository may use.
+        """Return all runner groups of an organisation.
 
-        `visible_to` is the repository's name. Raises `Retryable` if GitHub listed fewer groups than it counted.
+        With `visible_to`, return only groups that this repository may use. `visible_to` is the repository's name.
+        Raises `Retryable` if GitHub listed fewer groups than it counted.
         """
         deadline = deadline_of(deadline_seconds, policy)
         only_for = "" if visible_to is None else f"&visible_to_repository={quote(visible_to, safe='')}"
@@ -81,6 +82,6 @@ def read_group(source: Any) -> GroupSeen:
         id=fields.number(source, "id"),
         name=name,
         visibility=fields.word(source, "visibility"),
-        # An Enterprise Server older than this setting allows no public repository.
+        # An Enterprise Server without this setting allows no public repository.
         public=source.get("allows_public_repositories") is True,
     )

@@ -47,7 +47,10 @@ class RunnerSeen:
 
     @property
     def has_connected(self) -> bool:
-        """Return whether the runner has ever been started. GitHub learns its version and system only then."""
+        """Return whether the runner has ever been started.
+
+        GitHub knows its version and system only after its first start.
+        """
         return self.version is not None or (self.os or "unknown") != "unknown"
 
     @property
@@ -147,8 +150,8 @@ class Runners:
     ) -> None:
         """Deregister a runner. A runner that does not exist any more counts as deregistered.
 
-        Raises `Busy` if the runner executes a job. After a 404, the runners of the scope are listed as a check. Under
-        the old name of an owner both calls fail, so the 404 would prove nothing.
+        Raises `Busy` if the runner executes a job. A 404 counts as success only if GitHub can still list the runners of
+        the scope. Under the old name of a renamed owner, the list fails too.
         """
         deadline = deadline_of(deadline_seconds, policy)
 
@@ -206,7 +209,7 @@ class Runners:
             if total < before - PAGE:
                 raise Retryable("more runners went than a page has")
             if total < before:
-                ask(page - 1)  # runners disappeared, so others moved from this page back to the page before
+                ask(page - 1)  # runners disappeared, so others moved from this page to the page before
             if shown < PAGE or page * PAGE >= total:
                 break
             before = total

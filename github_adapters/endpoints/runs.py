@@ -71,7 +71,7 @@ class Runs:
         """Return a workflow run of a repository, or None if GitHub does not know it.
 
         `repository` is its `owner/name` or its id. When the quota runs low, an `optional` call is refused before
-        others. Raises `Invalid` if `repository` cannot be a repository's name.
+        others. Raises `Invalid` if `repository` is no valid name.
         """
         found = self.look_up_run(
             installation_id=installation_id, repository=repository, run_id=run_id, policy=policy, optional=optional
