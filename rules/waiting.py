@@ -51,7 +51,7 @@ class WaitsFor(StrEnum):
 class PoolFacts:
     """The pool of a job.
 
-    `warm` is the number of free Pods that poll, `taken` the number of Pods with a live job claim.
+    `warm` is the number of free Pods that poll, and `taken` the number of Pods with a live job claim.
     """
 
     id: int
@@ -78,7 +78,10 @@ class PoolFacts:
     create_after: datetime | None = None
     """Earliest time of the next Pod after failed starts, or None."""
     brake: Brake | None = None
-    """Brake of the pool, because its runners never execute, or None. One job at a time is tried."""
+    """Brake of the pool, or None.
+
+    While it exists, one job at a time is tried, because the pool's runners never execute.
+    """
     cluster_gate: str | None = None
     """Reason why the gate of Kubernetes is closed, or None. While it is closed, the autoscaler adds no Pod."""
 
@@ -317,7 +320,7 @@ def _queued(job: JobFacts) -> Explanation:
 
 
 def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
-    """Return the cure for a full budget. It advises to wait only if a job of this size fits into the empty budget."""
+    """Return the cure for a full budget. It advises waiting only if a job of this size fits into the empty budget."""
     budget, wanted = job.budget, []
     if budget.count < 1:
         wanted.append("--count 1")
@@ -372,7 +375,7 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
 def _raise(pool: PoolFacts, least: int) -> str:
     """Return how to enlarge a pool to at least `least` Pods.
 
-    With autoscaling, the operator must not set the replicas.
+    In an autoscaled pool only `maxReplicas` may be changed.
     """
     if pool.autoscaled:
         return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."

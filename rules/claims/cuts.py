@@ -1,8 +1,8 @@
 """Silent cuts: a JIT was sent but never arrived, because the Pod's own stamp cut its connection to web.
 
 A network policy that drops packets is invisible to web, which sends the answer as usual. The Pod cannot poll again
-until its stamp is removed. This is the one case in which a Pod with a delivery may be un-stamped. It needs evidence
-from the cluster and from GitHub, because the row only says that the JIT was sent.
+until its stamp is removed. Only in this case may a Pod with a delivery be un-stamped. The un-stamp needs evidence from
+the cluster and from GitHub, because the row only says that the JIT was sent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CutVerdict:
 
 
 def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
-    """Return whether the Pod is cut off by its stamp. `after` is in seconds. In doubt, it is not."""
+    """Return whether the Pod is cut off by its stamp. `after` is in seconds. In doubt, the answer is no."""
     against = (
         (not seen.delivered_seconds >= after, "the JIT was delivered a moment ago"),
         (not seen.stamped, "the Pod carries no stamp"),

@@ -1,9 +1,10 @@
 """Fair order of accounts, and the jobs of one batch.
 
-The account with the smallest weighted dominant share comes first. This share is the account's usage over all pools,
-divided by the sum of all budgets. The largest of the shares of count, vCPU and memory counts, divided by the account's
-weight. In a tie, the account with the older first job comes first. (Dominant Resource Fairness, Ghodsi et al., NSDI
-2011.) Each pick raises the share at once, so the result does not depend on the size of the batch.
+The account with the smallest weighted dominant share comes first. For each of count, vCPU and memory, an account's
+share is its usage over all pools divided by the sum of all budgets. The dominant share is the largest of the three. It
+is divided by the account's weight. In a tie, the account with the older first job comes first. (Dominant Resource
+Fairness, Ghodsi et al., NSDI 2011.) Each pick raises the share at once, so the result does not depend on the size of
+the batch.
 
 Within an account the higher priority comes first, then the older job, then the lower id. A job that does not fit blocks
 the later jobs of its account in the same pool, because smaller jobs would otherwise starve it. It does not block other
@@ -44,7 +45,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class AccountView:
-    """One account in a batch. A weight that is not positive and finite counts as 1."""
+    """One account in a batch. A weight that is not a positive finite number counts as 1."""
 
     account_id: int
     weight: float
@@ -69,8 +70,8 @@ class JobHead:
 class Reservation:
     """Part of an account's budget that is reserved for a job of `pool_id`, because the job has waited long for budget.
 
-    Jobs of that pool may use it. Younger jobs of the account's other pools must not. Older jobs of these pools may use
-    it. Otherwise two pools of an account with budget for one job would wait for each other for ever.
+    Jobs of that pool may use the reserved part. Younger jobs of the account's other pools must not use it, but older
+    ones may. Otherwise two pools of an account with budget for one job would wait for each other for ever.
 
     A reservation lasts for the whole batch, even after a job of its pool was picked. The caller must check whether this
     was the job with the reservation.
@@ -126,8 +127,8 @@ def plan_batch(
     """Return the jobs of `heads` to claim, at most `slots`, in O((n + slots) log n).
 
     `heads` may be in any order. `totals` is the sum of the budgets of all accounts. `reservations` has at most one
-    reservation per account id. `last` maps an account id to a positive number: such accounts come after all others,
-    whatever their usage, and a smaller number comes first.
+    reservation per account id. `last` maps account ids to positive numbers. These accounts come after all others,
+    whatever their usage, and the smallest number comes first among them.
     """
     reserved = reservations or {}
     places = last or {}

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class NextStep(StrEnum):
-    """Next step of a job. Every outcome has one, so that no job is lost."""
+    """Next step of a job. Every outcome has a next step, so that no job is lost."""
 
     REQUEUE = "requeue"
     FINISH = "finish"
@@ -47,8 +47,8 @@ def from_github(
     GitHub also answers 404 if the App lacks access, for example after a repository was removed from the installation. A
     404 therefore ends no job here. `rules.sweeps.unresolved` judges jobs that stay invisible.
 
-    `run` is the job's run if the run is over, else None. A job that waits in such a run will never start: a run that
-    ends as `startup_failure` leaves its jobs queued. The outcome then is `FINISH`.
+    `run` is the job's run if the run is over, else None. A job that still waits in a run that is over will never start,
+    so its outcome is `FINISH`. For example, a run that ends as `startup_failure` leaves its jobs queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"

@@ -1,8 +1,8 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event. No other code changes a state.
-The kill-point test derives its halting points from `TRANSITIONS`, and kills the process on both sides of each commit. A
-step that is not in the table can therefore not be committed, and every step in the table is tested.
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event. No other code changes a state,
+so a transition that is not in the table cannot be committed. The kill-point test derives its halting points from
+`TRANSITIONS`, and kills the process on both sides of each commit.
 """
 
 from __future__ import annotations
@@ -163,5 +163,5 @@ TRANSITIONS: dict[str, Transition] = {
 
 
 def allowed(name: str) -> Transition:
-    """Return the entry of `name`. Raises KeyError for a name that is not in the table, which is a bug."""
+    """Return the entry of `name`. Raises KeyError for an unknown name, which is a bug of the caller."""
     return TRANSITIONS[name]

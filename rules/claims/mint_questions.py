@@ -40,9 +40,9 @@ def asked_for(
     group: int | str,
     full: bool = False,
 ) -> tuple[str, str]:
-    """Return kind and key of the backoff of a mint.
+    """Return kind and key of the backoff of a mint. `full` says that the runner group is full.
 
-    With `full`, the runner group is full, so only the group is affected.
+    A full group affects only the jobs of this group, even if it is the default group.
     """
     if Scope.parse(scope).repository_name is not None:
         return REPOSITORY, repository

@@ -116,5 +116,5 @@ def _quoted(event: PodEvent) -> str:
 
 
 def _named(reason: str | None) -> tuple[How, str] | None:
-    """Return the entry of a reason, or None. The number of a signal in brackets may follow the reason."""
+    """Return the entry of a reason, or None. A reason may end with the number of a signal in brackets."""
     return None if reason is None else _REASONS.get(reason.partition(" ")[0])

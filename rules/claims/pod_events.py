@@ -26,7 +26,7 @@ _ORDER = (
     "DeadlineExceeded",  # the kubelet
     "NodeNotReady",  # the node controller; the Pod might continue to run
     "ExceededGracePeriod",  # the kubelet, after the client that requested the deletion
-    "Killing",  # the kubelet, for the same reason
+    "Killing",  # the kubelet, after the client that requested the deletion
 )
 _NAMES_NOBODY = frozenset({"NodeNotReady", "ExceededGracePeriod", "Killing"})
 _UNDONE = "Cancelling deletion"
@@ -35,7 +35,7 @@ _UNDONE = "Cancelling deletion"
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """One Event about a Pod. `action` and `at` are None if its writer did not set them."""
+    """One Event about a Pod. `action` and `at` are None if the writer of the Event did not set them."""
 
     reason: str
     component: str

@@ -1,8 +1,8 @@
 """Answers to the polls of runner Pods, from the rows about the Pod.
 
-The answers are those of `POST /runners/v1/dispatch`. After a 410 a Pod exits for ever. It is therefore given only if
-the Pod will be deleted under a retire claim, or if its JIT cannot be delivered any more. An old template, a deleted
-pool or a drain alone is no reason for a 410.
+The answers are those of `POST /runners/v1/dispatch`. After a 410 a Pod exits and never polls again. A 410 is therefore
+given only if the Pod will be deleted under a retire claim, or if its JIT cannot be delivered any more. An old template,
+a deleted pool or a drain alone is no reason for a 410.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class PollFacts:
 class Answer:
     """A verdict with its reason. `claim_id` is set if a JIT is to be delivered.
 
-    `cancels_unstamp` says that the poll arrived after the un-stamp of its Pod began. The Pod reaches web, so the
-    un-stamp is not needed (L10).
+    `cancels_unstamp` says that the poll arrived after the un-stamp of its Pod began. This proves that the Pod reaches
+    web, so the un-stamp is not needed (L10).
     """
 
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Brakes for pools whose runners never execute: they decide when dispatch is braked and when a probe may start.
+"""Brakes for pools whose runners never execute: the time when dispatch is braked, and the time of each probe.
 
 A failure is a Pod that got a JIT and then ended, or whose runner never appeared, while its job stayed queued at GitHub.
 The runner is then too old, its image is broken, or it cannot reach GitHub. The rule reads the consecutive failures of
@@ -22,7 +22,10 @@ LONGEST_WAIT = 300.0
 """Seconds before the first probe, and the longest wait. Each failed probe doubles the wait."""
 
 PROBE_LASTS = timedelta(minutes=15)
-"""Longest age of a probe. An older claim is no probe any more, because its runner only waits for a job."""
+"""Longest age of a probe.
+
+The runner of an older claim only waits for a job, so the claim counts as no probe any more.
+"""
 
 TOO_OLD = 7
 """Exit code of a runner whose version GitHub refuses. `poller/run.sh` makes the runner use it."""
@@ -32,16 +35,16 @@ ASIDE = timedelta(hours=1)
 """A job that failed on `JOB_TRIES` Pods is set aside. It is tried once after each period of `ASIDE`."""
 
 ENDED_BEFORE_IT = "ended before it began"
-"""Phrase in the hold detail of such a job. It selects the explanation of the job."""
+"""Phrase in the hold detail of a job that was set aside after failures. It selects the explanation of the job."""
 
 _TAKEN_AWAY = frozenset({How.DELETED, How.EVICTED, How.PREEMPTED, How.NODE})
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A Pod with a delivery that never executed a job.
+    """A Pod with a delivery that never executed a job. `claimed_at` is the time of its claim.
 
-    `claimed_at` is the time of its claim, `why` describes its end.
+    `why` describes its end.
     """
 
     pod_uid: str
@@ -57,9 +60,13 @@ class Failure:
 class Brake:
     """A restriction of dispatch to one probe at a time. `account_id` is the braked account, or None for the whole pool.
 
-    `since` is the start of the brake, `last_at` the time of the last failure that counted. The next claim is allowed
-    from `probe_at` on. `accounts` has the accounts with failures, ordered by their latest failure. `tells_last` says
-    whether the reader may see how the latest failure ended.
+    - `since`: start of the brake.
+    - `last_at`: time of the last failure that counted.
+    - `probe_at`: earliest time of the next claim.
+    - `jobs`, `pods`: numbers of different jobs and Pods that failed.
+    - `exit_code`, `why`: exit code and description of the latest failure.
+    - `accounts`: the accounts with failures, ordered by their latest failure.
+    - `tells_last`: whether the reader may see how the latest failure ended.
     """
 
     account_id: int | None
@@ -74,7 +81,7 @@ class Brake:
     tells_last: bool = True
 
     def seen_by(self, accounts: Collection[int] | None) -> Brake:
-        """Return the brake for a reader who may see only these accounts. With None, the reader may see all.
+        """Return the brake for a reader who may see only these accounts, or all accounts if `accounts` is None.
 
         The end of another account's runner is hidden. The fact that the pool's runners do not start is always shown.
         """
@@ -100,7 +107,10 @@ class Brake:
 
 
 def counts(how: How) -> bool:
-    """Return whether a Pod with this end counts as a failure. A Pod that another client removed says nothing."""
+    """Return whether a Pod with this end counts as a failure.
+
+    If another client removed the Pod, its end is no failure.
+    """
     return how not in _TAKEN_AWAY
 
 

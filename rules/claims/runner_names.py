@@ -1,8 +1,8 @@
 """Name of a runner on GitHub: the name of its Pod, cut to fit, and 8 hex digits.
 
-GitHub allows at most 64 characters. A name is used for one mint attempt only. It is committed before the call, so that
-an attempt with an unknown outcome can be looked up by its name. The digits make the name new, and the index on
-`mint_attempts` guarantees that it is unique.
+GitHub allows at most 64 characters. A name is used for one mint attempt only. The name is committed before the call, so
+that an attempt with an unknown outcome can be looked up. The digits make the name new, and the index on `mint_attempts`
+guarantees that it is unique.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stalls of a job, its claim or its Pod: causes, finders, and the step that ends each stall.
 
-A stall is a state that only a repair can end. A path is a cause with its finder. One finder might be quick and another
-slow for the same cause, so `docs/metrics.md` and the time limits list each path separately.
+A stall is a state that only a repair can end. A path is a pair of a cause and a finder. Different finders might need
+different times for the same cause. `docs/metrics.md` and the time limits therefore list each path separately.
 """
 
 from __future__ import annotations

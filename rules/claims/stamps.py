@@ -1,8 +1,8 @@
 """Value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
 
 The annotation exists from the Pod's creation and is never removed. Stamp, un-stamp and release all write it. Each write
-has a higher n and names the value that it replaces. The annotation shows the claim that wrote last. Whether the Pod is
-stamped is shown by the owner label only.
+has a higher n and names the value that it replaces. The annotation shows the claim that wrote last. Only the owner
+label shows whether the Pod is stamped.
 
 Any authorised client of the cluster might have written the value. A value that Ostler would not write is parsed as
 None.
@@ -20,9 +20,9 @@ _VALUE = re.compile(r"(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class StampValue:
-    """The claim that wrote last and the number of its write. Claim 0 means that no claim has written yet.
+    """The id of the claim that wrote last, and the number of its write. Id 0 means that no claim has written yet.
 
-    Raises ValueError if one of them is negative or does not fit into a bigint.
+    Raises ValueError if one of the numbers is negative or does not fit into a bigint.
     """
 
     claim_id: int

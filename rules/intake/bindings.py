@@ -1,8 +1,8 @@
 """Binding of a started job to the claim that runs it, and the effect on claims that lose their job.
 
-GitHub gives a job to any idle runner whose labels cover it. The runner that reports a job might therefore not be the
-one that was minted for it. These functions check rows and return a verdict. `models.intake.bindings` locks the rows
-before the check and writes the verdict afterwards.
+GitHub gives a job to any idle runner whose labels cover it. The runner of a started job might therefore be another one
+than the runner that was minted for this job. These functions check rows and return a verdict. `models.intake.bindings`
+locks the rows before the check and writes the verdict afterwards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Loss(StrEnum):
     """Effect on a claim whose job runs elsewhere or has ended."""
 
     SPARE = "spare"
-    """The JIT was delivered. The claim becomes a spare: a registered runner without a job."""
+    """The JIT was delivered. The claim becomes a spare, which has a registered runner and no job."""
     RELEASE = "release"
     """The JIT was never delivered. The mint is undone and the Pod is warm again."""
     FORGET = "forget"
@@ -59,9 +59,9 @@ class Runner(StrEnum):
     FOREIGN = "foreign"
     """No live claim has this runner. It is not Ostler's, or its claim has ended."""
     UNDELIVERED = "undelivered"
-    """The claim never delivered a JIT, so its runner cannot execute. It is an anomaly, treated as foreign."""
+    """The claim never delivered a JIT, so its runner cannot execute. This is an anomaly, treated as foreign."""
     TAKEN = "taken"
-    """A single-use runner was reported for a second job. It is an anomaly, treated as foreign."""
+    """A single-use runner was reported for a second job. This is an anomaly, treated as foreign."""
 
 
 def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> Runner:

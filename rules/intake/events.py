@@ -42,7 +42,7 @@ class WorkflowJobEvent:
 class InstallationEvent:
     """One `installation` webhook: the App was installed, removed, suspended or unsuspended at an owner.
 
-    `at` is the time of this change by GitHub's clock, or None if the webhook has none.
+    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain it.
     """
 
     action: str
@@ -66,7 +66,7 @@ class OwnerRenamed:
 class RepositoryRenamed:
     """A repository has a new name (`repository`, action `renamed`). `full_name` is its present `owner/name`.
 
-    `at` is the time of this change by GitHub's clock, or None if the webhook has none.
+    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain it.
     """
 
     action: str

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rules.claims.mint_questions import describe
 
 INSTALLATION = "installation"
-"""Kind of a backoff after GitHub did not answer or asked to wait. The other kinds are refusals."""
+"""Kind of the backoff that follows if GitHub did not answer or asked to wait. The other kinds follow refusals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class BlockedMints:
     def _next_try(self, now: datetime) -> str:
         if self.not_before <= now:
             return "the next try is due now"
-        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # a probe may start before the end
+        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # a probe may start before this time
         return f"next try {by} {_time(self.not_before)}"
 
 

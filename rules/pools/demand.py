@@ -1,11 +1,11 @@
 """Demand of pools: the number of queued jobs that the budgets admit and that lack only a Pod.
 
-A job that its account's budget does not admit needs no Pod. If it counted, the autoscaler would provide an idle Pod for
-it. On shared nodes this Pod would take the room of a Pod for a job that could run.
+A job that its account's budget does not admit needs no Pod. If it counted, the autoscaler would add a Pod that stays
+idle. On shared nodes this Pod would take the room of a Pod for a job that could run.
 
-The free part of a budget is given out in turns to the account's pools, and the pool with the more urgent first job
-starts. An account whose jobs wait in several pools therefore gets no more Pods than its budget, and each pool gets its
-part. (`rules.claims.fairness` decides which job the matcher takes. Here only numbers count.)
+The free part of a budget is given to the account's pools one job at a time, and the pool with the most urgent first job
+comes first. An account whose jobs wait in several pools therefore gets no more Pods than its budget allows, and each
+pool gets its part. (`rules.claims.fairness` decides which job the matcher takes. Here only numbers count.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Queue:
 class Places:
     """Number of Pods of a pool that can still get a job, and the size of one Pod.
 
-    It includes Pods that may be created.
+    Pods that may be created count too.
     """
 
     count: int

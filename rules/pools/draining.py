@@ -1,7 +1,7 @@
 """Draining of a pool whose deletion was requested: the condition for its end, and its status until then.
 
-No job is ended here: a draining pool waits for its busy Pods without a limit. After `drainTimeout` its condition only
-says that it is overdue.
+No job is ended here: a draining pool waits for its busy Pods without a limit. After `drainTimeout`, the pool's
+condition reports the drain as overdue, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def judge_drain(seen: DrainSeen) -> DrainVerdict:
 class Drain:
     """A draining pool. `timeout` is in seconds, or None without a limit.
 
-    `busy` is the number of busy Pods, `left` the number of all remaining Pods. `oldest_job` is the job that has been
-    running longest, or None.
+    `busy` is the number of busy Pods, and `left` the number of all remaining Pods. `oldest_job` is the job that has
+    been running longest, or None.
     """
 
     since: datetime

@@ -1,11 +1,11 @@
 """Shares of pools that use the same nodes: real load first, then floors, then headroom.
 
 Real load is always granted in full, even beyond the capacity. A Pod that is pending for a job makes a node autoscaler
-or an operator add a node. The floors get the rest, and the headroom gets what remains after them. If the rest is too
-small for all wishes of a tier, it is split in proportion and rounded down, and later tiers get nothing.
+or an operator add a node. The floors get the rest of the capacity, and the headroom gets what the floors leave. If the
+rest is too small for a tier, it is split in proportion and rounded down. Later tiers then get nothing.
 
-If the capacity is unknown or appears to be zero, every pool gets all its wishes, because doubt about nodes must never
-end Pods (law L8). A node that is not Ready might come back, so `capacity` can count it for a while.
+If the capacity is unknown or appears to be zero, every pool gets all that it wants, because doubt about nodes must
+never end Pods (law L8). A node that is not Ready might come back, so `capacity` can count it for a while.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A toleration of a Pod. Its operator is Exists or Equal. A key or an effect of None matches every one."""
+    """A toleration of a Pod. Its operator is Exists or Equal.
+
+    A key of None matches every key, and so does the effect.
+    """
 
     key: str | None
     operator: str
@@ -86,7 +89,10 @@ class Node:
     not_ready_since: datetime | None = None
 
     def may_return(self, *, lost_before: datetime) -> bool:
-        """Return whether the node is not Ready, and was Ready at `lost_before` or the time of the change is unknown."""
+        """Return whether the node is not Ready, but was Ready at `lost_before`.
+
+        An unknown time of the change counts as later.
+        """
         return self.not_ready and (self.not_ready_since is None or self.not_ready_since > lost_before)
 
 
@@ -149,10 +155,7 @@ def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING
 
 
 def _tier(left: Size, wants: Sequence[tuple[Size, int]]) -> tuple[list[int], Size]:
-    """Return each pool's part of `left`, and the rest for the next tier.
-
-    If the wishes do not all fit, there is no rest.
-    """
+    """Return each pool's part of `left`, and the rest for the next tier. If `left` is too small, there is no rest."""
     need = NOTHING
     for size, many in wants:
         need += size.times(many)

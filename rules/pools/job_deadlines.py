@@ -1,7 +1,7 @@
 """Longest duration of a pool's jobs (`maxJobDuration`), as the deadline of a Pod that executes one.
 
 Kubernetes counts `spec.activeDeadlineSeconds` of a Pod from `status.startTime`. A runner Pod can be warm for any time
-before its job, so its deadline is the Pod's age plus the duration. It can therefore not be part of the Pod's template.
+before its job, so its deadline is the Pod's age plus the duration. The Pod's template can therefore not contain it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MARGIN = 60.0
 def active_deadline(*, started_at: datetime, now: datetime, max_job_seconds: float) -> int:
     """Return the deadline, in seconds since the start of a Pod, for the job that the Pod runs now.
 
-    The job began before `now`, so it gets a little more than its time. It gets less only if the clock of its node is
-    ahead by more than `MARGIN` (law L3).
+    The job began before `now`, so the job gets a little more than its time. The job gets less only if the clock of its
+    node is ahead by more than `MARGIN` (law L3).
     """
     age = (now - started_at).total_seconds() + MARGIN
     return math.ceil(max(0.0, age) + max_job_seconds)

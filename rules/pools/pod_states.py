@@ -37,8 +37,14 @@ AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState
 class StateFacts:
     """Facts about one Pod from rows, evidence and the cluster.
 
-    `may_hold_jit` is the verdict of `rules.claims.busy`. `delivered` says that its live claim was delivered,
-    `ever_delivered` that any of its claims was. `heard` says that it is offered or polled recently.
+    - `claimed`: the Pod has a live job claim.
+    - `retiring`: the Pod has a live retire claim.
+    - `delivered`: the live claim was delivered.
+    - `ever_delivered`: any claim of the Pod was delivered.
+    - `may_hold_jit`: verdict of `rules.claims.busy`.
+    - `ever_polled`: the Pod has polled at some time.
+    - `heard`: the Pod is offered, or polled recently.
+    - `terminal`: the Pod is over.
     """
 
     terminal: bool = False

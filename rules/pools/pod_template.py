@@ -158,8 +158,8 @@ def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
 
     The effect of the added tolerations must be NoExecute. Without an effect, the scheduler would place new Pods on dead
     nodes. The added tolerations come first, because the first toleration that matches a taint decides how long the Pod
-    stays. A later wildcard with `tolerationSeconds` then has no effect. Given tolerations with the same keys are
-    replaced, and tolerations of other taints stay.
+    stays. A later wildcard with `tolerationSeconds` then has no effect. The added tolerations replace given ones with
+    the same key. Tolerations of other taints stay.
     """
     ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in LOST_NODE_TAINTS]
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
@@ -209,7 +209,7 @@ def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
 
 
 def _misshapen(value: Any, where: str) -> Iterator[str]:
-    """Yield the fields that must be maps or lists and are not, and fields that remove something.
+    """Yield the fields that must be a map or a list but are not, and the fields that remove something.
 
     A null or `$patch` removes everything below its field.
     """

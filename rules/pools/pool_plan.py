@@ -66,13 +66,15 @@ class ObservedPool:
 
     - `leaving`: its object is being deleted, or gone.
     - `suspended`: it is paused or its spec is invalid, so its Pods stay unchanged.
+    - `max_unavailable_percent`: share of the replicas that a rollout may make unavailable.
     - `max_surge`: Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
-    - `start_timeout`: seconds from a Pod's creation to its first poll.
-    - `max_concurrent`: Pods that may be starting at the same time.
-    - `web_beats`: a web process was up for all of `start_timeout`, so a Pod without a poll has really not polled.
+    - `start_timeout`: seconds that a Pod has from its creation to its first poll.
+    - `max_concurrent`: most Pods that may be starting at the same time.
+    - `starts`: state of its starts.
+    - `web_beats`: a web process was up for all of `start_timeout`, so a Pod without a recorded poll did not poll.
     - `gate_open`: whether the gate of Kubernetes is open. While it is closed, no Pod is retired.
-    - `retired`: Pods that earlier plans of this tick retired. A pool might be reconciled several times in a tick, and
-      these runs share one budget.
+    - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
+      tick, and these runs share one budget.
     """
 
     replicas: int
@@ -111,7 +113,9 @@ class PoolPlan:
 
     - `create`: number of rows to insert.
     - `creates`: whether Pods may be created now for existing rows.
-    - `give_up`: rows whose Pod was never created and is no longer needed.
+    - `give_up`: rows to close because their Pod was never created and is no longer needed.
+    - `retire`: the Pods to retire.
+    - `starts`: the new state of the pool's starts.
     - `failed_starts`: the troubles of the Pods that are retired because they did not start.
     - `counts`: number of Pods by state, without rows that have no Pod and without `lost` Pods.
     - `stale`: number of Pods of an older template.
@@ -149,10 +153,10 @@ class PoolPlan:
 
 
 TICK = 9.0
-"""Seconds in which one budget of retirements applies. It is shorter than the reconciler's interval of ten seconds.
+"""Seconds in which one budget of retirements applies. The value is below the reconciler's interval of ten seconds.
 
-With ten seconds, a run that starts a little early would still find the used budget of the run before. Its retirements
-would then wait for ten more seconds.
+If it were ten seconds, a run that starts a little early would find the budget of the run before, which is used up. The
+run could then retire nothing, and the next run would be ten seconds away.
 """
 
 
@@ -167,7 +171,7 @@ def share_of(pool: ObservedPool) -> int:
 
 
 NO_ROOM = frozenset({Trouble.UNSCHEDULABLE, Trouble.QUOTA})
-"""Troubles that mean a lack of room: the nodes or the quota have none beside the existing Pods."""
+"""Troubles that mean a lack of room: no node, or no part of the quota, is free for one more Pod."""
 
 ROOM_WITHIN = 90.0
 """Seconds that a rollout waits for room for a surge Pod while more Pods are warm than it may replace at once."""
@@ -180,7 +184,7 @@ def surge_of(pool: ObservedPool) -> int:
     """Return the number of Pods above the replicas that a rollout may create.
 
     The default is 1 if only one replica may be unavailable, else 0. The result is 0 if this rollout found no room for a
-    surge Pod. An old Pod is then retired first, and the new Pod takes its room.
+    surge Pod. The rollout then retires an old Pod first, and the new Pod takes its room.
     """
     if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
         return 0
@@ -212,9 +216,9 @@ def rolls(pods: Iterable[ObservedPod]) -> bool:
 def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
     """Return the state of starts, updated by the result of a surge Pod.
 
-    If more Pods are warm than a rollout may replace at once, a surge Pod without a node is given up after
-    `ROOM_WITHIN`. The rollout then continues without surge. This result no longer applies when the other Pods get jobs.
-    If fewer Pods are warm, the rollout waits for the whole `start_timeout`, and the surge Pod then is a failed start.
+    If more Pods are warm than a rollout may replace at once, the rollout waits `ROOM_WITHIN` for a surge Pod without a
+    node and then continues without surge. This state ends when enough of the other Pods get jobs. If fewer Pods are
+    warm, the rollout waits for the whole `start_timeout`. The surge Pod then is a failed start.
     """
     starts = pool.starts
     refused = [
@@ -275,7 +279,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
 
 
 def _leaves(pod: ObservedPod) -> bool:
-    """Return whether a Pod is over, is being deleted, or is on a gone node. Such a Pod does not count as a replica.
+    """Return whether a Pod no longer counts as a replica: it is over, it is being deleted, or its node is gone.
 
     A working Pod still counts, even if another client deletes it. The sweep `gone_nodes` deletes the Pods of gone
     nodes.
@@ -319,7 +323,7 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
 def _count(
     pool: ObservedPool, overdue: Sequence[Overdue], *, now: datetime
 ) -> tuple[Starts, list[tuple[int, Trouble]]]:
-    """Return the state of starts after these failures, and the trouble of each Pod.
+    """Return the state of starts after the failures in `overdue`, and the trouble of each Pod.
 
     Failures of an older template do not count in the state.
     """
@@ -335,9 +339,8 @@ def _retirements(
 ) -> list[Retirement]:
     """Return the Pods to retire, most dispensable first: failed starts, surplus, stale starts, then serving Pods.
 
-    Of the surplus, unresponsive Pods come first. Starting Pods come next, and of these the ones without a node come
-    first. Serving Pods therefore stay longest. Of the warm Pods, those that would be replaced anyway come first
-    (cordoned, then stale). The ones that have been idle longest come next.
+    The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Serving
+    Pods therefore stay longest. Warm Pods have this order: on cordoned nodes, stale, idle for the longest time.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]

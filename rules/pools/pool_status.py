@@ -27,9 +27,12 @@ REPEATED = 2
 class PoolNow:
     """Facts for the status in addition to the plan.
 
-    `problem` says why the spec is invalid, or is None. `drain` is set only for a deleted pool. `brake` is set if its
-    runners never execute, and `blocked_mints` if mints for its jobs back off. `replicas_writer` is another field
-    manager that sets the replicas of an autoscaled pool, or None.
+    - `problem`: why the spec is invalid, or None.
+    - `allowed_unavailable`: number of replicas that may be unavailable.
+    - `drain`: report on the drain of a deleted pool, or None.
+    - `brake`: brake of a pool whose runners never execute, or None.
+    - `blocked_mints`: the backoff that blocks mints for its jobs, or None.
+    - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
 
     generation: int

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 SOON = timedelta(days=14)
-"""Time between the warning and the end. GitHub refuses a version 30 days after the release of a newer one."""
+"""Time before the end at which the warning starts.
+
+GitHub refuses a version 30 days after the release of a newer one.
+"""
 
 
 def warn(version: str, ends_at: datetime | None, *, now: datetime) -> str | None:

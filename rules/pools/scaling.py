@@ -1,10 +1,10 @@
 """Replicas of an autoscaled pool: the formula, the cool-down, and the verdict with its reason.
 
-The formula is `clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`. `load` counts the Pods that have a job, or
-had one and are not over. `queue` counts the jobs that budgets allow to run (`rules.pools.demand`). `usual` is the
-number of Pods that was enough in 95 % of the last hour's minutes.
+The formula is `clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`. `load` counts the Pods that have a job, and
+Pods that had a job and are not over. `queue` counts the jobs that budgets allow to run (`rules.pools.demand`). `usual`
+is the number of Pods that was enough in 95 % of the last hour's minutes.
 
-A scale-up happens at once. A scale-down happens when the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
+A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
 is a hard limit and applies at once.
 
 Surplus Pods cost money, and missing Pods cost waiting time. If an input is unknown, the replicas stay unchanged (law
@@ -80,7 +80,7 @@ class Decision:
 
 
 def wanted(demand: Demand, limits: Limits) -> Parts:
-    """Return the Pods that a pool wants, by purpose. Their sum is the formula above."""
+    """Return the Pods that a pool wants, by purpose. Their sum is the result of the formula above."""
     most = max(0, limits.max_replicas)
     needed = max(0, demand.load + demand.queue)
     target = min(most, max(needed, demand.usual) + max(0, limits.min_warm))

@@ -1,7 +1,7 @@
 """Failed starts: the troubles of Pods that never poll, and the backoff before new Pods are created.
 
-All Pods that were created before a failure count as one failure together. A broken image is therefore one failure per
-round, for a pool of any size. The first poll of a Pod with the present template resets the count.
+If several Pods of one round fail, they count as one failure. A broken image is therefore one failure per round, for a
+pool of any size. The first poll of a Pod with the present template resets the count.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Trouble(StrEnum):
 class Starts:
     """State of a pool's starts: consecutive failures, and the time before which no Pod is created.
 
-    `trouble` and `detail` stay until a Pod polls. If the API server refused a Pod, they stay until it accepts one.
-    `unschedulable` with no failures means that a rollout found no room for a surge Pod (`without_room`).
+    `trouble` and `detail` stay until a Pod polls. If they come from a refusal of the API server, they stay until it
+    accepts a Pod. `unschedulable` with no failures means that a rollout found no room for a surge Pod (`without_room`).
     """
 
     failures: int = 0
@@ -151,8 +151,8 @@ def without_room(*, since: datetime) -> Starts:
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:
     """Return the state after first polls of Pods with the present template. One poll resets the failures.
 
-    `rolls` says that warm Pods remain to be replaced. The missing room for a surge Pod stays recorded until all of them
-    are replaced. Before that, a new Pod that polls only shows that it took the room of an old Pod.
+    `rolls` says that some warm Pods must still be replaced. The missing room for a surge Pod stays recorded until all
+    of them are replaced. Until then, the poll of a new Pod only shows that this Pod took the room of an old Pod.
     """
     failed_at = starts.failed_at
     if starts.without_surge and not rolls:

@@ -16,9 +16,9 @@ CLUSTER_LOST_IT = "the cluster's epoch is gone"
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Epoch in Postgres or in the cluster. `database` identifies the Postgres that wrote it.
+    """Epoch in Postgres or in the cluster. `database` is the identifier of the Postgres that wrote it.
 
-    This identifier is created once and is part of every backup.
+    The identifier is created once and is part of every backup.
     """
 
     number: int

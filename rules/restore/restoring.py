@@ -20,11 +20,13 @@ class Act(StrEnum):
     """Action on a Pod.
 
     - `leave`: the rows are sufficient, or the Pod can do no harm.
-    - `execute`: it has a claim that the rows show as undelivered. The claim becomes executing.
-    - `rebuild`: its claim is lost. It gets a new claim, which executes, or is a spare if its runner is idle.
-    - `keep`: its claim is lost, and its runner is unknown. It gets a new claim, which ends only with the Pod.
-    - `release`: it is claimed, and nothing was delivered. The claim is released (and rebuilt first if it is lost). The
-      release deregisters the runner first, and stops if GitHub refuses.
+    - `execute`: the Pod has a claim that the rows show as undelivered. The claim becomes executing.
+    - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim, which becomes executing, or a spare if the
+      runner is idle.
+    - `keep`: the claim of the Pod is lost, and its runner is unknown. The Pod gets a new claim, which ends only with
+      the Pod.
+    - `release`: the Pod is claimed, and nothing was delivered. The claim is released, and is rebuilt first if it is
+      lost. The release deregisters the runner first, and stops if GitHub refuses.
     """
 
     LEAVE = "leave"
@@ -52,9 +54,9 @@ class Registered:
 
     @property
     def certain(self) -> bool:
-        """Return whether the scope of the runner is certain. Some scopes are listed by name and by id.
+        """Return whether the scope of the runner is certain. Some scopes are listed both by name and by id.
 
-        A list by name might show another repository that has this name now.
+        A list by name might show the runners of another repository that has this name now.
         """
         return Scope.parse(self.scope).certain
 
@@ -118,9 +120,9 @@ class RestoredPod:
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """Action on a Pod, with the reason. `runner` is its runner, or None if it cannot be identified.
+    """Action on a Pod, with the reason. `runner` is its runner, or None if the runner cannot be identified.
 
-    `drops` is its claim in the rows if this claim must end first, because the Pod serves another claim. Else it is
+    `drops` is the Pod's claim in the rows if it must end first, because the Pod serves another claim. Otherwise it is
     None.
     """
 
@@ -131,7 +133,7 @@ class PodVerdict:
 
     @property
     def decided(self) -> bool:
-        """Return whether the verdict is certain about the Pod."""
+        """Return whether it is known what the Pod does. It is unknown only after the action `keep`."""
         return self.act is not Act.KEEP
 
 
@@ -186,12 +188,12 @@ def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -
 
 
 def stem_of(pod_name: str) -> str:
-    """Return the common start of the names of a Pod's runners. Pods with long names can share it."""
+    """Return the start that the names of all runners of a Pod have in common. Pods with long names can share it."""
     return make_runner_name(pod_name, "0" * _SUFFIX_LENGTH)[: -_SUFFIX_LENGTH - 1]
 
 
 def stem_of_runner(runner_name: str) -> str | None:
-    """Return the common start of the names of Pods that might own this runner, or None if no Pod can own it.
+    """Return the start of the names of Pods that might own this runner, or None if no Pod can own it.
 
     The result must only be used as a reason to keep a Pod.
     """

@@ -28,12 +28,12 @@ def origin_of(
     """Return the origin of a run from GitHub's fields. The result is never `UNKNOWN`.
 
     `head_repository_id` is None if GitHub does not show it, as for a deleted fork. `pull_request_heads` has the head
-    repository of each open pull request. GitHub lists only pull requests from the repository itself there.
+    repository of each open pull request that GitHub lists. GitHub lists only pull requests from the repository itself.
     """
     if head_repository_id != repository_id or any(head != repository_id for head in pull_request_heads):
         return Origin.FORK
-    # Such a run has the workflow of the base and, nearly always, the code of the pull request. The code is proven to be
-    # of this repository only if GitHub lists the pull request as one of this repository.
+    # Such a run has the workflow of the base and, nearly always, the code of the pull request. Only a listed pull
+    # request of this repository proves that the code is of this repository.
     if event == TARGET and not pull_request_heads:
         return Origin.FORK
     return Origin.HERE

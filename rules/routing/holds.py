@@ -12,21 +12,21 @@ from enum import StrEnum
 class HoldReason(StrEnum):
     """Reason why a job is held.
 
-    - `unknown_account`: no operator has allowed its account. It is lifted when an operator allows the account, or when
-      GitHub says that the account owns the App. Otherwise `rematch` lifts it.
-    - `no_pool`: no pool covers its labels. A change of a pool lifts it, or `rematch`.
-    - `not_allowed`: pools cover its labels, but a rule of each pool refuses it. A change of a pool lifts it, or
-      `rematch`.
-    - `origin_unknown`: it is not known yet whether it comes from a fork. `ask_run` lifts it with GitHub's answer, and
-      `rematch` sends `ask_run` again until there is an answer.
-    - `runner_group`: the pool's runner group does not exist at its owner, or does not admit its repository. A change of
-      the pool lifts it, or `rematch` after its wait.
-    - `two_pools`: several pools serve it equally well. A change of a pool lifts it, or `rematch`.
-    - `budget_zero`: the budget of its account is 0. A change of the budget lifts it, or `rematch`.
-    - `backoff`: GitHub refused or asked to wait. `rematch` lifts it once `not_before` has passed.
-    - `set_aside`: GitHub refuses its runner as invalid, or three of its runners ended before it began. `rematch` lifts
-      it after its backoff, and `unresolved_jobs` asks GitHub about it after an hour.
-    - `ask_github`: its result is unknown. Only `unresolved_jobs` lifts it, with GitHub's answer.
+    - `unknown_account`: no operator has allowed the job's account. The hold is lifted when an operator allows the
+      account, or when GitHub says that the account owns the App. Otherwise `rematch` lifts it.
+    - `no_pool`: no pool covers the job's labels. A change of a pool or `rematch` lifts the hold.
+    - `not_allowed`: pools cover the job's labels, but a rule of each pool refuses the job. A change of a pool or
+      `rematch` lifts the hold.
+    - `origin_unknown`: it is not known yet whether the job comes from a fork. `ask_run` lifts the hold with GitHub's
+      answer. `rematch` sends `ask_run` again until there is an answer.
+    - `runner_group`: the pool's runner group does not exist at the job's owner, or does not admit the job's repository.
+      A change of the pool lifts the hold. After the wait, `rematch` lifts it too.
+    - `two_pools`: several pools serve the job equally well. A change of a pool or `rematch` lifts the hold.
+    - `budget_zero`: the budget of the job's account is 0. A change of the budget or `rematch` lifts the hold.
+    - `backoff`: GitHub refused or asked to wait. `rematch` lifts the hold once `not_before` has passed.
+    - `set_aside`: GitHub refuses the job's runner as invalid, or three of its runners ended before it began. `rematch`
+      lifts the hold after the backoff. `unresolved_jobs` asks GitHub about the job after an hour.
+    - `ask_github`: the result of the job is unknown. Only `unresolved_jobs` lifts the hold, with GitHub's answer.
     """
 
     UNKNOWN_ACCOUNT = "unknown_account"

@@ -1,11 +1,14 @@
 """Choice of the pool for a job.
 
-A pool serves a job under three conditions. Its labels cover the job's labels, ignoring case. Its allow lists name the
-job's account and repository, or are empty. The job is not from a fork, or the pool allows forks.
+A pool serves a job under three conditions:
 
-Of several pools, the pool with exactly the job's labels wins, then the pool with the fewest labels, then the one with
-the highest `spec.routingPriority`. If pools are still equal, the job is held for a person to decide. An arbitrary
-choice would change with the order of the rows.
+- Its labels cover the job's labels, ignoring case.
+- Its allow lists name the job's account and repository, or are empty.
+- The job is not from a fork, or the pool allows forks.
+
+If several pools serve the job, the pool with exactly the job's labels wins. After that, the pool with the fewest labels
+wins, then the pool with the highest `spec.routingPriority`. If pools are still equal, the job is held for a person to
+decide. An arbitrary choice would change with the order of the rows.
 
 No pool serves a job without labels. Every pool would cover it, and GitHub never sends one.
 """
@@ -35,8 +38,8 @@ class Rule(StrEnum):
 class PoolLabels:
     """Fields of a pool that decide whether it serves a job.
 
-    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. The pool with
-    the higher `routing_priority` wins. `runner_group` is a number or a name, which is resolved at the owner of the job.
+    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. A higher
+    `routing_priority` wins between pools. `runner_group` is a number or a name. It is resolved at the owner of the job.
     """
 
     id: int
@@ -61,8 +64,8 @@ class Refusal:
 class PoolChoice:
     """The pool of a job, or the reason why it has none. Exactly one of `pool_id` and `hold_reason` is set.
 
-    `candidates` are the pools that serve the job, best first. For a job held as `two_pools` they are only the equal
-    pools, by id. `refusals` is set for a job held as `not_allowed`, best pool first.
+    `candidates` are the pools that serve the job, best first. If the job is held as `two_pools`, `candidates` has only
+    the equal pools, by id. `refusals` is set if the job is held as `not_allowed`, best pool first.
     """
 
     pool_id: int | None

@@ -13,7 +13,7 @@ from typing import Any
 
 DEFAULT = 0
 LIMIT = 2**31
-"""Bound of priorities. A larger priority is cut to it, so that no rule can make a job's row invalid."""
+"""Largest and, negated, smallest priority. Priorities beyond it are cut, so that no rule makes a job's row invalid."""
 
 
 def priority_of(

@@ -1,6 +1,6 @@
 """Route of a queued job: its pool, and the first reason to hold it, if any.
 
-A missing pool or permission is reported before a wait, because it is the problem to correct first.
+A missing pool or permission is reported before a wait, because a person has to correct it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.routing.labels import PoolChoice
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait: the time before which a retry is not allowed, and the reason."""
+    """A wait: the time before which a retry is not allowed, and the reason for the wait."""
 
     detail: str
     until: datetime

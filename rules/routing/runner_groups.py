@@ -38,7 +38,7 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:
-    """The group's number, the question to ask first, or the reason for a refusal. Exactly one is set.
+    """The group's number, the question to ask GitHub first, or the reason for a refusal. Exactly one of these is set.
 
     `everywhere` says that the refusal applies to every repository of the owner.
     """
@@ -61,9 +61,9 @@ def judge_group(
 ) -> GroupVerdict:
     """Return the verdict on the group `wanted` by a pool, for a job of this repository.
 
-    `groups` has all groups of the organisation, and `visible` the numbers of those that the repository may use. Each is
-    None if GitHub was not asked. For the default group of a private repository no question is needed. Nearly all jobs
-    have this group, and a call for each installation would almost always confirm it.
+    `groups` has all groups of the organisation. `visible` has the numbers of the groups that the repository may use.
+    Each is None if GitHub was not asked. The default group of a private repository needs no question. Nearly all jobs
+    use this group, and a call for each installation would almost always confirm it.
     """
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:

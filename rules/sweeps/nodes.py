@@ -2,8 +2,8 @@
 
 A node is *gone* if its object was deleted, if it is out of service and not Ready, or if it has been unreachable for
 longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a failed list
-proves nothing. While more than half of all nodes are unreachable at once, no Pod is deleted by force. It is then more
-likely that the control plane cannot reach its nodes.
+proves nothing. While more than half of all nodes are unreachable at once, no Pod is deleted by force. The cause is then
+probably that the control plane cannot reach its nodes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class NodeHealth:
     def unreachable(self) -> bool:
         """Return whether the control plane has lost contact with the node's kubelet.
 
-        A kubelet that reports overrides the taint. After its return it first reports that it is not ready, and the node
-        controller removes the taint later.
+        If the kubelet reports, the taint does not count. A kubelet that returns first reports that it is not ready, and
+        the node controller removes the taint later.
         """
         return self.ready is Ready.UNKNOWN or (self.tainted and self.ready is None)
 
     @property
     def unreachable_since(self) -> datetime | None:
-        """Return the later time of the condition and the taint.
+        """Return the time since which the node is unreachable: the later time of its condition and its taint.
 
         Return None if the node is reachable or no time is known.
         """
@@ -84,8 +84,8 @@ class Gone(StrEnum):
 def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> Gone | None:
     """Return the reason why a node is gone, or None while it might be alive. `lost_after` is in seconds.
 
-    `node` is None only if a GET by its name was answered with 404. A node that reports Ready is never gone. If it has
-    the out-of-service taint, the taint was not removed after its return.
+    `node` must be None only if a GET by its name was answered with 404. A node that reports Ready is never gone, even
+    if its out-of-service taint was not removed yet.
     """
     if node is None:
         return Gone.DELETED
@@ -115,8 +115,8 @@ def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
 def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool) -> Verdict:
     """Return whether a Pod may be deleted without its kubelet, after a GET of the Pod and of its node.
 
-    Kubernetes is the witness that the node is gone. If nothing was ever delivered to the Pod, the second witness is
-    Postgres. Otherwise it is GitHub, which must have removed all runners of the Pod.
+    Kubernetes is the witness that the node is gone. The second witness is Postgres if nothing was ever delivered to the
+    Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.
     """
     if gone is None:
         return _keep("its kubelet may still end it")

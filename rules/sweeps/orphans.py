@@ -2,7 +2,7 @@
 
 These are the verdicts of `orphaned_stamps`, `finished_jobs`, `orphaned_runners` and `orphaned_service_accounts`. A
 verdict without witnesses keeps the object and gives the reason. After a verdict with witnesses, the caller first
-creates a retire claim (L7). It must stop if GitHub refuses to remove a busy runner (L3).
+creates a retire claim (L7). The caller must stop if GitHub refuses to remove a busy runner (L3).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from rules.sweeps.reaping import Source, Witness
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the object stays, the reason, and the witnesses if it does not.
+    """Whether the object stays, the reason, and the witnesses if the object does not stay.
 
-    `proof` is the later check that makes certain that the object holds no JIT, or None.
+    `proof` says what makes certain that the object holds no JIT. It may name a check that the caller still has to make.
+    It is None if the verdict needs no proof.
     """
 
     keep: bool
@@ -68,9 +69,10 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
 
 
 def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
-    """Return the verdict on a Pod that was probably never given a JIT.
+    """Return the verdict on a Pod that was never given a JIT according to Postgres.
 
-    If it might hold one, the verdict keeps it. Otherwise Postgres and the state of its poller are the witnesses.
+    If the Pod might hold one anyway, the verdict keeps it. Otherwise Postgres and the state of its poller are the
+    witnesses.
     """
     busy = may_hold_jit(evidence)
     if busy.busy or evidence.any_delivered:
@@ -88,8 +90,8 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
 class QuietPod:
     """A Pod without a claim that is not offered. `quiet_seconds` counts from its last poll, or from its creation.
 
-    `web_beats` says that a web process was up for all of the grace period. A Pod without a poll has then really not
-    polled.
+    `web_beats` says that a web process was up for all of the grace period, so that a Pod without a recorded poll did
+    not poll.
     """
 
     quiet_seconds: float
@@ -116,16 +118,17 @@ RunnerCheck = Literal["absent", "idle", "busy"]
 class FinishedPod:
     """A Pod that is not terminal although the job of its latest delivered claim is over, or should be.
 
+    - `job_over`: the job of the claim is over.
     - `outlasts`: its claim has executed for longer than GitHub lets a job run.
-    - `job_over_seconds`: seconds since the end of the job that its runner executed. None if no execution is known.
+    - `job_over_seconds`: seconds since the end of the job that its runner executed, or None if no execution is known.
     - `runner`: present state of its runner at GitHub.
-    - `free_for_seconds`: seconds since the first of the consecutive checks that found the runner absent or idle. None
-      if this check is the first.
-    - `node_gone`: reason why its node is gone, if this is the only reason for the check. A runner that is online then
-      counts as busy.
-    - `absent_for_seconds`: seconds since the first of the consecutive checks, after the end of its job, that did not
-      find the runner.
-    - `overdue`: there is another reason for the check than a runner that might be absent.
+    - `free_for_seconds`: seconds since the first of the consecutive checks that found the runner absent or idle, or
+      None if this check is the first.
+    - `node_gone`: reason why its node is gone, if this is the only reason for the check, else None. A runner that is
+      online then counts as busy.
+    - `absent_for_seconds`: seconds since the first of the consecutive checks that did not find the runner. Only checks
+      after the end of its job count.
+    - `overdue`: the check has another reason than a runner that might be absent.
     """
 
     job_over: bool
@@ -141,10 +144,12 @@ class FinishedPod:
 def judge_finished(
     pod: FinishedPod, *, checks_apart: float, job_over_after: float, absent_after: float = math.inf
 ) -> Verdict:
-    """Return whether the work of such a Pod is over: two checks, `checks_apart` seconds apart, found no busy runner.
+    """Return the verdict on a Pod whose job is over, or should be.
 
-    This proves that it holds no JIT only if the job of its runner ended at least `job_over_after` seconds ago. If the
-    runner was absent in both checks, `absent_after` seconds are enough, because GitHub has removed the runner.
+    The Pod is retired if two checks found no busy runner. The checks must be at least `checks_apart` seconds apart. The
+    two checks alone prove that the Pod holds no JIT only if the job of its runner ended at least `job_over_after`
+    seconds ago. If the runner was absent in both checks, `absent_after` seconds are enough, because GitHub has removed
+    it.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")

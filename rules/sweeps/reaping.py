@@ -86,12 +86,12 @@ def switched_off(name: str, *, by_setting: Collection[str]) -> bool:
 class Repaired(StrEnum):
     """Result of one repair.
 
-    - `begun`: recorded before an outside call whose answer is not recorded yet.
-    - `done`: committed, or the call was answered. A later tick checks its effect.
-    - `verified`: its effect was observed.
-    - `failed`: the call failed, or its effect was not observed in time.
+    - `begun`: recorded before an outside call. The answer of the call is not recorded yet.
+    - `done`: committed, or the call was answered. A later tick checks the effect.
+    - `verified`: the effect was observed.
+    - `failed`: the call failed, or the effect was not observed in time.
     - `moved_on`: nothing was done, because the row changed between verdict and action.
-    - `dry`: nothing was done, because it was a dry run.
+    - `dry`: nothing was done, because the tick was a dry run.
     """
 
     BEGUN = "begun"

@@ -1,8 +1,8 @@
 """Redelivery of webhooks: the deliveries to check, and the time to ask GitHub to send one again.
 
-GitHub never repeats a webhook on its own and stores deliveries for three days (seven on Enterprise Server). There are
-two kinds of checks. A short check of the newest deliveries runs every minute, so that a lost webhook returns soon. It
-usually costs one page.
+GitHub never repeats a webhook on its own. It stores deliveries for three days (seven on Enterprise Server). There are
+two kinds of checks. A short check of the newest deliveries runs every minute, so that a lost webhook returns soon. A
+short check usually costs one page.
 
 A scan runs once per `overlap`. It reads back to `overlap` before the start of the last complete scan. It finds
 deliveries that GitHub listed late or a short check did not reach. Both overlaps are longer than the difference between
@@ -62,7 +62,7 @@ class PageEnd(StrEnum):
 
 
 def page_end(*, oldest: datetime | None, is_first: bool, is_full: bool, has_next: bool, floor: datetime) -> PageEnd:
-    """Judge a page by its last entry, delivered at `oldest`. It is None if the page is empty."""
+    """Judge a page by its last entry, delivered at `oldest`. For an empty page, `oldest` is None."""
     if oldest is not None and oldest < floor:
         return PageEnd.WHOLE
     if has_next:
@@ -73,7 +73,7 @@ def page_end(*, oldest: datetime | None, is_first: bool, is_full: bool, has_next
 def next_ask_after(asks: int, *, again_after: timedelta, kept: timedelta) -> timedelta:
     """Return the time from request number `asks` (from 1) to the next one. It doubles, up to GitHub's retention.
 
-    With a fixed number of requests, a webhook would be lost for ever if the route to Ostler is cut for longer than they
-    last. Doubling still limits the number: two minutes and three days give twelve requests.
+    With a fixed number of requests, a webhook would be lost for ever if the route to Ostler is cut for a longer time.
+    Doubling still limits the number: two minutes and three days give twelve requests.
     """
     return min(again_after * (1 << min(asks - 1, 16)), kept)

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 CHECKS_APART = 55.0
-"""Seconds between two checks that count as two: a minute, less the jitter of beat. No setting changes it."""
+"""Least seconds between two lists that count as two checks: a minute, less the jitter of beat.
+
+No setting changes it.
+"""
 
 FRESH = CHECKS_APART
-"""Shortest time in seconds that a list is used. Two lists of a scope are therefore always two checks."""
+"""Shortest time in seconds for reusing a list. It is `CHECKS_APART`, so two lists of a scope are always two checks."""
 
 FRESH_TIMES = 2
-"""A list is used for this multiple of the time that it took to fetch, if that is longer than `FRESH`.
+"""If a list took long to fetch, it is reused for this multiple of the fetch time.
 
 Otherwise a list of thousands of runners would be too old as soon as it is complete, and would be fetched all the time.
 """
@@ -56,12 +59,9 @@ class RunnerList:
         return max(FRESH, FRESH_TIMES * (whole_at - self.taken_at).total_seconds())
 
     def age_of(self, since: datetime) -> float:
-        """Return the seconds from `since` to the time of the list. The result is negative if the list is older."""
+        """Return the seconds from `since` to the time of the list. The result is negative if `since` is later."""
         return (self.taken_at - since).total_seconds()
 
     def is_second_check(self, first: datetime | None) -> bool:
-        """Return whether this list and a list taken at `first` count as two checks.
-
-        `first` is None without such a list.
-        """
+        """Return whether this list and a list taken at `first` count as two checks. Return False if `first` is None."""
         return first is not None and self.age_of(first) >= CHECKS_APART

@@ -13,22 +13,22 @@ LONGEST_QUEUED = timedelta(hours=48)
 """Twice the time that GitHub lets a job wait for a self-hosted runner ("Usage limits for self-hosted runners")."""
 
 LONGEST_WAITING = timedelta(days=35)
-"""Longest duration of a workflow run at GitHub, including waits for an environment (same page)."""
+"""Longest duration of a workflow run, including waits for an environment ("Usage limits for self-hosted runners")."""
 
 
 LONGEST_EXECUTING = timedelta(days=6)
-"""Longest time that GitHub lets a job run on a self-hosted runner (same page), plus a day."""
+"""Longest time that a job may run, plus a day ("Usage limits for self-hosted runners")."""
 
 
 class Unresolved(StrEnum):
     """Reason to ask GitHub about a job.
 
     - `unknown`: the job has the hold `ask_github`.
-    - `waiting`: GitHub has kept it waiting for an environment for a long time.
-    - `set_aside`: it has been held with a backoff for a long time.
-    - `elsewhere`: it has been running on a foreign runner for a long time.
-    - `outlived`: GitHub reported it as running on a runner whose claim had already ended.
-    - `bug`: it is claimed or running without a live claim. It is repaired and counted as a bug.
+    - `waiting`: the job has waited for an environment at GitHub for a long time.
+    - `set_aside`: the job has been held with a backoff for a long time.
+    - `elsewhere`: the job has been running on a foreign runner for a long time.
+    - `outlived`: GitHub reported the job as running on a runner whose claim had already ended.
+    - `bug`: the job is claimed or running without a live claim. It is repaired and counted as a bug.
     """
 
     UNKNOWN = "unknown"
@@ -72,11 +72,11 @@ def judge_unresolved(
     age: timedelta,
     run: OverRun | None,
 ) -> UnresolvedVerdict:
-    """Return the change of a job that has `status` at GitHub. None means that GitHub answered 404.
+    """Return the change of a job that has `status` at GitHub. A `status` of None means that GitHub answered 404.
 
-    `run` is the run of the job if the run is over, else None. A 404 finishes a job only if the job cannot be queued at
-    GitHub any more. This is so if it `started`, or if its `age` exceeds GitHub's limit. The age counts from the time at
-    which it was queued or began to wait.
+    `run` is the run of the job if the run is over, else None. A 404 finishes a job only if it cannot be queued at
+    GitHub any more, because it `started` or its `age` exceeds GitHub's limit. The age counts from the time when it was
+    queued or began to wait.
     """
     job_outcome = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:

@@ -1,9 +1,9 @@
 """Unused runners: verdicts on delivered claims without an observed execution, and on spares.
 
-This is the verdict of the sweep `unused_runners` for one claim. It is based on one runner list per scope and, if the
-verdict asks for it, on GitHub's answer about the claimed job. Every release of a delivered claim first deregisters its
-runner, and stops if GitHub refuses (law L3). If GitHub does not answer, or only one of two needed checks was made, the
-claim waits for the next tick (law L8).
+The sweep `unused_runners` asks for one verdict per claim. A verdict is based on one runner list per scope. If it asks
+for GitHub's answer about the claimed job, it is made again with this answer. Every release of a delivered claim first
+deregisters its runner, and stops if GitHub refuses (law L3). If GitHub does not answer, or only one of two needed
+checks was made, the claim waits for the next tick (law L8).
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ class UnusedAction(StrEnum):
 class UnusedClaim:
     """One claim as the sweep observes it.
 
-    `absent_before` says that the runner was absent in the previous check, a minute ago. `age_seconds` is the age at the
-    time of the runner list. It counts from the poller's exit 0, or else from `delivered_at`; for a spare from
-    `spare_since`. `restarts` says that the runner was online once, and its container still runs.
+    - `absent_before`: the runner was absent in the previous check, a minute ago.
+    - `age_seconds`: age at the time of the runner list. It counts from the poller's exit 0, or from `delivered_at`
+      without such an exit. The age of a spare counts from `spare_since`.
+    - `restarts`: the runner was online once, and its container still runs.
     """
 
     runner: RunnerNow
@@ -129,11 +130,14 @@ _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for"
 
 
 def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:
-    """Return the action on a delivered claim without an execution. Younger claims than `grace_seconds` always wait."""
+    """Return the action on a delivered claim without an execution.
+
+    A claim younger than `grace_seconds` always waits.
+    """
     if not claim.age_seconds >= grace_seconds:
         return UnusedVerdict(UnusedAction.WAIT, "delivered a moment before the runners were listed", counts=False)
     if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
-        # GitHub's answer alone is proof. A runner list that does not show the execution is only older.
+        # GitHub's answer alone is proof. A runner list that does not show the execution is older than the answer.
         return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")
     if claim.job is ClaimedJob.TERMINAL_HERE and not claim.is_spare:
         # The runner accepts no second job. A runner that is still listed was listed before its job ended.

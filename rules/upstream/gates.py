@@ -2,8 +2,8 @@
 
 A closed gate stops reaping and the growth of demand, but never dispatch. An upstream that answers only half of the
 calls is no evidence for a kill (law L8). A gate closes after one bad evaluation, because waiting costs only time. It
-opens after several consecutive good ones. Their number is random for each closing, so that deployments with the same
-upstream do not reopen together. A share between the two thresholds closes no gate and opens none.
+opens after several consecutive good evaluations. Their number is random for each closing, so that deployments with the
+same upstream do not reopen together. A share of failures between the two thresholds neither closes nor opens a gate.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gat
 
 
 def why_closed(counts: CallCounts) -> str:
-    """Return the reason for the closing as a text."""
+    """Return a text that says why the gate closed."""
     return f"{counts.errors} of {counts.calls} calls of the last minute failed"

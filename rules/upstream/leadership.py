@@ -1,8 +1,8 @@
 """Leader election by a Lease of the cluster, as a pure decision on the observed Lease.
 
-Clocks of different machines are never compared. For a candidate, a Lease has expired after the candidate itself
-observed it unchanged for the Lease's duration. A wrong clock therefore does no harm, and a candidate that has just
-started waits for a whole duration. All times are in seconds.
+Clocks of different machines are never compared. A candidate treats a Lease as expired after it has itself observed no
+change for the Lease's duration. A wrong clock therefore does no harm, and a candidate that has just started waits for a
+whole duration. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 GIVE_UP = 2 / 3
-"""Fraction of a Lease's duration after which a leader that could not renew it stops. Others may acquire it later."""
+"""Fraction of a Lease's duration after which a leader stops if it could not renew the Lease.
+
+It is below 1, so that the leader stops before another candidate may acquire the Lease.
+"""
 
 RENEW = 1 / 5
 """Fraction of a Lease's duration between two steps of a candidate."""

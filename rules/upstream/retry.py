@@ -35,8 +35,8 @@ class RetryPolicy:
     """Limits of the attempts of one call, and the waits between them.
 
     The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor from `jitter`. No
-    attempt starts later than `deadline` seconds after the start of the first one. None sets no limit. With
-    `honour_retry_after`, the wait that the server asks for is used instead.
+    attempt starts later than `deadline` seconds after the start of the first one. A deadline of None sets no limit.
+    With `honour_retry_after`, a wait that the server asks for in a 429 or 503 is used instead.
     """
 
     attempts: int = 4

@@ -51,7 +51,10 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
 
 @dataclass(frozen=True, slots=True)
 class PoolObservation:
-    """Fields of a pool that the watch remembers. They change with its spec and its deletion, not with its status."""
+    """Fields of a pool that the watch remembers.
+
+    These fields change with its spec and its deletion, not with its status.
+    """
 
     name: str
     generation: int
