@@ -163,7 +163,8 @@ def run(settings: Settings) -> None:
 def _nothing() -> None:
     """Do nothing.
 
-    It is the default, because a test runs other code in the same process and must not change its collector.
+    It is the default of `on_started`. A test runs other code in the same process, so the collector must not change
+    there.
     """
 
 

@@ -44,7 +44,7 @@ UNKNOWN_EVERY = 1.0
 """Seconds between two calls of a class while no answer has shown its quota yet."""
 
 UNKNOWN_APART = 0.05
-"""Seconds between the retry times of two denied calls of such a class."""
+"""Seconds between the retry times of two denied calls of a class while no answer has shown its quota yet."""
 
 LONGEST_PLACE = 150.0
 """Longest wait in seconds that the governor reserves for a denied call.
@@ -245,10 +245,10 @@ class _Alone:
 
 
 Remember = Callable[[int, str, float], None]
-"""Arguments: installation, quota or `EVERYTHING`, seconds. GitHub asks to send nothing for these seconds."""
+"""Stores a pause that GitHub asked for. Arguments: installation, quota or `EVERYTHING`, seconds of the pause."""
 
 Recall = Callable[[int], Mapping[str, float]]
-"""Argument: installation. Result: the remaining seconds of each remembered limit, by quota or `EVERYTHING`."""
+"""Returns the remaining seconds of each stored pause of an installation, by quota or `EVERYTHING`."""
 
 
 class Governor:

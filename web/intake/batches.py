@@ -34,9 +34,9 @@ LOCK_MS = 100
 """Milliseconds that a batch waits for a lock that it cannot skip: an uncommitted insert of the same job or GUID."""
 
 PART_LOCK_MS = 5
-"""The same wait, in milliseconds, for a part of a failed batch.
+"""Milliseconds that a part of a failed batch waits for a lock that it cannot skip.
 
-It is shorter, because many parts might wait in turn.
+The wait is shorter than `LOCK_MS`, because many parts might wait one after the other.
 """
 
 PARTS = 8

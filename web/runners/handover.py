@@ -45,7 +45,7 @@ class Recipient:
 
 
 class Missed(StrEnum):
-    """Reasons why a claim was not handed over. The same words name the counters."""
+    """Reasons why a claim was not handed over. The counters of deliveries use the same words."""
 
     MOVED_ON = "moved_on"  # the claim may not be delivered to this poll any more
     LOCKED = "locked"  # another transaction holds a lock on the claim; retry
@@ -86,8 +86,8 @@ class Handover:
     ) -> Response | Missed:
         """Return the 200 after its commit, or the reason why the claim was not delivered.
 
-        `again` says that the claim is delivered already and its answer was lost. Only the time at which a missing stamp
-        is put back is then written. `reviewed` says that the token was already reviewed for this poll. For
+        `again` says that the claim is delivered already and its answer was lost. The database then changes only the
+        time at which a missing stamp returns. `reviewed` says that the token was already reviewed for this poll. For
         `cancels_unstamp` see `models.claims.deliver.deliver`. Raises Refusal if the token is refused or the JIT cannot
         be decrypted.
         """
