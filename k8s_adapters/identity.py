@@ -4,8 +4,8 @@ A verification needs no API call. The keys are fetched when a token names an unk
 `REFETCH_EVERY` seconds. They are fetched again after `KEYS_FOR` seconds, so that a withdrawn key is not trusted for
 longer. If a fetch fails or returns no usable key, the old keys stay (law L8).
 
-The token of a deleted Pod stays valid here until it expires. The TokenReview directly before a delivery detects it. The
-API server itself does so only 10 s after the deletion. No message contains a token or a part of one (law L13).
+The token of a deleted Pod stays valid here until it expires. The TokenReview directly before a delivery rejects such a
+token, but only from 10 s after the deletion on. No message contains a token or a part of one (law L13).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runner Pods of the cluster: one record, parsed from the JSON of a single Pod or of a list."""
+"""Runner Pods of the cluster, parsed from the JSON of a single Pod or of a list."""
 
 from __future__ import annotations
 

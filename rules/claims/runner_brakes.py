@@ -19,7 +19,10 @@ FEWEST_PODS = 2
 
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 300.0
-"""Seconds before the first probe, and the longest wait. Each failed probe doubles the wait."""
+"""Seconds. `FIRST_WAIT` is the wait before the first probe.
+
+Each failed probe doubles the wait, up to `LONGEST_WAIT`.
+"""
 
 PROBE_LASTS = timedelta(minutes=15)
 """Longest age of a probe.

@@ -2,7 +2,7 @@
 
 Deliveries about jobs are committed in batches (`web.intake.batches`). Announcements about installations and names are
 committed one by one in a separate thread. Redis and the workers need not be up: the publisher sends the resulting
-messages after the commit, and no webhook waits for it.
+messages after the commit, and no webhook waits for the publisher.
 
 A delivery is answered with 503 if the queue is full, the database is away, or another session holds locks on its rows.
 The sweep `redelivery` later requests it from GitHub again.
