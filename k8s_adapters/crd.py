@@ -1,7 +1,8 @@
-"""The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and how it is installed.
+"""The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and its installation.
 
-The one source: `ostler crd` applies it, and the chart carries what `ostler crd --print` says. What CEL can refuse is
-refused by the API server; what it cannot (a pool's overlay of the Pod template) marks the pool Degraded.
+This module is the only source of the definition. `ostler crd` applies it, and the chart contains the output of `ostler
+crd --print`. The API server refuses a spec that violates a CEL rule. An error that CEL cannot detect, such as a bad
+overlay of the Pod template, marks the pool Degraded.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ DEFAULT_CPU = "2"
 DEFAULT_MEMORY = "4Gi"
 DEFAULT_EPHEMERAL_STORAGE = "10Gi"
 LONGEST_NAME = 54
-"""Characters of a pool's name: a Pod adds `-` and 8 hex digits, and is the value of labels (63)."""
+"""Most characters of a pool's name. A Pod's name adds `-` and 8 hex digits and must fit into a label value (63)."""
 
 LONGEST_GROUP = 100
-"""Characters of the name of a runner group."""
+"""Most characters of the name of a runner group."""
 
 _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded", "RunnerOutdated")
 COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "unresponsive", "spent", "stale", "lost")
-"""The states of a Pod that a pool's status counts. `stale` is a flag beside them; `lost` Pods are in no other count."""
+"""Counts in a pool's status: the states of a Pod, and two more counts.
+
+`stale` is a flag beside the state. A `lost` Pod is in no other count.
+"""
 
 
 def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
-    """Create or update the definition of `RunnerPool` and wait until the API server serves it.
+    """Create or update the definition of `RunnerPool`, and wait until the API server serves it.
 
-    Safe to run from several processes at once. Raises `Retryable` when it is not served `within` seconds.
+    Several processes may call it at once. Raises `Retryable` if the definition is not served after `within` seconds.
     """
     try:
         client.request("POST", _CRDS, body=crd_manifest())
@@ -51,7 +55,7 @@ def _established(definition: Json) -> bool:
 
 
 def _served(client: KubeClient) -> bool:
-    """Return whether the kind is answered: for a moment after Established it is still 404."""
+    """Return whether the API server serves the kind. For a moment after Established it still answers 404."""
     try:
         client.request("GET", f"/apis/{API_VERSION}/{PLURAL}", query={"limit": 1})
     except Gone:
@@ -138,7 +142,7 @@ def _schema() -> Json:
 
 
 def _routing() -> Json:
-    """Which jobs a pool serves."""
+    """Return the fields that decide which jobs a pool serves."""
     return {
         "runnerLabels": {
             "type": "array",
@@ -186,7 +190,7 @@ def _routing() -> Json:
 
 
 def _shape() -> Json:
-    """What a Pod of the pool is."""
+    """Return the fields that describe a Pod of the pool."""
     return {
         "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
         "resources": {
@@ -230,7 +234,7 @@ def _shape() -> Json:
 
 
 def _size() -> Json:
-    """How many Pods there are, and how they come and go."""
+    """Return the fields that control the number of Pods and their replacement."""
     return {
         "replicas": {
             "type": "integer",
