@@ -3,7 +3,7 @@
 GitHub never repeats a webhook by itself: one that met a killed `web`, a 503 or a cut connection is back only
 by this. What was accepted (its GUID is in `deliveries`) is never asked for, and what web refused as malformed every 12
 hours. The installations take turns. A list that fails or ends in doubt moves no checkpoint (L8).
-`docs/decisions/0009-redelivery-in-two-looks.md` says why it reads the list as it does.
+`docs/decisions/0009-redelivery-in-two-checks.md` says why it reads the list as it does.
 """
 
 from __future__ import annotations
