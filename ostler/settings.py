@@ -40,8 +40,8 @@ class Trust(BaseSettings):
     ca_bundle: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with private certificate authorities, trusted for GitHub and Redis in"
-            " addition to the system's. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
+            "Path of a PEM file with private certificate authorities. Ostler trusts them for GitHub and Redis, in "
+            "addition to the authorities of the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
         ),
     )
 
@@ -58,9 +58,11 @@ class Stores(Trust):
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    database_url: Secret = Field(description="Address of Postgres, as `postgresql://user:password@host:5432/name`")
+    database_url: Secret = Field(
+        description="Address of Postgres, for example `postgresql://user:password@host:5432/name`"
+    )
     redis_url: Secret | None = Field(
-        default=None, description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`"
+        default=None, description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`"
     )
 
     @field_validator("database_url", "redis_url", mode="before")
@@ -85,9 +87,9 @@ class Cluster(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. Empty uses the service account of the Pod"
+        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of pools and runner Pods")
+    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
 
 
 class Logs(BaseSettings):
@@ -96,10 +98,10 @@ class Logs(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level that is logged"
+        default="INFO", description="Lowest level of the messages that are logged"
     )
     log_style: Literal["json", "console"] = Field(
-        default="json", description="Format of log lines: JSON for machines, or text for a console"
+        default="json", description="Format of log lines: `json` for programs, `console` for people"
     )
 
 
@@ -111,7 +113,7 @@ class Timed(BaseSettings):
     timings: Annotated[Timings, NoDecode] = Field(
         default_factory=Timings,
         description=(
-            "JSON object that overrides timings, for tests and chaos runs. Its names are not a stable interface"
+            "JSON object that overrides timings, for tests and chaos runs. The names in it are not a stable interface"
         ),
     )
 
@@ -129,19 +131,20 @@ class App(BaseSettings):
     github_url: str = Field(
         default="https://github.com",
         description=(
-            "Address of GitHub in a browser. `https://SUBDOMAIN.ghe.com` for data residency, "
+            "Address of GitHub in a browser. Use `https://SUBDOMAIN.ghe.com` for data residency and "
             "`https://HOST` for an Enterprise Server"
         ),
     )
     github_api_url: str = Field(
         default="https://api.github.com",
         description=(
-            "Root of GitHub's REST API. Set it only if it differs from the root that OSTLER_GITHUB_URL implies"
+            "Root address of GitHub's REST API. Set it only if it differs from the address that follows from "
+            "OSTLER_GITHUB_URL"
         ),
     )
     github_app_id: str = Field(description="Client id or app id of the GitHub App")
     github_private_key: Secret = Field(
-        description="Private key of the GitHub App in PEM. `\\n` can stand for a line end"
+        description="Private key of the GitHub App, as PEM text. You can write `\\n` for each line end"
     )
 
     @model_validator(mode="before")
@@ -174,28 +177,29 @@ class Settings(Stores, App, Timed, Logs):
     """What the environment says; immutable."""
 
     # Stores
-    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
+    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
     connection_share: int = Field(
         default=16,
         ge=1,
         description=(
-            "Number of Postgres connections that this process can open. Larger values need "
-            "a larger OSTLER_CONNECTION_BUDGET"
+            "Maximum number of Postgres connections of this process. Larger values need a larger "
+            "OSTLER_CONNECTION_BUDGET"
         ),
     )
     connection_budget: int = Field(
         default=25,
         ge=1,
         description=(
-            "Sum of the connection shares of all replicas of all processes. A process refuses to "
-            "start when the sum and a reserve of 10 exceed `max_connections`"
+            "Sum of the connection shares of all replicas of all processes. A process does not start if this sum "
+            "plus a reserve of 10 exceeds `max_connections` of Postgres. Larger values need a larger "
+            "`max_connections`"
         ),
     )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file that a worker touches with each heartbeat and a watch with each answer of"
-            " the cluster. `ostler healthy worker` and `watch` read it"
+            "Path of a file that shows that the process works. A worker touches it with each heartbeat, and a "
+            "watch with each answer of the cluster. `ostler healthy worker` and `ostler healthy watch` read it"
         ),
     )
     worker_threads: int = Field(
@@ -212,27 +216,30 @@ class Settings(Stores, App, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Number of runners that are registered per minute for one installation, a third of them "
-            "in one burst. Larger values use more of GitHub's quota"
+            "Maximum number of runners that Ostler registers per minute for one installation. A third of them may "
+            "be registered at once. Larger values use up GitHub's quota faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description=("Webhook secrets of 16 characters or more, separated by commas. Set two while you rotate them")
+        description=(
+            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. Set the new "
+            "and the old secret while you change it"
+        )
     )
 
     # Secrets at rest
     encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Fernet keys that encrypt JIT configs, separated by commas, newest first. The first key "
-            "encrypts, all keys decrypt"
+            "Fernet keys that encrypt JIT configs, separated by commas, newest first. Ostler encrypts with the "
+            "first key and decrypts with all keys"
         )
     )
 
     # Kubernetes
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. Empty uses the service account of the Pod"
+        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of pools and runner Pods")
+    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
         description="Address that runner Pods poll. A change replaces every idle Pod",
@@ -240,9 +247,9 @@ class Settings(Stores, App, Timed, Logs):
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` holds the authorities that "
-            "runner Pods trust for an `https://` OSTLER_DISPATCH_URL. Empty trusts the authorities of"
-            " the image"
+            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` has the certificate authorities that "
+            "runner Pods trust if OSTLER_DISPATCH_URL begins with `https://`. If it is empty, they trust the "
+            "authorities of their image"
         ),
     )
     token_audience: str = Field(
@@ -251,9 +258,9 @@ class Settings(Stores, App, Timed, Logs):
     )
 
     # Web
-    web_host: str = Field(default="0.0.0.0", description="Address that `ostler web` binds")  # noqa: S104
+    web_host: str = Field(default="0.0.0.0", description="Network address on which `ostler web` listens")  # noqa: S104
     web_port: int = Field(
-        default=8080, ge=0, le=65535, description="Public port of `ostler web`: webhooks and the REST API"
+        default=8080, ge=0, le=65535, description="Public port of `ostler web`, for webhooks and the REST API"
     )
     web_polls_port: int = Field(
         default=8081, ge=0, le=65535, description="Port of `ostler web` for polls of runner Pods"
@@ -262,41 +269,44 @@ class Settings(Stores, App, Timed, Logs):
         default=8443,
         ge=0,
         le=65535,
-        description=("Port of `ostler web` for polls of runner Pods over TLS. It is served only with a certificate"),
+        description=(
+            "Port of `ostler web` for polls of runner Pods over TLS. It is open only if OSTLER_WEB_POLLS_TLS_CERT "
+            "is set"
+        ),
     )
     web_polls_tls_cert: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. It "
-            "is read again when it changes. Empty serves no TLS"
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. A changed file "
+            "is read again. If it is empty, there is no TLS port"
         ),
     )
     web_polls_tls_key: str | None = Field(
-        default=None, validate_default=True, description="Path of a PEM file with the key of that certificate"
+        default=None,
+        validate_default=True,
+        description="Path of a PEM file with the private key of OSTLER_WEB_POLLS_TLS_CERT",
     )
     web_plain_polls: bool = Field(
         default=True,
         validate_default=True,
-        description=(
-            "Whether polls are served without TLS on OSTLER_WEB_POLLS_PORT. Disable it when every Pod polls over TLS"
-        ),
+        description="Whether OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable it when every Pod polls over TLS",
     )
     web_private_port: int = Field(
-        default=9090, ge=0, le=65535, description="Private port of `ostler web`: metrics and health"
+        default=9090, ge=0, le=65535, description="Private port of `ostler web`, for metrics and health"
     )
     web_public_polls: bool = Field(
         default=True,
         description=(
-            "Whether polls are served on the public port too, for Pods that were created with its "
-            "address. Disable it when no such Pod is left"
+            "Whether OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable it when no "
+            "such Pod is left"
         ),
     )
     intake_queue: int = Field(
         default=5000,
         ge=1,
         description=(
-            "Number of webhooks that can wait for their commit. Further ones get 503 and are "
-            "redelivered. Larger values need more memory"
+            "Maximum number of webhooks that wait for their commit. Web answers 503 to further webhooks, and "
+            "Ostler later requests their redelivery. Larger values need more memory"
         ),
     )
 
@@ -304,19 +314,30 @@ class Settings(Stores, App, Timed, Logs):
     new_accounts: Literal["hold", "serve"] = Field(
         default="hold",
         description=(
-            "Access of accounts that appear for the first time. `hold` holds their jobs until `ostler"
-            " account allow`, except for the owner of the GitHub App. `serve` runs the jobs of every "
-            "account that installs the App, within the default budget"
+            "Access of accounts that appear for the first time. `hold` holds their jobs until `ostler account "
+            "allow`, except for the owner of the GitHub App. `serve` runs the jobs of every account that installs "
+            "the App, within the default budget"
         ),
     )
     default_budget_count: int = Field(
-        default=20, ge=0, description="Number of Pods that a new account can use at the same time"
+        default=20,
+        ge=0,
+        description="Number of Pods that a new account can use at the same time. Larger values allow more jobs at once",
     )
     default_budget_vcpu: int = Field(
-        default=80, ge=0, description="Number of vCPU that a new account can use at the same time"
+        default=80,
+        ge=0,
+        description=(
+            "Number of vCPU that a new account can use at the same time. Larger values allow more or larger jobs "
+            "at once"
+        ),
     )
     default_budget_memory_gib: int = Field(
-        default=320, ge=0, description="Memory in GiB that a new account can use at the same time"
+        default=320,
+        ge=0,
+        description=(
+            "Memory in GiB that a new account can use at the same time. Larger values allow more or larger jobs at once"
+        ),
     )
 
     # Waits for something that should have happened
@@ -324,16 +345,16 @@ class Settings(Stores, App, Timed, Logs):
         default=300,
         gt=0,
         description=(
-            "Seconds without a poll after which a Pod is replaced. Larger values wait longer for slow"
-            " images. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
+            "Seconds without a poll after which a Pod is replaced. Larger values give slow images more time. A "
+            "pool can set its own limit for the first poll (`provisioning.startTimeout`)"
         ),
     )
     node_lost_after: float = Field(
         default=600,
         ge=60,
         description=(
-            "Seconds for which a node must be unreachable before it counts as gone. Larger values "
-            "wait longer before its Pods are replaced and deleted without their kubelet"
+            "Seconds for which a node must be unreachable before it counts as gone. Ostler then replaces the Pods "
+            "of the node and deletes them by force. Larger values wait longer for the node to return"
         ),
     )
 
@@ -342,8 +363,8 @@ class Settings(Stores, App, Timed, Logs):
         default=259200,
         gt=0,
         description=(
-            "Seconds for which GitHub stores deliveries: 3 days, or 7 days on Enterprise Server. "
-            "Larger values ask for older deliveries"
+            "Seconds for which GitHub stores deliveries: 3 days on github.com, 7 days on Enterprise Server. "
+            "Ostler requests lost webhooks up to this age. Larger values request older webhooks"
         ),
     )
 
@@ -356,16 +377,16 @@ class Settings(Stores, App, Timed, Logs):
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which events of jobs and claims, sweep runs and stalls are stored. Larger "
-            "values need more disk"
+            "Seconds for which Ostler stores events of jobs and claims, sweep runs and stalls. Larger values need "
+            "more disk"
         ),
     )
     keep_jobs: float = Field(
         default=7776000,
         ge=1209600,
         description=(
-            "Seconds for which completed jobs, ended claims and rows of deleted Pods are stored, at "
-            "least 14 days. Larger values need more disk"
+            "Seconds for which Ostler stores completed jobs, ended claims and rows of deleted Pods. The minimum "
+            "is 14 days. Larger values need more disk"
         ),
     )
 
@@ -373,8 +394,8 @@ class Settings(Stores, App, Timed, Logs):
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` does the "
-            "same without a restart"
+            "Names of sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` has the same "
+            "effect without a restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -382,8 +403,8 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Destructive repairs that one sweep run can make, as a percentage of the Pods or runners "
-            "that it listed. Larger values repair and destroy faster"
+            "Maximum number of destructive repairs in one run of a sweep, as a percentage of the Pods or runners "
+            "that the run listed. Larger values repair faster, but a wrong repair destroys more"
         ),
     )
 
@@ -393,8 +414,8 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=65535,
         description=(
-            "Port where `ostler worker` and `ostler watch` serve `/metrics`. 0 serves none. `ostler "
-            "web` serves them on its private port"
+            "Port on which `ostler worker` and `ostler watch` serve `/metrics`. With 0 they serve no metrics. "
+            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 
@@ -464,7 +485,7 @@ class AppAccess(App, Trust):
 class RedisAlone(Logs, Trust):
     """What a process reads that needs no secret but the way to Redis."""
 
-    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
+    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
 
     @field_validator("redis_url", mode="before")
     @classmethod
@@ -484,23 +505,24 @@ class BeatSettings(Timed, RedisAlone):
 class FlowerSettings(RedisAlone):
     """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
 
-    flower_host: str = Field(default="0.0.0.0", description="Address that `ostler flower` binds")  # noqa: S104
+    flower_host: str = Field(default="0.0.0.0", description="Network address on which `ostler flower` listens")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Logins of Flower as `user:password`, separated by commas. A password has 16 characters or more. Required"
+            "Logins of Flower as `user:password`, separated by commas. Each password has 16 characters or more. "
+            "Required unless OSTLER_FLOWER_WITHOUT_LOGIN is set"
         ),
     )
     flower_without_login: bool = Field(
         default=False,
-        description=("Whether Flower is served without a login. Enable it only behind a proxy that asks for one"),
+        description="Whether Flower is served without a login. Enable it only behind a proxy that requires a login",
     )
     flower_state_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file where Flower stores its tasks over a restart. Only Flower must be able to"
-            " write to its folder"
+            "Path of a file in which Flower stores its view between restarts. Only Flower must have access to the "
+            "folder of this file"
         ),
     )
 
