@@ -1,10 +1,11 @@
-"""Every setting of Ostler: one typed object, read once from `OSTLER_…` variables, checked at start.
+"""Settings of Ostler: typed objects that a process reads once from `OSTLER_…` variables and checks at its start.
 
-A setting is what an operator has a reason to change. Other periods and thresholds are in `ostler.timings`.
+A value is a setting only if an operator has a reason to change it. Other periods and thresholds are in
+`ostler.timings`.
 
-`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed: its name, what was
-found (never a secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
-Times are in seconds unless the name says otherwise.
+`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed. The line has the name
+of the variable, the value that was found (never a secret) and the expected value. `docs/configuration.md` lists the
+same variables, and a test compares both. Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Read = TypeVar("Read", bound=BaseSettings)
 
 
 class Trust(BaseSettings):
-    """Whom this process trusts beside the system's certificate authorities."""
+    """Certificate authorities that a process trusts in addition to those of the system."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -54,7 +55,7 @@ class Trust(BaseSettings):
 
 
 class Stores(Trust):
-    """What the operator's commands read: Postgres, and Redis only so that a change is felt at once."""
+    """Settings of the operator's commands: Postgres, and Redis if a change should take effect at once."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -82,7 +83,7 @@ class Stores(Trust):
 
 
 class Cluster(BaseSettings):
-    """What the commands read that speak to the cluster alone: the way to it, and where the pools are."""
+    """Settings of commands that only use the cluster: its kubeconfig and the namespace of the pools."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
@@ -93,7 +94,7 @@ class Cluster(BaseSettings):
 
 
 class Logs(BaseSettings):
-    """How a process logs."""
+    """Settings of the log of a process."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -106,7 +107,7 @@ class Logs(BaseSettings):
 
 
 class Timed(BaseSettings):
-    """The timings of a process, which tests and chaos runs override."""
+    """Timings of a process. Tests and chaos runs override them."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -124,7 +125,7 @@ class Timed(BaseSettings):
 
 
 class App(BaseSettings):
-    """Where GitHub is, and as which App it is asked."""
+    """Address of GitHub, and the App that Ostler uses there."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -151,7 +152,7 @@ class App(BaseSettings):
     @classmethod
     def _api_of_github(cls, found: Any) -> Any:
         if isinstance(found, dict) and found.get("github_url") and not found.get("github_api_url"):
-            with suppress(ValueError):  # said of the variable itself
+            with suppress(ValueError):  # the validator of `github_url` reports it
                 return {**found, "github_api_url": api_url_of(http_address(found["github_url"]))}
         return found
 
@@ -174,7 +175,7 @@ class App(BaseSettings):
 
 
 class Settings(Stores, App, Timed, Logs):
-    """What the environment says; immutable."""
+    """Settings of web and worker. Immutable."""
 
     # Stores
     redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
@@ -258,7 +259,7 @@ class Settings(Stores, App, Timed, Logs):
     )
 
     # Web
-    web_host: str = Field(default="0.0.0.0", description="Network address on which `ostler web` listens")  # noqa: S104
+    web_host: str = Field(default="0.0.0.0", description="Network address that `ostler web` listens on")  # noqa: S104
     web_port: int = Field(
         default=8080, ge=0, le=65535, description="Public port of `ostler web`, for webhooks and the REST API"
     )
@@ -340,7 +341,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Waits for something that should have happened
+    # Lost Pods and nodes
     start_timeout: float = Field(
         default=300,
         gt=0,
@@ -368,11 +369,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Webhooks that never came
-
-    # What nothing leads to any more
-
-    # What is forgotten, counted from when it was over
+    # Retention, counted from the end of the row's subject
     keep_events: float = Field(
         default=2592000,
         gt=0,
@@ -390,7 +387,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Bounds of repairs
+    # Limits of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
@@ -408,14 +405,14 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # What it tells
+    # Metrics
     metrics_port: int = Field(
         default=0,
         ge=0,
         le=65535,
         description=(
-            "Port on which `ostler worker` and `ostler watch` serve `/metrics`. With 0 they serve no metrics. "
-            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
+            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 
@@ -479,11 +476,11 @@ class Settings(Stores, App, Timed, Logs):
 
 
 class AppAccess(App, Trust):
-    """What a command needs that asks GitHub as the App, whatever else is not set."""
+    """Settings of a command that calls GitHub as the App. No other setting is required."""
 
 
 class RedisAlone(Logs, Trust):
-    """What a process reads that needs no secret but the way to Redis."""
+    """Settings of a process that needs no secret except the address of Redis."""
 
     redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
 
@@ -499,13 +496,13 @@ class RedisAlone(Logs, Trust):
 
 
 class BeatSettings(Timed, RedisAlone):
-    """What `ostler beat` reads: it sends messages, and asks nobody but Redis."""
+    """Settings of `ostler beat`. It only sends messages through Redis."""
 
 
 class FlowerSettings(RedisAlone):
-    """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
+    """Settings of `ostler flower`. People use it in a browser, so it gets no secret except Redis and its logins."""
 
-    flower_host: str = Field(default="0.0.0.0", description="Network address on which `ostler flower` listens")  # noqa: S104
+    flower_host: str = Field(default="0.0.0.0", description="Network address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
@@ -543,13 +540,13 @@ class FlowerSettings(RedisAlone):
 
 
 def check_length(value: str, *, make: str) -> None:
-    """Raise ValueError, which does not show it, for a secret that is too short; `make` says how to get another."""
+    """Raise ValueError if a secret is too short. The error does not show the secret; `make` says how to create one."""
     if len(value) < LEAST:
         raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:
-    """Return a text as a secret, anything else as it is, to be refused."""
+    """Return a text as a `Secret`. Return any other value unchanged, so that validation refuses it."""
     return Secret(value) if isinstance(value, str) else value
 
 
@@ -560,9 +557,9 @@ def _secrets(value: Any) -> Any:
 
 
 def postgres_address(value: Secret) -> Secret:
-    """Return the address of a Postgres with the driver's name in it. Raises ValueError for any other.
+    """Return the address of a Postgres with the name of the driver. Raises ValueError if it is not such an address.
 
-    Providers hand out `postgres://` or `postgresql://`, which name no driver.
+    Providers use `postgres://` or `postgresql://`, which do not contain the name of a driver.
     """
     scheme, found, rest = value.reveal().partition("://")
     if not found or scheme not in {"postgres", "postgresql", "postgresql+psycopg2"}:
@@ -572,10 +569,10 @@ def postgres_address(value: Secret) -> Secret:
 
 
 def redis_address(value: Secret) -> Secret:
-    """Return the address of a Redis. Raises ValueError for any other.
+    """Return the address of a Redis. Raises ValueError if it is not such an address.
 
-    One of `rediss://` demands a certificate, of the system's authorities or of `OSTLER_CA_BUNDLE`, unless its own
-    options say otherwise: kombu accepts every certificate where they say nothing.
+    For `rediss://`, kombu accepts every certificate by default. The returned address therefore requires a certificate
+    of the system's authorities or of `OSTLER_CA_BUNDLE`, unless the address already has options for this.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
@@ -598,7 +595,10 @@ def _verified(value: Secret) -> Secret:
 
 
 def _check_port(value: Secret) -> None:
-    """Raise ValueError for an address whose port is none; the message does not show it, for it may be a password."""
+    """Raise ValueError if the port of an address is no number.
+
+    The message does not show the port, because it might be a part of a password.
+    """
     try:
         urlsplit(value.reveal()).port  # noqa: B018  reading it parses it
     except ValueError:
@@ -608,7 +608,10 @@ def _check_port(value: Secret) -> None:
 
 
 def http_address(value: str, *, path: bool = False) -> str:
-    """Return an address that begins with http:// or https:// and names a host. Raises ValueError for any other."""
+    """Return an http:// or https:// address with a host. Raises ValueError if it is not such an address.
+
+    `path`: whether the address must have a path too.
+    """
     try:
         parts = urlsplit(value)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -622,7 +625,7 @@ def http_address(value: str, *, path: bool = False) -> str:
 
 
 def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
-    """Return a line for each problem of a kind of settings: variable, what was found, what would be right."""
+    """Return one line for each problem of a class of settings: the variable, its value and the expected value."""
     return "\n".join(_problem(each, kind) for each in error.errors())
 
 
@@ -641,7 +644,7 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
 
 
 def _timing_problem(problem: ErrorDetails) -> str:
-    """Return the problem of one override: its key, what was found, what would be right."""
+    """Return the problem of one timing in `OSTLER_TIMINGS`: its name, its value and the expected value."""
     key = str(problem["loc"][1])
     if problem["type"] == "extra_forbidden":
         near = nearest(key, Timings.model_fields)
@@ -651,7 +654,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return what a value must be, in our words."""
+    """Return the requirement that a value does not meet, as words such as 'must be a number'."""
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "must be a whole number"
@@ -665,18 +668,18 @@ def _expected(problem: ErrorDetails) -> str:
 
 
 def known_variables() -> frozenset[str]:
-    """Return the variables of every process and command; the watch reads none that no other process reads."""
+    """Return the variables of all processes and commands. The watch has no further ones."""
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
     return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
 
 
 def unread_variables() -> list[Stranger]:
-    """Return the `OSTLER_…` variables of this process that are no setting."""
+    """Return the `OSTLER_…` variables in the environment of this process that are not settings."""
     return strangers(os.environ, known_variables(), timings=Timings.model_fields)
 
 
 def read(kind: type[Read]) -> Read:
-    """Return what the environment says of one kind of settings. Raises `ConfigurationError`."""
+    """Return the settings of one class, read from the environment. Raises `ConfigurationError`."""
     try:
         return kind()
     except ValidationError as error:
@@ -690,17 +693,17 @@ def load() -> Settings:
 
 
 def load_stores() -> Stores:
-    """Return what an operator's command needs, whatever else is not set. Raises `ConfigurationError`."""
+    """Return the settings of an operator's command. No other setting is required. Raises `ConfigurationError`."""
     return read(Stores)
 
 
 def load_cluster() -> Cluster:
-    """Return what a command needs that asks nobody but the cluster."""
+    """Return the settings of a command that only uses the cluster. Raises `ConfigurationError`."""
     return read(Cluster)
 
 
 def load_app() -> AppAccess:
-    """Return what is needed to ask GitHub as the App. Raises `ConfigurationError`."""
+    """Return the settings for calls to GitHub as the App. Raises `ConfigurationError`."""
     return read(AppAccess)
 
 

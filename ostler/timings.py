@@ -1,10 +1,10 @@
-"""Timings of Ostler: one frozen record of periods, waits, thresholds and batch sizes that no operator has to turn.
+"""Timings of Ostler: one immutable record of periods, waits, thresholds and batch sizes. Operators do not change them.
 
 Tests and chaos runs override them with one developer variable, `OSTLER_TIMINGS`: a JSON object such as
 `{"sweep_every": 3, "due_after": 3}`. Neither the variable nor the names are a stable interface. Code reads
-`settings.timings.<name>`, in a task `rt.timings.<name>`.
+`settings.timings.<name>`, and `rt.timings.<name>` in a task.
 
-`docs/configuration.md` lists the record under "Timings"; a test compares the two. Times are in seconds.
+`docs/configuration.md` lists all fields under "Timings", and a test compares both. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Timings(BaseModel):
-    """Periods, waits, thresholds and batch sizes; immutable, without environment."""
+    """Periods, waits, thresholds and batch sizes. The record is immutable and does not read the environment itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    # Periods of beat; workers and web know by them when a sweep is late
+    # Intervals of beat. Workers and web use them to detect a late sweep
     resume_every: float = Field(
         default=5, gt=0, description="Interval in seconds of the sweep `resume`. Larger values resend lost steps later"
     )
@@ -326,8 +326,8 @@ class Timings(BaseModel):
         default=86400,
         gt=0,
         description=(
-            "Maximum age in seconds of the last job of a repository for which `catch_up` lists runs. Larger "
-            "values list more repositories"
+            "Maximum age in seconds of a repository's last job. If the last job is older, `catch_up` does not "
+            "list the runs of the repository. Larger values list more repositories"
         ),
     )
     catch_up_percent: float = Field(
@@ -371,7 +371,7 @@ class Timings(BaseModel):
         description="Seconds for which Ostler stores repairs with a known outcome. Larger values use more disk",
     )
 
-    # The epoch, by which a restored Postgres is recognised
+    # The epoch, which detects a restored Postgres
     epoch_trusted_for: float = Field(
         default=60,
         gt=0,
@@ -453,9 +453,10 @@ class Timings(BaseModel):
 
 
 def overrides(value: Any) -> Any:
-    """Return the overrides of `OSTLER_TIMINGS` from its text, anything else as it is. Raises ValueError.
+    """Return the overrides in the text of `OSTLER_TIMINGS`. Return a value that is no text unchanged.
 
-    The names and values are checked by `Timings`. An empty text means no overrides.
+    An empty text means no overrides. Raises ValueError if the text is no JSON object. `Timings` checks the names and
+    values.
     """
     if not isinstance(value, str):
         return value

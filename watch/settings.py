@@ -1,4 +1,4 @@
-"""Settings of `ostler watch`. It needs no Postgres and no GitHub, so it gets no secret of theirs."""
+"""Settings of `ostler watch`. The watch uses neither Postgres nor GitHub, so it gets no secret for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ostler.settings import RedisAlone, Timed, read
 
 
 class WatchSettings(Timed, RedisAlone):
-    """What the environment says to the watch; immutable."""
+    """Settings of the watch. Immutable."""
 
     kubeconfig: str | None = Field(
         default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
@@ -26,8 +26,8 @@ class WatchSettings(Timed, RedisAlone):
         ge=0,
         le=65535,
         description=(
-            "Port on which `ostler worker` and `ostler watch` serve `/metrics`. With 0 they serve no metrics. "
-            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
+            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 
