@@ -1,11 +1,11 @@
-"""Settings of Ostler: typed objects that a process reads once from `OSTLER_…` variables and checks at its start.
+"""Settings of Ostler: typed objects that a process reads once from `OSTLER_…` variables and validates at its start.
 
-A value is a setting only if an operator has a reason to change it. Other periods and thresholds are in
+A setting exists only for a value that an operator has a reason to change. Other periods and thresholds are in
 `ostler.timings`.
 
-`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed. The line has the name
-of the variable, the value that was found (never a secret) and the expected value. `docs/configuration.md` lists the
-same variables, and a test compares both. Times are in seconds unless the name says otherwise.
+`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed. The line contains the
+name, the value (never a secret) and the expected value. `docs/configuration.md` lists all variables, and a test
+compares the list with this module. Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Read = TypeVar("Read", bound=BaseSettings)
 
 
 class Trust(BaseSettings):
-    """Certificate authorities that a process trusts in addition to those of the system."""
+    """Certificate authorities that this process trusts in addition to those of the system."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -55,7 +55,10 @@ class Trust(BaseSettings):
 
 
 class Stores(Trust):
-    """Settings of the operator's commands: Postgres, and Redis if a change should take effect at once."""
+    """Settings of the operator's commands: the addresses of Postgres and Redis.
+
+    A command needs Redis only to make a change take effect at once.
+    """
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -83,7 +86,7 @@ class Stores(Trust):
 
 
 class Cluster(BaseSettings):
-    """Settings of commands that only use the cluster: its kubeconfig and the namespace of the pools."""
+    """Settings of commands that call only the cluster: its kubeconfig and the namespace of the pools."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
@@ -94,7 +97,7 @@ class Cluster(BaseSettings):
 
 
 class Logs(BaseSettings):
-    """Settings of the log of a process."""
+    """Settings of the logs of a process."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -125,7 +128,7 @@ class Timed(BaseSettings):
 
 
 class App(BaseSettings):
-    """Address of GitHub, and the App that Ostler uses there."""
+    """Settings of the GitHub App: the addresses of GitHub, and the id and the key of the App."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -152,7 +155,7 @@ class App(BaseSettings):
     @classmethod
     def _api_of_github(cls, found: Any) -> Any:
         if isinstance(found, dict) and found.get("github_url") and not found.get("github_api_url"):
-            with suppress(ValueError):  # the validator of `github_url` reports it
+            with suppress(ValueError):  # the validator of `github_url` reports the malformed address
                 return {**found, "github_api_url": api_url_of(http_address(found["github_url"]))}
         return found
 
@@ -175,7 +178,7 @@ class App(BaseSettings):
 
 
 class Settings(Stores, App, Timed, Logs):
-    """Settings of web and worker. Immutable."""
+    """Immutable settings of web and of the workers."""
 
     # Stores
     redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
@@ -341,7 +344,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Lost Pods and nodes
+    # Time limits
     start_timeout: float = Field(
         default=300,
         gt=0,
@@ -359,7 +362,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Webhooks that failed
+    # Redelivery of failed webhooks
     redelivery_kept: float = Field(
         default=259200,
         gt=0,
@@ -369,7 +372,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Retention, counted from the end of the row's subject
+    # Retention, counted from the end of a job, claim or event
     keep_events: float = Field(
         default=2592000,
         gt=0,
@@ -476,11 +479,11 @@ class Settings(Stores, App, Timed, Logs):
 
 
 class AppAccess(App, Trust):
-    """Settings of a command that calls GitHub as the App. No other setting is required."""
+    """Settings of a command that calls GitHub as the App. The command needs no other variable."""
 
 
 class RedisAlone(Logs, Trust):
-    """Settings of a process that needs no secret except the address of Redis."""
+    """Settings of a process whose only secret is the address of Redis."""
 
     redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
 
@@ -496,11 +499,11 @@ class RedisAlone(Logs, Trust):
 
 
 class BeatSettings(Timed, RedisAlone):
-    """Settings of `ostler beat`. It only sends messages through Redis."""
+    """Settings of `ostler beat`, which sends messages and connects only to Redis."""
 
 
 class FlowerSettings(RedisAlone):
-    """Settings of `ostler flower`. People use it in a browser, so it gets no secret except Redis and its logins."""
+    """Settings of `ostler flower`. The process serves people, so its only secrets are Redis and its own logins."""
 
     flower_host: str = Field(default="0.0.0.0", description="Network address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
@@ -540,13 +543,16 @@ class FlowerSettings(RedisAlone):
 
 
 def check_length(value: str, *, make: str) -> None:
-    """Raise ValueError if a secret is too short. The error does not show the secret; `make` says how to create one."""
+    """Raise ValueError if a secret is too short. The message never contains the secret.
+
+    `make` is a sentence for the message that says how to create a longer secret.
+    """
     if len(value) < LEAST:
         raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:
-    """Return a text as a `Secret`. Return any other value unchanged, so that validation refuses it."""
+    """Return a text as a `Secret`. Another value is returned unchanged, so that pydantic refuses it."""
     return Secret(value) if isinstance(value, str) else value
 
 
@@ -557,9 +563,10 @@ def _secrets(value: Any) -> Any:
 
 
 def postgres_address(value: Secret) -> Secret:
-    """Return the address of a Postgres with the name of the driver. Raises ValueError if it is not such an address.
+    """Return an address of Postgres with the name of the driver psycopg2 in its scheme.
 
-    Providers use `postgres://` or `postgresql://`, which do not contain the name of a driver.
+    Providers use `postgres://` or `postgresql://`, which name no driver. Raises ValueError if the value is not an
+    address of Postgres.
     """
     scheme, found, rest = value.reveal().partition("://")
     if not found or scheme not in {"postgres", "postgresql", "postgresql+psycopg2"}:
@@ -569,10 +576,11 @@ def postgres_address(value: Secret) -> Secret:
 
 
 def redis_address(value: Secret) -> Secret:
-    """Return the address of a Redis. Raises ValueError if it is not such an address.
+    """Return an address of Redis. An address with `rediss://` gets options that require a verified certificate.
 
-    For `rediss://`, kombu accepts every certificate by default. The returned address therefore requires a certificate
-    of the system's authorities or of `OSTLER_CA_BUNDLE`, unless the address already has options for this.
+    The authorities are those of `OSTLER_CA_BUNDLE` or of the system. TLS options in the address have precedence.
+    Without these options kombu would accept every certificate. Raises ValueError if the value is not an address of
+    Redis.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
@@ -595,7 +603,7 @@ def _verified(value: Secret) -> Secret:
 
 
 def _check_port(value: Secret) -> None:
-    """Raise ValueError if the port of an address is no number.
+    """Raise ValueError if the port of an address is not a number.
 
     The message does not show the port, because it might be a part of a password.
     """
@@ -608,9 +616,9 @@ def _check_port(value: Secret) -> None:
 
 
 def http_address(value: str, *, path: bool = False) -> str:
-    """Return an http:// or https:// address with a host. Raises ValueError if it is not such an address.
+    """Return `value` if it begins with http:// or https:// and names a host. If `path` is true, it must have a path.
 
-    `path`: whether the address must have a path too.
+    Raises ValueError if the value does not meet these conditions.
     """
     try:
         parts = urlsplit(value)
@@ -625,7 +633,10 @@ def http_address(value: str, *, path: bool = False) -> str:
 
 
 def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
-    """Return one line for each problem of a class of settings: the variable, its value and the expected value."""
+    """Return one line for each problem in an environment: the variable, its value and the expected value.
+
+    `kind` is the settings class whose validation failed.
+    """
     return "\n".join(_problem(each, kind) for each in error.errors())
 
 
@@ -644,7 +655,7 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
 
 
 def _timing_problem(problem: ErrorDetails) -> str:
-    """Return the problem of one timing in `OSTLER_TIMINGS`: its name, its value and the expected value."""
+    """Return a description of a malformed override: its key, its value and the expected value."""
     key = str(problem["loc"][1])
     if problem["type"] == "extra_forbidden":
         near = nearest(key, Timings.model_fields)
@@ -654,7 +665,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return the requirement that a value does not meet, as words such as 'must be a number'."""
+    """Return the expected value in plain words, instead of pydantic's message where possible."""
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "must be a whole number"
@@ -668,18 +679,21 @@ def _expected(problem: ErrorDetails) -> str:
 
 
 def known_variables() -> frozenset[str]:
-    """Return the variables of all processes and commands. The watch has no further ones."""
+    """Return the variables of all processes and commands.
+
+    The watch needs no entry of its own, because other processes also read all its variables.
+    """
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
     return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
 
 
 def unread_variables() -> list[Stranger]:
-    """Return the `OSTLER_…` variables in the environment of this process that are not settings."""
+    """Return the `OSTLER_…` variables of this process's environment that no setting reads."""
     return strangers(os.environ, known_variables(), timings=Timings.model_fields)
 
 
 def read(kind: type[Read]) -> Read:
-    """Return the settings of one class, read from the environment. Raises `ConfigurationError`."""
+    """Return the settings of class `kind` from the environment. Raises `ConfigurationError` if one is not valid."""
     try:
         return kind()
     except ValidationError as error:
@@ -688,22 +702,22 @@ def read(kind: type[Read]) -> Read:
 
 @functools.cache
 def load() -> Settings:
-    """Return the settings of this process, read on the first call. Raises `ConfigurationError`."""
+    """Return the settings of this process. The first call reads them. Raises `ConfigurationError`."""
     return read(Settings)
 
 
 def load_stores() -> Stores:
-    """Return the settings of an operator's command. No other setting is required. Raises `ConfigurationError`."""
+    """Return the settings of an operator's command, which needs no other variable. Raises `ConfigurationError`."""
     return read(Stores)
 
 
 def load_cluster() -> Cluster:
-    """Return the settings of a command that only uses the cluster. Raises `ConfigurationError`."""
+    """Return the settings of a command that calls only the cluster. Raises `ConfigurationError`."""
     return read(Cluster)
 
 
 def load_app() -> AppAccess:
-    """Return the settings for calls to GitHub as the App. Raises `ConfigurationError`."""
+    """Return the settings of a command that calls GitHub as the App. Raises `ConfigurationError`."""
     return read(AppAccess)
 
 

@@ -1,10 +1,10 @@
-"""Timings of Ostler: one immutable record of periods, waits, thresholds and batch sizes. Operators do not change them.
+"""Timings of Ostler: one frozen record of periods, waits, thresholds and batch sizes that operators need not change.
 
-Tests and chaos runs override them with one developer variable, `OSTLER_TIMINGS`: a JSON object such as
+Tests and chaos runs override timings with the developer variable `OSTLER_TIMINGS`, a JSON object such as
 `{"sweep_every": 3, "due_after": 3}`. Neither the variable nor the names are a stable interface. Code reads
-`settings.timings.<name>`, and `rt.timings.<name>` in a task.
+`settings.timings.<name>`; a task reads `rt.timings.<name>`.
 
-`docs/configuration.md` lists all fields under "Timings", and a test compares both. Times are in seconds.
+`docs/configuration.md` lists all timings, and a test compares the list with this module. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Timings(BaseModel):
-    """Periods, waits, thresholds and batch sizes. The record is immutable and does not read the environment itself."""
+    """Immutable record of periods, waits, thresholds and batch sizes. It does not read the environment itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    # Intervals of beat. Workers and web use them to detect a late sweep
+    # Periods of beat. Workers and web also use them to detect that a sweep is late.
     resume_every: float = Field(
         default=5, gt=0, description="Interval in seconds of the sweep `resume`. Larger values resend lost steps later"
     )
@@ -371,7 +371,7 @@ class Timings(BaseModel):
         description="Seconds for which Ostler stores repairs with a known outcome. Larger values use more disk",
     )
 
-    # The epoch, which detects a restored Postgres
+    # The epoch, which reveals that Postgres was restored from a backup
     epoch_trusted_for: float = Field(
         default=60,
         gt=0,
@@ -453,10 +453,10 @@ class Timings(BaseModel):
 
 
 def overrides(value: Any) -> Any:
-    """Return the overrides in the text of `OSTLER_TIMINGS`. Return a value that is no text unchanged.
+    """Return the overrides that the text of `OSTLER_TIMINGS` contains. A value that is not text is returned unchanged.
 
-    An empty text means no overrides. Raises ValueError if the text is no JSON object. `Timings` checks the names and
-    values.
+    An empty text means no overrides. `Timings` validates names and values. Raises ValueError if the text is not a JSON
+    object.
     """
     if not isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Settings of `ostler watch`. The watch uses neither Postgres nor GitHub, so it gets no secret for them."""
+"""Settings of `ostler watch`. The process needs neither Postgres nor GitHub, so it gets no secret for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ostler.settings import RedisAlone, Timed, read
 
 
 class WatchSettings(Timed, RedisAlone):
-    """Settings of the watch. Immutable."""
+    """Immutable settings of the watch from the environment."""
 
     kubeconfig: str | None = Field(
         default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
@@ -33,5 +33,5 @@ class WatchSettings(Timed, RedisAlone):
 
 
 def load_watch() -> WatchSettings:
-    """Return the settings of `ostler watch`. Raises `ConfigurationError`."""
+    """Return the settings of `ostler watch`. Raises `ConfigurationError` if one is missing or malformed."""
     return read(WatchSettings)
