@@ -1,4 +1,4 @@
-"""`ostler.rematch`: held jobs, and jobs whose pool changed, are matched again."""
+"""`ostler.rematch`: checks held jobs, and jobs whose pool changed, and queues those that can be matched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESERVE = 2.0
 
 @sweep("rematch", again=True)
 def rematch(tick: Tick) -> None:
-    """Go through the jobs of all accounts side by side, a page to a transaction; the rest is the next tick's."""
+    """Check the jobs of all accounts side by side, one page per transaction. The next tick checks the rest."""
     if not tick.dry and tick.read(unasked_accounts, limit=1):
         tick.rt.waker.send(ASK_OWNER, queue="github")
     places: Mapping[int, int] = tick.read(accounts_to_rematch)
@@ -29,7 +29,7 @@ def rematch(tick: Tick) -> None:
 
 
 def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
-    """Match one page and send what follows from it; return where the next one begins, empty at the end."""
+    """Check one page and send its messages. Return where the next page begins, empty after the last page."""
     page = Rematched(places={}, pools=frozenset(), lifted=())
 
     def body(db: Connection) -> Sequence[Lifted]:

@@ -1,6 +1,6 @@
-"""`ostler.resume`: re-sends the next step of every claim that is past its due time, and wakes idle matches.
+"""`ostler.resume`: sends the next step of every claim that is past its due time, and wakes matchers that have work.
 
-It runs every few seconds, so it is quiet: a tick that finds nothing leaves no row but its lease
+It runs every few seconds and is quiet: a tick that finds nothing stores no run
 (`docs/decisions/0012-the-frame-of-the-sweeps.md`).
 """
 
@@ -26,19 +26,22 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 DELIVERED = frozenset({ClaimState.DELIVERED, ClaimState.EXECUTING})
-"""States in which only a stamp that is off can be due."""
+"""States in which only the stamp of a claim can be due."""
 
 LEASE = 6.0
-"""Seconds: it repairs the kills of others, so its own must not be felt for long. Two that meet do no harm."""
+"""Seconds of the lease. It is short, so that a killed tick soon has a successor.
+
+Two ticks at the same time do no harm.
+"""
 
 
 @sweep("resume", quiet=True, lease=LEASE, fenced=False)
 def resume(tick: Tick) -> None:
-    """Take what is due, raise its chain number in the same commit, then send the step that comes next.
+    """Find claims that are due, raise their chain number in the same commit, then send their next step.
 
-    The parts fail apart from each other: none of them waits for the repair of another.
+    The parts are independent: the failure of one part stops no other.
     """
-    if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
+    if tick.read(epochs.is_older):  # the steps that are due in old rows were made or undone long ago
         tick.incomplete("Postgres is older than the cluster")
         return
     tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
@@ -49,13 +52,13 @@ def resume(tick: Tick) -> None:
 
 
 def unstamp_cut_off_pods(tick: Tick) -> None:
-    """Begin the un-stamps of minted claims whose Pods stopped polling, a page to a transaction."""
+    """Begin the un-stamps of minted claims whose Pods stopped polling, one page per transaction."""
     while send_unstamps(tick) and tick.page():
         pass
 
 
 def send_unstamps(tick: Tick) -> bool:
-    """Begin a page of un-stamps and send their messages; False when it was the last page."""
+    """Begin a page of un-stamps and send their messages. Return False if it was the last page."""
     rt, after = tick.rt, tick.rt.timings.unstamp_after
     removing = tick.repair_all(
         lambda db: due.begin_unstamps(db, unstamp_after=after, now=utcnow(), who=rt.who), _cut_off
@@ -67,7 +70,7 @@ def send_unstamps(tick: Tick) -> bool:
 
 
 def check_suspects(tick: Tick) -> None:
-    """Have the Pods checked whose delivered claims nobody saw used: their own stamp may cut them off."""
+    """Request a check of the Pods of delivered claims without any sign of use. Their own stamp might cut them off."""
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in rt.transaction(
         cuts.suspects, cut_off_after=settings.timings.cut_off_after, due_after=settings.timings.due_after, now=NOW
@@ -76,7 +79,7 @@ def check_suspects(tick: Tick) -> None:
 
 
 def wake_pools(tick: Tick) -> None:
-    """Wake the matchers of pools that have jobs beside offered Pods."""
+    """Wake the matchers of pools that have both queued jobs and offered Pods."""
     every = tick.rt.timings.probe_every
     for pool_id in tick.read(due.pools_with_work, probe_every=every, now=NOW):
         tick.rt.waker.wake(pool_id)
@@ -89,9 +92,10 @@ def send_all_late_steps(tick: Tick) -> None:
 
 
 def send_late_steps(tick: Tick) -> bool:
-    """Send the steps of a page of claims that are late and whose messages wait in no queue; False when it was the last.
+    """Send the steps of one page of late claims whose messages wait in no queue. Return False if it was the last page.
 
-    The queues are checked anew for each page: what the page before sent waits in them.
+    The heads of the queues are read again for each page, because the queues now contain the messages of the previous
+    page.
     """
     rt, due_after = tick.rt, tick.rt.timings.due_after
     heads = {queue: rt.waker.oldest(queue) for queue in claim_leases.QUEUES}
@@ -138,7 +142,7 @@ def _cut_off(claim_id: int) -> Case:
 
 
 def send_next(rt: Runtime, claim: due.Due) -> None:
-    """Send the step that a claim waits for. A minted one was notified again in the transaction."""
+    """Send the step that a claim waits for. A minted claim needs none: the transaction notified web again."""
     if claim.purpose == Purpose.RETIRE:
         rt.waker.send(RETIRE, queue="retire", claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:

@@ -15,7 +15,7 @@ from tasks.worker.transactions import NOW
 
 @sweep("stale_claims")
 def stale_claims(tick: Tick) -> None:
-    """Release what has not been delivered within `stale_claim_after`."""
+    """Release the claims that have not been delivered within `stale_claim_after` seconds."""
     older = tick.rt.timings.stale_claim_after
     found = tick.read(sweeps.never_delivered, older_than=older, now=NOW)
     tick.each(found, lambda claim: check(tick, claim))
