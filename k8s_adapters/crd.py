@@ -138,7 +138,7 @@ def _schema() -> Json:
 
 
 def _routing() -> Json:
-    """Return the schema of the fields that select the jobs of a pool."""
+    """Which jobs a pool serves."""
     return {
         "runnerLabels": {
             "type": "array",
@@ -190,7 +190,7 @@ def _routing() -> Json:
 
 
 def _shape() -> Json:
-    """Return the schema of the fields that define a Pod of the pool."""
+    """What a Pod of the pool is."""
     return {
         "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
         "resources": {
@@ -237,7 +237,7 @@ def _shape() -> Json:
 
 
 def _size() -> Json:
-    """Return the schema of the fields for the number of Pods, and for their creation and replacement."""
+    """How many Pods there are, and how they come and go."""
     return {
         "replicas": {
             "type": "integer",
