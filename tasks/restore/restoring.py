@@ -53,7 +53,8 @@ from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, ju
 from rules.routing.scopes import Scope
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
-from tasks.pools.mirror import mark_unusable, mirror, pod_facts
+from tasks.pools.facts import pod_facts
+from tasks.pools.mirror_pools import mark_unusable, mirror_pool
 from tasks.restore.epochs import compare, judge_only, read
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.worker.runtime import Runtime
@@ -249,7 +250,7 @@ class _Restore:
             return pods
         for pool in pools:
             if pool.problem is None:
-                mirror(rt, pool)
+                mirror_pool(rt, pool)
             else:
                 mark_unusable(rt, pool, problem=pool.problem)
         rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)

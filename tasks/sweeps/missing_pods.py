@@ -8,16 +8,17 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
+from ostler.task_names import MISSING_PODS
 from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
-from tasks.pools.spent import end_claim
+from tasks.pools.finished_pods import end_claim
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
-@sweep("missing_pods", longest=LONGEST)
+@sweep(MISSING_PODS, longest=LONGEST)
 def missing_pods(tick: Tick) -> None:
     """List all runner Pods first, then read the claims.
 
