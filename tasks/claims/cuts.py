@@ -17,7 +17,7 @@ from k8s_adapters.stamps import StampOutcome
 from models.claims import cuts, steps
 from models.tables import pod_facts
 from ostler.clock import utcnow
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.busy import RunnerSeen
 from rules.claims.cuts import CutEvidence, CutVerdict, judge_cut
 from rules.claims.machines import Stamp
@@ -80,7 +80,7 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
     if pod.poller_exit_code is not None:
         ended = rt.transaction(cuts.pollers_ended, [claim.pod_uid], now=NOW)
         for claim_id in ended:
-            rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(STAMP, claim_id=claim_id)
         return None
     seen: RunnerSeen = "unknown"
     if pod.poller_running and not pod.runner_ready:

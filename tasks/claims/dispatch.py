@@ -17,10 +17,10 @@ from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
 from models.db.engine import is_locked
 from models.pools import pools
 from models.upstream import backoffs
+from ostler import task_names
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings
-from ostler.wakes import AUTOSCALE
 from rules.claims.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.claims.mint import mint
 from tasks.claims.release import release
@@ -62,7 +62,7 @@ class Matched:
         return tuple(made.claim_id for made in self.made)
 
 
-@task("dispatch", queue="dispatch", policy=DISPATCH)
+@task(task_names.DISPATCH, policy=DISPATCH)
 def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
     """Match jobs with Pods in one pool.
 
@@ -92,7 +92,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
         for made in matched.made:
             log.info("claim.made", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
         if matched.short:
-            rt.waker.send(AUTOSCALE, queue="pools")
+            rt.waker.autoscale()
         if not matched.again:
             if matched.skipped:
                 rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions hold rows it needs, for a moment

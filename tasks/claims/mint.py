@@ -20,6 +20,7 @@ from models.claims import releases, steps
 from models.routing import accounts, installations, runner_groups
 from models.tables import claim_leases, job_holds, mint_attempts
 from models.upstream import backoffs
+from ostler import task_names
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,
@@ -35,7 +36,7 @@ from ostler.errors import (
 )
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.mint_questions import describe, is_full
 from rules.claims.runner_names import make_runner_name, random_suffix
 from rules.routing.holds import HoldReason
@@ -78,7 +79,7 @@ class Unknown(Retryable):
     """The outcome of a mint is unknown. The next attempt looks its runner up by name first."""
 
 
-@task("mint", queue="github", policy=MINT, bind=True)
+@task(task_names.MINT, policy=MINT, bind=True)
 def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
     """Mint the JIT of a claim whose stamp is on or was given up.
 
@@ -266,7 +267,7 @@ def go_on(rt: Runtime, work: steps.MintWork) -> None:
     ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
         log.info("mint.recovered", jobs=ended)
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
 
 
 def postpone_until_token(

@@ -17,7 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import POD_EVENTS
+from ostler.task_names import POD_EVENTS
 from rules.claims.pod_events import choose
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.base import DISPATCH, task
@@ -42,10 +42,10 @@ def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
     With `live`, a Pod counts if its job claim is still live.
     """
     for uid in rt.transaction(pod_ends.lost, uids, live=live):
-        rt.waker.send(POD_EVENTS, queue="sweeps", pod_uid=uid)
+        rt.waker.send(POD_EVENTS, pod_uid=uid)
 
 
-@task("pod_events", queue="sweeps", policy=DISPATCH)
+@task(POD_EVENTS, policy=DISPATCH)
 def pod_events(*, pod_uid: str) -> None:
     """Record the Event that explains who ended a lost Pod. One bounded list of its Events is read."""
     rt = runtime()

@@ -20,12 +20,12 @@ from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
-from ostler import clock
+from ostler import clock, task_names
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import RELEASE as NAME
+from ostler.task_names import RELEASE as NAME
 from tasks.claims.annotation import read_pod, write
 from tasks.claims.evidence import ask
 from tasks.claims.github import ask_job_outcome, deregister, follow_owner
@@ -44,7 +44,7 @@ _WARMTH = {
 }
 
 
-@task("release", queue="dispatch", policy=RELEASE)
+@task(task_names.RELEASE, policy=RELEASE)
 def release(*, claim_id: int, chain_no: int | None = None, reason: str = "released") -> None:
     """Release a claim.
 
@@ -141,7 +141,7 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
 
 def send_release(rt: Runtime, claim_id: int) -> None:
     """Send the release step of a claim whose release is committed."""
-    rt.waker.send(NAME, queue="dispatch", claim_id=claim_id)
+    rt.waker.send(NAME, claim_id=claim_id)
 
 
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:

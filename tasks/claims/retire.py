@@ -24,11 +24,11 @@ from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models.claims import releases
+from ostler import task_names
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import RECONCILE
-from ostler.wakes import RETIRE as NAME
+from ostler.task_names import RETIRE as NAME
 from rules.sweeps.nodes import may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
@@ -42,7 +42,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("retire", queue="retire", policy=RETIRE)
+@task(task_names.RETIRE, policy=RETIRE)
 def retire(*, claim_id: int) -> None:
     """Retire the Pod of a retire claim."""
     rt = runtime()
@@ -89,7 +89,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     ended = rt.transaction(releases.end_retired, work, now=NOW, who=rt.who)
     if ended:
         log.info("retire.done", reason=work.reason)
-        rt.waker.send(RECONCILE, queue="pools", pool_id=work.pool_id)
+        rt.waker.reconcile(work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
 
 
@@ -146,4 +146,4 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
 
 def send_retire(rt: Runtime, claim_id: int) -> None:
     """Send the retire step of a committed retire claim."""
-    rt.waker.send(NAME, queue="retire", claim_id=claim_id)
+    rt.waker.send(NAME, claim_id=claim_id)

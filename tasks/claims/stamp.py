@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases, steps
 from models.tables import claim_leases, pod_facts
-from ostler import telemetry
+from ostler import task_names, telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
@@ -27,7 +27,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("stamp", queue="dispatch", policy=STAMP)
+@task(task_names.STAMP, policy=STAMP)
 def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     """Stamp the Pod of a claim before its mint, or later if the stamp is missing.
 
@@ -70,7 +70,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     rt.transaction(finish)
 
 
-@task("unstamp", queue="dispatch", policy=STAMP)
+@task(task_names.UNSTAMP, policy=STAMP)
 def unstamp(*, claim_id: int) -> None:
     """Remove the stamp of a minted claim whose Pod stopped polling, so that the Pod can reach Ostler again.
 

@@ -11,7 +11,7 @@ import structlog
 from models.routing import accounts
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import REMATCH
+from ostler.task_names import ASK_OWNER, REMATCH
 from tasks.worker.base import Policy, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -24,7 +24,7 @@ AT_ONCE = 1000
 """Upper bound on accounts that one answer is recorded for. The next run records the others."""
 
 
-@task("ask_owner", queue="github", policy=ASK)
+@task(ASK_OWNER, policy=ASK)
 def ask_owner() -> None:
     """Ask once for all held accounts that were not asked about yet. A failed request changes nothing (L8)."""
     rt = runtime()
@@ -48,4 +48,4 @@ def ask(rt: Runtime) -> None:
         return
     if rt.transaction(accounts.record_owner, held, owner_id=owner, now=NOW):
         log.info("account.allowed", account=owner, why="it owns the App")
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)

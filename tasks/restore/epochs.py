@@ -23,6 +23,7 @@ from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
+from ostler.task_names import EPOCH
 from rules.claims.stamps import parse
 from rules.restore.epochs import Epoch, EpochVerdict, Standing, judge_epoch
 from tasks.worker.base import SWEEP, calls, task
@@ -32,7 +33,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("epoch", queue="sweeps", policy=SWEEP)
+@task(EPOCH, policy=SWEEP)
 def epoch() -> None:
     """Compare the two epochs once and raise them."""
     verdict = compare(runtime())

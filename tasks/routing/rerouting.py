@@ -18,7 +18,7 @@ import structlog
 from models.sweeps import rematch
 from ostler.clock import utcnow
 from ostler.halt import halt
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import REMATCH
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 
@@ -50,11 +50,11 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     matched = seen_all and len(locked) <= MOST_LOCKED and rt.transaction(end)
     log.info("pool.jobs_moved", moved=moved, locked=len(locked), done=matched and not locked)
     if moved:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     if matched and todo.since is not None:
         rt.waker.wake(pool_id)  # for jobs that arrived meanwhile
     if locked or not matched:
-        rt.waker.send(RECONCILE, queue="pools", after=AGAIN_AFTER, pool_id=pool_id)
+        rt.waker.reconcile(pool_id, after=AGAIN_AFTER)
 
 
 def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:

@@ -12,7 +12,7 @@ from models.routing import run_origins
 from models.sweeps.rematch import rematch_run
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import ASK_RUN
+from ostler.task_names import ASK_RUN
 from tasks.worker.base import Policy, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -28,7 +28,7 @@ A worker reserves a limited number of delayed messages (`tasks.claims.mint.LONGE
 """
 
 
-@task("ask_run", queue="github", policy=ASK)
+@task(ASK_RUN, policy=ASK)
 def ask_run(*, run_id: int) -> None:
     """Ask for the origin of a run, store it, and match the jobs that waited for it."""
     rt = runtime()
@@ -57,7 +57,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
     except RateLimited as limited:
         wait = postpone(rt, question, why="GitHub's rate limit", after=limited.after)
         if wait <= SOON:
-            rt.waker.send(ASK_RUN, queue="github", after=wait + 1, run_id=question.run_id)
+            rt.waker.send(ASK_RUN, after=wait + 1, run_id=question.run_id)
         return False
     except UpstreamError as error:
         postpone(rt, question, why=str(error) or meaning_of(error))

@@ -34,7 +34,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import ASK_RUN, RECONCILE
+from ostler.task_names import ASK_RUN, CATCH_UP
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
 from rules.intake.events import WorkflowJobEvent
@@ -88,7 +88,7 @@ class _Left(Ended):
         self.why = why
 
 
-@sweep("catch_up", longest=LONGEST)
+@sweep(CATCH_UP, longest=LONGEST)
 def catch_up(tick: Tick) -> None:
     """Check one repository after the other. An installation that does not answer stops no other (L14)."""
     settings = tick.rt.settings
@@ -436,9 +436,9 @@ class _Visit:
         waker = self._rt.waker
         messages: list[Callable[[], object]] = [
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
-            *(partial(waker.send, ASK_RUN, queue="github", run_id=run_id) for run_id in sorted(applied.asks)),
+            *(partial(waker.send, ASK_RUN, run_id=run_id) for run_id in sorted(applied.asks)),
             *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
-            *(partial(waker.send, RECONCILE, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.reconcile)),
+            *(partial(waker.reconcile, pool_id) for pool_id in sorted(applied.reconcile)),
         ]
         for message in messages:
             try:

@@ -30,6 +30,7 @@ from models.sweeps.repairs import Case
 from models.tables import claim_checks
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import FINISHED_JOBS
 from rules.claims.machines import ClaimState
 from rules.sweeps.orphans import FinishedPod, RunnerCheck, judge_finished
 from rules.sweeps.reaping import Expect
@@ -48,7 +49,7 @@ from tasks.worker.nodes import gone_now
 log = structlog.get_logger(__name__)
 
 
-@sweep("finished_jobs", longest=LONGEST)
+@sweep(FINISHED_JOBS, longest=LONGEST)
 def finished_jobs(tick: Tick) -> None:
     """Check each scope once. An installation that does not answer is skipped for the rest of the tick (L14)."""
     now = utcnow()

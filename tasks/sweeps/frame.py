@@ -7,7 +7,7 @@ A new sweep in ten minutes
    reason.
 3. Act, in `tasks/sweeps/<name>.py`::
 
-       @sweep("orphaned_things")
+       @sweep(ORPHANED_THINGS)
        def orphaned_things(tick: Tick) -> None:
            pages = metadata_pages(tick.rt.kube, "pods", namespace=..., selector=OF_POOLS, policy=calls(SWEEP_LIST))
            pods = [pod for page in tick.whole("Pods", pages) for pod in page]
@@ -24,8 +24,9 @@ A new sweep in ten minutes
            if retire_id := tick.repair(case, lambda db: orphans.retire(db, thing, now=utcnow(), who=tick.rt.who)):
                send_retire(tick.rt, retire_id)                                  # after the commit, never in a dry run
 
-4. A line in `beat_schedule.py` with the timing of its period, the module in `tasks.worker.app.MODULES`, the name in
-   the parametrised family of tests (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
+4. The constant and its queue in `ostler/task_names.py`, a line in `beat_schedule.py` with the timing of its period, the
+   module in `tasks.worker.app.MODULES`, the name in the parametrised family of tests
+   (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
 
 What the frame does for it
 --------------------------
@@ -70,6 +71,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
+from ostler.task_names import TaskName, short_name
 from rules.sweeps.reaping import Outcome, Repaired, switched_off
 from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
 from tasks.sweeps.tick import Tick
@@ -86,7 +88,7 @@ NO_LEASE = 0
 
 
 def sweep(
-    name: str,
+    name: TaskName,
     *,
     quiet: bool = False,
     again: bool = False,
@@ -94,16 +96,17 @@ def sweep(
     lease: float = LEASE,
     longest: float = DEADLINE,
 ) -> Callable[[Callable[[Tick], None]], Task]:
-    """Register a sweep as the task `ostler.<name>` on the queue `sweeps`. The arguments are the fields of `Sweep`.
+    """Register a sweep as the task of this name. The other arguments are the fields of `Sweep`.
 
     The task takes three arguments. `dry`: change nothing. `asked`: name of an operator's request, stored in the run
     row. `spread`: upper bound in seconds of a random delay before the tick.
     """
-    spec = Sweep(name=name, quiet=quiet, again=again, fenced=fenced, lease=lease, longest=longest)
-    telemetry.SWEEP_SUCCESS.labels(name)
+    short = short_name(name)
+    spec = Sweep(name=short, quiet=quiet, again=again, fenced=fenced, lease=lease, longest=longest)
+    telemetry.SWEEP_SUCCESS.labels(short)
     for outcome in set(Repaired) - {Repaired.BEGUN}:
-        telemetry.REPAIRS.labels(name, outcome)
-    telemetry.REPAIR_OVERFLOW.labels(name)
+        telemetry.REPAIRS.labels(short, outcome)
+    telemetry.REPAIR_OVERFLOW.labels(short)
 
     def register(body: Callable[[Tick], None]) -> Task:
         def run(*, dry: bool = False, asked: str | None = None, spread: float = 0.0) -> None:
@@ -112,8 +115,8 @@ def sweep(
                 begin_page()
             run_tick(runtime(), spec, body, dry=dry, asked=asked)
 
-        run.__name__, run.__module__, run.__doc__ = name, body.__module__, body.__doc__
-        return task(name, queue="sweeps", policy=SWEEP)(run)
+        run.__name__, run.__module__, run.__doc__ = short, body.__module__, body.__doc__
+        return task(name, policy=SWEEP)(run)
 
     return register
 

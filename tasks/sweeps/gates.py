@@ -19,6 +19,7 @@ from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from ostler.settings import Settings
+from ostler.task_names import GATES
 from ostler.upstreams import Upstream
 from rules.upstream.gates import GateRule
 from tasks.sweeps.frame import sweep
@@ -32,7 +33,7 @@ PROBE = 5.0
 """Deadline in seconds of a probe of GitHub."""
 
 
-@sweep("gates", quiet=True)
+@sweep(GATES, quiet=True)
 def gates(tick: Tick) -> None:
     """Evaluate the calls to each upstream, at most once in half a period, however often the sweep ticks."""
     if tick.dry:

@@ -13,6 +13,7 @@ from models.claims import busy
 from models.sweeps import stuck_pods
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import GONE_NODES
 from rules.sweeps.nodes import Gone, judge_forced
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -24,7 +25,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.nodes import gone_now
 
 
-@sweep("gone_nodes", longest=LONGEST)
+@sweep(GONE_NODES, longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
     """Check each candidate that the rows name. The Pods are listed before the rows are read again (L8)."""
     rt = tick.rt

@@ -8,6 +8,7 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
+from ostler.task_names import MISSING_PODS
 from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.pools.spent import end_claim
@@ -17,7 +18,7 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
-@sweep("missing_pods", longest=LONGEST)
+@sweep(MISSING_PODS, longest=LONGEST)
 def missing_pods(tick: Tick) -> None:
     """List all runner Pods first, then read the claims.
 

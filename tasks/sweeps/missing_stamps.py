@@ -10,7 +10,7 @@ from k8s_adapters.pods import PodSeen, get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import STAMP
+from ostler.task_names import MISSING_STAMPS, STAMP
 from rules.claims.stamps import owned_by
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.sweeps.frame import sweep
@@ -20,7 +20,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
 
 
-@sweep("missing_stamps", longest=LONGEST)
+@sweep(MISSING_STAMPS, longest=LONGEST)
 def missing_stamps(tick: Tick) -> None:
     """Stamp each Pod that has had no stamp, or the stamp of another claim, for `missing_stamp_after` seconds.
 
@@ -62,4 +62,4 @@ def check(tick: Tick, claim: sweeps.LivePod) -> None:
         witnesses=(Witness(Source.KUBERNETES, f"the stamp is {pod.stamp}, the owner {pod.owner}"),),
     )
     if tick.repair(case, lambda db: sweeps.lacks_its_stamp(db, claim.claim_id), once=True):
-        rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(STAMP, claim_id=claim.claim_id)

@@ -16,6 +16,7 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import ORPHANED_RUNNERS
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
@@ -36,7 +37,7 @@ GitHub might have applied the registration after the look-up.
 """
 
 
-@sweep("orphaned_runners", longest=LONGEST)
+@sweep(ORPHANED_RUNNERS, longest=LONGEST)
 def orphaned_runners(tick: Tick) -> None:
     """Check each scope once. An installation that does not answer is skipped for the rest of the tick (L14)."""
     now = utcnow()

@@ -10,6 +10,7 @@ from k8s_adapters.runners import delete_service_account
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import ORPHANED_SERVICE_ACCOUNTS
 from rules.sweeps.orphans import judge_service_account
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
@@ -17,7 +18,7 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
-@sweep("orphaned_service_accounts", longest=LONGEST)
+@sweep(ORPHANED_SERVICE_ACCOUNTS, longest=LONGEST)
 def orphaned_service_accounts(tick: Tick) -> None:
     """Check the ServiceAccounts of runner Pods page by page. Each page is read before the rows of its Pods (L8)."""
     rt = tick.rt

@@ -20,6 +20,7 @@ from models.claims import busy
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import ORPHANED_STAMPS
 from rules.sweeps.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -32,7 +33,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 log = structlog.get_logger(__name__)
 
 
-@sweep("orphaned_stamps", longest=LONGEST)
+@sweep(ORPHANED_STAMPS, longest=LONGEST)
 def orphaned_stamps(tick: Tick) -> None:
     """List the Pods page by page and judge the stamped ones. Each page is read before the rows of its Pods (L8)."""
     rt = tick.rt

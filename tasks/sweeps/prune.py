@@ -9,7 +9,7 @@ from models.sweeps.prune import Kind
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.settings import Settings
-from ostler.wakes import PRUNE
+from ostler.task_names import PRUNE
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -20,7 +20,7 @@ AGAIN = 60.0
 """Seconds until the next tick if a tick left rows. Otherwise the next tick comes in a day."""
 
 
-@sweep("prune", longest=LONGEST)
+@sweep(PRUNE, longest=LONGEST)
 def prune(tick: Tick) -> None:
     """Prune the tables in an order that respects references.
 
@@ -30,7 +30,7 @@ def prune(tick: Tick) -> None:
     for kind, kept in kept_for(tick.rt.settings).items():
         if not forget(tick, kind, before=now - timedelta(seconds=kept)):
             if not tick.dry:
-                tick.rt.waker.send(PRUNE, queue="sweeps", after=AGAIN)
+                tick.rt.waker.send(PRUNE, after=AGAIN)
             return
 
 

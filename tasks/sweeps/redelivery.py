@@ -27,6 +27,7 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
+from ostler.task_names import REDELIVERY
 from rules.sweeps.reaping import Expect, Repaired, Source, Witness
 from rules.sweeps.redelivery import PageEnd, Progress, next_ask_after, page_end, recent_floor, scan_floor, scan_is_due
 from tasks.sweeps.frame import sweep
@@ -46,7 +47,7 @@ MOST_FAILURES = 3
 """Failed requests in a row after which the rest waits for the next tick."""
 
 
-@sweep("redelivery")
+@sweep(REDELIVERY)
 def redelivery(tick: Tick) -> None:
     """Read the new entries of the list, continue the scan, then request redeliveries."""
     rt = tick.rt

@@ -14,7 +14,7 @@ from models.db import epochs
 from models.sweeps.repairs import Case
 from models.tables import claim_leases
 from ostler.clock import utcnow
-from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
+from ostler.task_names import RELEASE, RESUME, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
 from rules.sweeps.reaping import Expect
 from tasks.claims.dispatch import start_chains
@@ -35,7 +35,7 @@ Two ticks at the same time do no harm.
 """
 
 
-@sweep("resume", quiet=True, lease=LEASE, fenced=False)
+@sweep(RESUME, quiet=True, lease=LEASE, fenced=False)
 def resume(tick: Tick) -> None:
     """Find claims that are due, raise their chain number in the same commit, then send their next step.
 
@@ -65,7 +65,7 @@ def send_unstamps(tick: Tick) -> bool:
     )
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
-        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
+        rt.waker.send(UNSTAMP, claim_id=claim_id)
     return len(removing) == due.UNSTAMPS
 
 
@@ -75,7 +75,7 @@ def check_suspects(tick: Tick) -> None:
     for claim_id in rt.transaction(
         cuts.suspects, cut_off_after=settings.timings.cut_off_after, due_after=settings.timings.due_after, now=NOW
     ):
-        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
+        rt.waker.send(UNSTAMP, claim_id=claim_id)
 
 
 def wake_pools(tick: Tick) -> None:
@@ -144,12 +144,12 @@ def _cut_off(claim_id: int) -> Case:
 def send_next(rt: Runtime, claim: due.Due) -> None:
     """Send the step that a claim waits for. A minted claim needs none: the transaction notified web again."""
     if claim.purpose == Purpose.RETIRE:
-        rt.waker.send(RETIRE, queue="retire", claim_id=claim.claim_id)
+        rt.waker.send(RETIRE, claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:
-        rt.waker.send(RELEASE, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(RELEASE, claim_id=claim.claim_id)
     elif claim.stamp == Stamp.REMOVING:
-        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(UNSTAMP, claim_id=claim.claim_id)
     elif claim.state == ClaimState.CLAIMED:
         start_chains([claim.claim_id], chain_no=claim.chain_no)
     elif claim.state in DELIVERED:
-        rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(STAMP, claim_id=claim.claim_id)

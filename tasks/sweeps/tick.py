@@ -18,6 +18,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of, words_of
+from ostler.task_names import task_of
 from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep
@@ -315,7 +316,7 @@ class Tick(Pace):
         elif counts or not self._spec.quiet:
             log.info("sweep.ended", sweep=self._spec.name, outcome=outcome, dry=self.dry, **counts)
         if again and self._spec.again:
-            self.rt.waker.send(f"ostler.{self._spec.name}", queue="sweeps")
+            self.rt.waker.send(task_of(self._spec.name))
 
     def _open(self, db: Connection) -> int:
         self._opened = sweep_runs.begin_run(

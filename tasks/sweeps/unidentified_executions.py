@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row
 from models.claims import watch_reports
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import UNIDENTIFIED_EXECUTIONS
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
@@ -25,7 +26,7 @@ from tasks.sweeps.unused_runners import ask_job
 from tasks.worker.transactions import NOW
 
 
-@sweep("unidentified_executions")
+@sweep(UNIDENTIFIED_EXECUTIONS)
 def unidentified_executions(tick: Tick) -> None:
     """Ask for each claim's job. An installation that does not answer is skipped; a claim that fails stops no other."""
     older_than = tick.rt.timings.unused_after

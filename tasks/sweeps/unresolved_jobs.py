@@ -27,6 +27,7 @@ from ostler.errors import (
     Suspended,
 )
 from ostler.reasons import meaning_of
+from ostler.task_names import UNRESOLVED_JOBS
 from rules.claims.job_outcomes import NextStep
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
@@ -39,7 +40,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@sweep("unresolved_jobs")
+@sweep(UNRESOLVED_JOBS)
 def unresolved_jobs(tick: Tick) -> None:
     """Ask about one job after the other. An installation that does not answer is skipped for the rest of the tick."""
     follow_names(tick)

@@ -15,6 +15,7 @@ from models.claims import busy
 from models.sweeps import unresponsive
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import UNRESPONSIVE_PODS
 from rules.sweeps.orphans import QuietPod, judge_unresponsive
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -26,7 +27,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
 
 
-@sweep("unresponsive_pods", longest=LONGEST)
+@sweep(UNRESPONSIVE_PODS, longest=LONGEST)
 def unresponsive_pods(tick: Tick) -> None:
     """List the Pods first, then read the rows of each page (L8), and check the Pods that do not poll."""
     rt = tick.rt

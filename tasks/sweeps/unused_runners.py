@@ -21,6 +21,7 @@ from models.tables import claim_checks, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import UNUSED_RUNNERS
 from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
 from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
@@ -51,7 +52,7 @@ for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
     telemetry.UNUSED_RUNNER_CHECKS.labels(_verdict)
 
 
-@sweep("unused_runners", longest=LONGEST)
+@sweep(UNUSED_RUNNERS, longest=LONGEST)
 def unused_runners(tick: Tick) -> None:
     """Check each scope once, in a random order. A scope or a claim that fails stops no other.
 

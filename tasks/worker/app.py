@@ -17,7 +17,7 @@ from beat_schedule import schedule
 from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import BeatSettings, Settings
-from ostler.wakes import QUEUES
+from ostler.task_names import QUEUES, ROUTES
 from tasks.worker.events import BatchedEvents
 
 MODULES = (
@@ -71,9 +71,6 @@ Redbeat needs at least five intervals, so that the active beat extends its lock 
 transport.install()
 app = Celery("ostler", include=list(MODULES), set_as_current=True)
 app.steps["consumer"].add(BatchedEvents)
-
-ROUTES: dict[str, dict[str, str]] = {}
-"""Task name → queue, filled by `tasks.worker.base.task`."""
 
 SETTINGS: dict[str, Any] = {
     "task_acks_late": True,

@@ -25,8 +25,9 @@ from models.db import client_waits
 from ostler import telemetry
 from ostler.errors import Retryable
 from ostler.logging import about, ids_of
+from ostler.task_names import TaskName, queue_of, short_name
 from rules.upstream.retry import RetryPolicy
-from tasks.worker.app import ROUTES, app
+from tasks.worker.app import app
 
 RECONCILES = frozenset({"pools", "pool_changed", "reconcile", "autoscale"})
 """Tasks that reconcile without the frame of the sweeps, so that this decorator records their success."""
@@ -100,8 +101,13 @@ def stopping() -> bool:
     return state.should_stop is not None and state.should_stop is not False
 
 
-def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:
-    """Register a function as the task `ostler.<name>`. With `bind`, its first argument is the Celery task."""
+def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:
+    """Register a function as the task of this name. With `bind`, its first argument is the Celery task.
+
+    Raises `LookupError` if the table of tasks has no such name: its messages would have no queue.
+    """
+    queue_of(name)
+    short = short_name(name)
 
     def register(body: Callable[..., None]) -> Task:
         known = {
@@ -132,20 +138,19 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
                 raise
             finally:
                 _ends_at.reset(token)
-                telemetry.TASKS.labels(name, outcome).inc()
-                telemetry.TASK_SECONDS.labels(name).observe(time.monotonic() - began)
-                if outcome == "succeeded" and name in RECONCILES:
-                    telemetry.SWEEP_SUCCESS.labels(name).set_to_current_time()
+                telemetry.TASKS.labels(short, outcome).inc()
+                telemetry.TASK_SECONDS.labels(short).observe(time.monotonic() - began)
+                if outcome == "succeeded" and short in RECONCILES:
+                    telemetry.SWEEP_SUCCESS.labels(short).set_to_current_time()
 
         for outcome in telemetry.TASK_OUTCOMES:
-            telemetry.TASKS.labels(name, outcome)
-        telemetry.TASK_SECONDS.labels(name)
-        if name in RECONCILES:
-            telemetry.SWEEP_SUCCESS.labels(name)
-        ROUTES[f"ostler.{name}"] = {"queue": queue}
+            telemetry.TASKS.labels(short, outcome)
+        telemetry.TASK_SECONDS.labels(short)
+        if short in RECONCILES:
+            telemetry.SWEEP_SUCCESS.labels(short)
         registered: Task = app.task(
             bind=True,
-            name=f"ostler.{name}",
+            name=name,
             autoretry_for=(Retryable,) if policy.task_retries else (),
             max_retries=policy.task_retries,
             retry_backoff=policy.backoff,

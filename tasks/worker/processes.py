@@ -13,8 +13,8 @@ from celery.signals import heartbeat_sent, worker_ready
 from models.upstream.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
+from ostler.task_names import EXPIRES, POOLS, QUEUES
 from ostler.transport import reading
-from ostler.wakes import EXPIRES, POOLS, QUEUES
 from tasks.worker.app import configure
 from tasks.worker.runtime import Runtime, install
 
@@ -56,7 +56,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
 def reconcile_at_start(sender: Any, **_: Any) -> None:
     """Send a reconcile of all pools, so that they need not wait for the first tick of beat after a deploy."""
     with sender.app.connection_for_write() as connection:
-        sender.app.send_task(POOLS, queue="pools", expires=EXPIRES, ignore_result=True, connection=connection)
+        sender.app.send_task(POOLS, expires=EXPIRES, ignore_result=True, connection=connection)
 
 
 def leave_signs_of_life(file: Path) -> None:

@@ -15,8 +15,9 @@ from models.db.connections import admit, worker_pool
 from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
+from ostler.task_names import QUEUES
 from ostler.timings import Timings
-from ostler.wakes import QUEUES, Waker
+from ostler.wakes import Waker
 from tasks.worker.app import app
 from tasks.worker.cluster_events import Recorder
 from tasks.worker.limits import make_governor, make_left
