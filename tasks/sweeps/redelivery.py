@@ -3,7 +3,7 @@
 GitHub never repeats a webhook by itself. A webhook that met a killed `web`, a 503 or a broken connection arrives only
 through this sweep. A webhook whose GUID is in `deliveries` was accepted and is not requested. A webhook that web
 refused as malformed is requested every 12 hours. The installations take turns. A list that fails or ends in doubt moves
-no checkpoint (L8). `docs/decisions/0009-redelivery-in-two-looks.md` explains how the list is read.
+no checkpoint (L8). `docs/decisions/0009-redelivery-in-two-checks.md` explains how the list is read.
 """
 
 from __future__ import annotations
