@@ -1,1 +1,1 @@
-"""All that Ostler says to GitHub and hears from it; nothing above this package knows HTTP."""
+"""Adapter to GitHub: all its REST calls and webhooks. Code above this package does not handle HTTP."""

@@ -1,9 +1,9 @@
-"""The calls of GitHub's REST API that Ostler makes, each on the module of its page in GitHub's documentation.
+"""The calls of GitHub's REST API that Ostler makes. Each belongs to the module of its page in GitHub's documentation.
 
-A call takes a policy that says how often it is retried. Without one it is one attempt, and the task around it decides:
-two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never retried here. A
-refused installation token is renewed and tried once more. Why this is not a library:
-`docs/decisions/0002-github-client.md`.
+A call takes a policy for its retries. Without a policy it is tried once, and the calling task decides about a retry.
+Two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never retried here. A
+refused installation token is renewed, and the call is then tried once more. `docs/decisions/0002-github-client.md` says
+why this is not a library.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from ostler.secrets import Secret
 
 
 class GitHub:
-    """GitHub for one App; safe for threads, meant to live as long as its process.
+    """GitHub for one App. Threads may share it, and one object can serve the process for its whole life.
 
-    `timeout` is in seconds, for one request and its answer; a method's `deadline_seconds`, and the deadline of its
-    `policy`, are for all it does.
-    `governor` is asked before each request and told its answer; `left` is told of an installation that GitHub does not
-    know.
+    `timeout` is in seconds, for one request and its answer. `deadline_seconds`, and the deadline of a `policy`, limit a
+    method with all its requests. `governor` allows each request and gets its answer. `left` is called with the id of an
+    installation that GitHub does not know.
 
-    Every method raises `RateLimited` (the governor, or a 403 or 429 that asks to wait; not applied), `Forbidden`
-    (401, 403; `Suspended`), `Gone` (no such scope; `NotInstalled`) and `Retryable` (5xx, no answer, an answer that
-    makes no sense; whether it was applied is unknown).
+    Every method raises these errors:
+
+    - `RateLimited`: the governor refuses, or a 403 or 429 asks to wait. The call was not applied.
+    - `Forbidden`: a 401 or 403. Its subclass `Suspended` means a suspended installation.
+    - `Gone`: the scope does not exist. Its subclass `NotInstalled` means that the App is not installed there.
+    - `Retryable`: a 5xx, no answer, or an answer that cannot be parsed. The call might have been applied or not.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Reading GitHub's JSON: every value is checked or cleaned so that no table can refuse it later.
+"""Fields of GitHub's JSON: every value is checked or cleaned, so that no table can refuse it later.
 
-A value that decides something (ids, labels, names of repositories) is refused when it is wrong; one
-that is only shown or compared (names, branches) is cleaned. Unknown fields are ignored (GitHub adds some).
+A value that affects decisions (ids, labels, names of repositories) is refused if it is wrong. A value that is only
+shown or compared (names, branches) is cleaned. Unknown fields are ignored, because GitHub adds new ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LONGEST_TEXT = 1024
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters (C0 and C1), line separators and marks of direction: a terminal obeys them."""
+"""Characters that control a terminal: control characters (C0 and C1), line separators and direction marks."""
 
 
 class Malformed(ValueError):
-    """A value is missing or cannot be what it should be; the text names the field, never the value."""
+    """A value is missing or invalid. The text names the field, never the value."""
 
 
 def decode(body: bytes) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ def number(source: Mapping[str, Any], key: str, *, most: int = BIGINT_MAX) -> in
 
 
 def optional_number(source: Mapping[str, Any], key: str) -> int | None:
-    """Return the positive integer under `key`; None when it is missing, null or 0.
+    """Return the positive integer under `key`. Return None if it is missing, null or 0.
 
     Raises `Malformed`.
     """
@@ -88,7 +88,7 @@ def word(source: Mapping[str, Any], key: str) -> str:
 
 
 def optional_word(source: Mapping[str, Any], key: str) -> str | None:
-    """Return a short printable word; None when it is missing, null or empty.
+    """Return a short printable word. Return None if it is missing, null or empty.
 
     Raises `Malformed`.
     """
@@ -97,7 +97,7 @@ def optional_word(source: Mapping[str, Any], key: str) -> str | None:
 
 
 def optional_text(source: Mapping[str, Any], key: str) -> str | None:
-    """Return a text, cleaned and cut to 1,024 characters; None when it is missing, null, empty or no text."""
+    """Return a text, cleaned and cut to 1,024 characters. Return None if it is missing, null, empty or no text."""
     value = source.get(key)
     if not isinstance(value, str) or not value:
         return None
@@ -106,9 +106,9 @@ def optional_text(source: Mapping[str, Any], key: str) -> str | None:
 
 
 def without_controls(value: str) -> str:
-    """Return a text in which U+FFFD stands for each character that a terminal would obey instead of show.
+    """Return a text with U+FFFD in place of each character that would control a terminal.
 
-    The author of a workflow chooses the names and labels of its jobs, on public repositories a stranger.
+    The author of a workflow chooses the names and labels of its jobs. In public repositories this may be a stranger.
     """
     return _CONTROLS.sub("\ufffd", value)
 
@@ -136,15 +136,16 @@ def login(source: Mapping[str, Any], key: str) -> str:
 
 
 def at_an_enterprise(installation: Mapping[str, Any]) -> bool:
-    """Return whether an installation is at an enterprise: its account has a slug and no login, and runs no jobs.
+    """Return whether an installation is at an enterprise.
 
-    Organisations of the enterprise whose jobs we run have installations of their own.
+    The account of an enterprise has a slug, no login and no jobs. If Ostler runs jobs of an organisation of the
+    enterprise, this organisation has its own installation.
     """
     return installation.get("target_type") == "Enterprise"
 
 
 def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return the labels of a job in order; none when they are missing or null.
+    """Return the labels of a job in order. Return no labels if they are missing or null.
 
     Raises `Malformed`.
     """
@@ -175,7 +176,7 @@ def moment(source: Mapping[str, Any], key: str) -> datetime:
 
 
 def optional_moment(source: Mapping[str, Any], key: str) -> datetime | None:
-    """Return a time in UTC; None when it is missing, null or empty.
+    """Return a time in UTC. Return None if it is missing, null or empty.
 
     Raises `Malformed`.
     """
@@ -184,7 +185,7 @@ def optional_moment(source: Mapping[str, Any], key: str) -> datetime | None:
 
 
 def _storable(value: str) -> bool:
-    """Return whether Postgres takes the text: it has no NUL and no half of a surrogate pair."""
+    """Return whether Postgres can store the text: it has no NUL and no half of a surrogate pair."""
     if "\x00" in value:
         return False
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

@@ -1,7 +1,7 @@
-"""The manifest flow: GitHub creates an App from the requested values, and its secrets are fetched once.
+"""The manifest flow: GitHub creates an App from a manifest, and Ostler fetches the App's secrets once.
 
-GitHub docs, "Registering a GitHub App from a manifest". The operator's browser carries the manifest to GitHub and a
-code back, which is good for an hour and one exchange.
+GitHub docs, "Registering a GitHub App from a manifest". The operator's browser sends the manifest to GitHub and brings
+back a code. The code is valid for an hour and for one exchange.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ostler.secrets import Secret
 from rules.routing.scopes import Scope
 
 LONGEST_NAME = 34
-"""Characters of an App's name."""
+"""Most characters of an App's name."""
 
 _CODE = re.compile(r"[A-Za-z0-9]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppMade:
-    """What GitHub tells once of an App that it made."""
+    """A new App with its secrets, which GitHub shows only once."""
 
     client_id: str
     slug: str
@@ -43,7 +43,7 @@ class AppMade:
 
 
 def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
-    """Return the manifest, JSON that people can read. Raises `Invalid` for values that GitHub would refuse."""
+    """Return the manifest as indented JSON. Raises `Invalid` for values that GitHub would refuse."""
     if not 0 < len(name) <= LONGEST_NAME:
         raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters")
     for what, url in (("homepage", homepage), ("webhook", webhook_url)):
@@ -62,18 +62,19 @@ def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, o
 
 
 def registration_url(github_url: str, *, organization: str | None, state: str) -> str:
-    """Return where the manifest is posted to: for an organisation, or for the user who is logged in.
+    """Return the URL that the manifest is posted to, for an organisation or for the user who is logged in.
 
-    Raises `Invalid` when that is no login.
+    `organization` is its login, or None for the user. Raises `Invalid` if it cannot be a login.
     """
     owner = "" if organization is None else f"/organizations/{Scope.organization(organization).login}"
     return f"{github_url.rstrip('/')}{owner}/settings/apps/new?state={quote(state, safe='')}"
 
 
 def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMade:
-    """Return the App of a code. It can be asked once: if the answer is lost, another App has to be created.
+    """Return the App for a code. A code works only once: if the answer is lost, another App has to be created.
 
-    Raises `Gone` (the code is unknown, used or older than an hour), `Invalid`, and what a call may raise.
+    Raises `Gone` if the code is unknown, used or older than an hour. Raises `Invalid` if the code is malformed, and the
+    errors of any call.
     """
     if not _CODE.fullmatch(code):
         raise Invalid("what GitHub sent back is no code")

@@ -1,7 +1,7 @@
-"""Permissions and events of the GitHub App: the one list that setup asks for and doctor compares.
+"""Permissions and events of the GitHub App: the one list that setup requests and doctor compares.
 
-It follows from the calls of `github_adapters.client`; a test holds the two together. Names and levels are those of the
-REST API ("Permissions required for GitHub Apps"; "Webhook events and payloads").
+The list follows from the calls of `github_adapters.client`, and a test compares the two. Names and levels are those of
+the REST API ("Permissions required for GitHub Apps"; "Webhook events and payloads").
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ READ, WRITE = "read", "write"
 _LEVELS = {READ: 1, WRITE: 2, "admin": 3}
 
 COMMON: Mapping[str, str] = {"actions": READ, "metadata": READ}
-"""Jobs and runs; every App reads metadata."""
+"""Permissions for jobs and runs. Every App reads metadata."""
 
 ORGANIZATION: Mapping[str, str] = {**COMMON, "organization_self_hosted_runners": WRITE}
-"""Of an App of an organisation: runners and runner groups."""
+"""Permissions of an App of an organisation, with its runners and runner groups."""
 
 USER: Mapping[str, str] = {**COMMON, "administration": WRITE}
-"""Of an App of a user account, whose runners are registered in its repositories."""
+"""Permissions of an App of a user account, whose runners are registered in its repositories."""
 
 EVENTS = ("workflow_job",)
-"""Without these nothing comes in. `installation` and `ping` come without a subscription, and a manifest that names them
-is refused."""
+"""Events that Ostler cannot work without.
+
+GitHub sends `installation` and `ping` without a subscription, and refuses a manifest that names them.
+"""
 
 WANTED_EVENTS = (*EVENTS, "repository")
-"""What setup subscribes to: a manifest may only name events that its permissions cover. Renamings of owners are found
-without `organization`, which would need a permission to read members."""
+"""Events that setup subscribes to. A manifest may only name events that its permissions cover.
+
+The event `organization` would need a permission to read members, so renamed owners are detected without it.
+"""
 
 ENDPOINTS: Mapping[str, str] = {
     "mint": "runners",
@@ -41,8 +45,12 @@ ENDPOINTS: Mapping[str, str] = {
     "list_deliveries": "app",
     "redeliver": "app",
 }
-"""Which permission each endpoint of `ostler.telemetry` needs: to runners (of the organisation, or administration), to
-actions, or only to be the App."""
+"""Permission that each endpoint of `ostler.telemetry` needs.
+
+- `runners`: the permission to administer self-hosted runners of the organisation, or `administration`.
+- `actions`: the permission `actions`.
+- `app`: no permission, only the identity of the App.
+"""
 
 
 def wanted(*, organization: bool) -> Mapping[str, str]:
@@ -51,7 +59,7 @@ def wanted(*, organization: bool) -> Mapping[str, str]:
 
 
 def lacking(granted: Mapping[str, str], *, organization: bool) -> list[str]:
-    """Return the permissions that are not granted, or not to that level, as `name: level`."""
+    """Return the permissions that are missing or granted at a lower level, as `name: level`."""
     return [
         f"{name}: {level}"
         for name, level in wanted(organization=organization).items()
@@ -60,9 +68,9 @@ def lacking(granted: Mapping[str, str], *, organization: bool) -> list[str]:
 
 
 def needless(granted: Mapping[str, str], *, organizations: Collection[bool]) -> list[str]:
-    """Return the permissions that are granted beyond what is used, as `name: level`.
+    """Return the permissions that are granted but not used, as `name: level`.
 
-    `organizations`: for each kind of owner that the App serves, whether it is an organisation.
+    `organizations` has one entry for each kind of owner that the App serves: True for organisations, False for users.
     """
     known: dict[str, int] = {}
     for organization in organizations:
@@ -72,5 +80,5 @@ def needless(granted: Mapping[str, str], *, organizations: Collection[bool]) -> 
 
 
 def silent(subscribed: Collection[str]) -> list[str]:
-    """Return the events that are needed and not subscribed to."""
+    """Return the needed events that the App does not subscribe to."""
     return [event for event in EVENTS if event not in subscribed]

@@ -1,7 +1,7 @@
-"""Webhooks from GitHub: is it really GitHub, and what does it say about which job.
+"""Webhooks from GitHub: verify the signature and parse the payload.
 
-Plain `json` and checks by hand: this runs for every delivery, and a payload that a table would refuse
-must be known as malformed here (law L14). Oddities are those of GitHub's own samples (octokit/webhooks):
+Plain `json` and checks by hand are used, because this code runs for every delivery. A payload that a table would refuse
+must be detected as malformed here (law L14). Some values are unusual, as in GitHub's own samples (octokit/webhooks):
 `queued` with status `waiting`, runner fields that are 0, "" or null, times with or without milliseconds.
 """
 
@@ -21,11 +21,11 @@ from rules.intake.events import InstallationEvent, OwnerRenamed, RepositoryRenam
 SCHEME = b"sha256="
 
 LAST_SECOND = 253_402_300_800
-"""Unix seconds: no time of Python's is as late."""
+"""Unix seconds. Python's datetime cannot represent this time or a later one."""
 
 
 class MalformedPayload(Invalid):
-    """A webhook body is not what it says; `reason` names the field, never its value."""
+    """The body of a webhook cannot be parsed. `reason` names the field, never its value."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class MalformedPayload(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """A repository as GitHub calls it now, and its owner. `public`: it is not said to be private or internal."""
+    """A repository under its present name, and its owner. `public` means that GitHub does not mark it as private."""
 
     repository: str
     repository_id: int
@@ -48,9 +48,9 @@ RENAMED = "renamed"
 
 
 def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None) -> bool:
-    """Return whether `X-Hub-Signature-256` is right for the raw body under any of the secrets.
+    """Return whether `X-Hub-Signature-256` matches the raw body under any of the secrets.
 
-    Takes the same time whichever secret fits and however much of the signature is right.
+    The time that it takes reveals neither the matching secret nor the number of right characters.
     """
     given = (header or "").encode("utf-8", "replace")
     right = False
@@ -64,7 +64,7 @@ def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None)
 
 
 def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
-    """Return what a `workflow_job` webhook says.
+    """Return the event in a `workflow_job` webhook.
 
     Raises `MalformedPayload`.
     """
@@ -75,7 +75,7 @@ def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
 
 
 def parse_installation(body: bytes) -> InstallationEvent | None:
-    """Return what an `installation` webhook says; None: it is about an enterprise, which runs no jobs of its own.
+    """Return the event in an `installation` webhook. Return None for an enterprise, which runs no jobs of its own.
 
     Raises `MalformedPayload`.
     """
@@ -97,7 +97,10 @@ def parse_installation(body: bytes) -> InstallationEvent | None:
 
 
 def _changed_at(installation: Mapping[str, Any]) -> datetime | None:
-    """Return when an installation was changed, which GitHub writes as text or in Unix seconds; None: it says none."""
+    """Return the time of the last change of an installation, or None if there is none.
+
+    GitHub writes it as text or in Unix seconds.
+    """
     value = installation.get("updated_at")
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LAST_SECOND:
         return datetime.fromtimestamp(value, UTC)
@@ -108,10 +111,11 @@ def _changed_at(installation: Mapping[str, Any]) -> datetime | None:
 
 
 def parse_owner(body: bytes) -> OwnerRenamed | None:
-    """Return what a webhook `organization` or `installation_target` says of a new login; None: it is not about one.
+    """Return the rename in a webhook `organization` or `installation_target`.
 
-    Which of them comes depends on the App's subscriptions; both may. The first shows an organisation as `organization`,
-    the second an organisation or user as `account`. Raises `MalformedPayload`.
+    Return None if it is not about a new login. The App's subscriptions decide which of the two events GitHub sends; it
+    might send both. The first shows an organisation as `organization`, the second an organisation or user as `account`.
+    Raises `MalformedPayload`.
     """
     try:
         payload = fields.decode(body)
@@ -131,7 +135,10 @@ def parse_owner(body: bytes) -> OwnerRenamed | None:
 
 
 def parse_repository(body: bytes) -> RepositoryRenamed | None:
-    """Return what a webhook `repository` says of a new name; None: it is not about one. Raises `MalformedPayload`."""
+    """Return the rename in a webhook `repository`. Return None if it is not about a new name.
+
+    Raises `MalformedPayload`.
+    """
     try:
         payload = fields.decode(body)
         action = fields.word(payload, "action")
@@ -166,23 +173,23 @@ def _parse(body: bytes) -> WorkflowJobEvent:
 
 
 def read_home(repository: Mapping[str, Any]) -> Home:
-    """Return what GitHub shows of a repository and its owner. Raises `Malformed`."""
+    """Return a repository and its owner. Raises `Malformed`."""
     owner = fields.section(repository, "owner")
     full_name = fields.full_name(repository, "full_name")
     return Home(
         repository=full_name,
         repository_id=fields.number(repository, "id"),
         owner_id=fields.number(owner, "id"),
-        # What runners are registered under; the same word as in the repository's full name.
+        # Runners are registered under this login, which is the owner in the repository's full name.
         owner_login=full_name.partition("/")[0],
         owner_type="Organization" if owner.get("type") == "Organization" else "User",
-        # An internal repository is private, too (GitHub docs, "About repository visibility").
+        # GitHub also marks an internal repository as private (GitHub docs, "About repository visibility").
         public=repository.get("private") is not True,
     )
 
 
 def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id: int | None) -> WorkflowJobEvent:
-    """Return the event of a job, which webhooks and the REST API show alike. Raises `Malformed`."""
+    """Return the event of a job. Webhooks and the REST API show a job alike. Raises `Malformed`."""
     return WorkflowJobEvent(
         action=action,
         job_id=fields.number(job, "id"),
@@ -210,9 +217,10 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
 
 
 def _created_at(job: Mapping[str, Any], action: str) -> datetime:
-    """Return when a job was made; its start or end where only later events of it come without that. Raises `Malformed`.
+    """Return the time at which a job was created.
 
-    The time of a job that is known stays as it is.
+    If a later event has no creation time, return the start or the end of the job instead. The row of a known job keeps
+    its own time. Raises `Malformed`.
     """
     if action != "queued" and not job.get("created_at"):
         known = fields.optional_moment(job, "started_at") or fields.optional_moment(job, "completed_at")

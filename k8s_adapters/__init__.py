@@ -1,1 +1,1 @@
-"""Kubernetes as the rest of Ostler sees it: runner Pods, pools, stamps and identities, with errors by meaning."""
+"""Adapter to Kubernetes: runner Pods, pools, stamps and identities. Errors are named by meaning, not by HTTP status."""

@@ -1,6 +1,6 @@
-"""Rights of each process in the cluster, verb by verb: the list that `ostler doctor` asks the API server about.
+"""Rights that each process needs in the cluster, verb by verb. `ostler doctor` checks them with the API server.
 
-The chart grants exactly this (charts/ostler/templates/rbac.yaml); a test compares the two.
+The chart grants exactly these rights (charts/ostler/templates/rbac.yaml). A test compares the two.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One verb on one resource (`plural` or `plural/subresource`), in the runners' namespace unless `cluster`.
+    """One verb on one resource, written as `plural` or `plural/subresource`.
 
-    With a `path` it is a GET of that, which is no resource.
+    It applies to the namespace of the runners, or to the whole cluster if `cluster` is set. If `path` is set, the right
+    is a GET of this path, which belongs to no resource.
     """
 
     verb: str
@@ -70,17 +71,20 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         *_rights("get patch", "leases", "coordination.k8s.io", name=LEASE),
     ),
 }
-"""Beat and Flower need none; `ostler migrate` and `ostler crd` are run by an administrator or the chart's hook."""
+"""Rights by process. Beat and Flower need none.
+
+An administrator or the chart's hook runs `ostler migrate` and `crd`.
+"""
 
 
 def who_am_i(client: KubeClient) -> str:
-    """Return who the API server takes us for."""
+    """Return the user name that the API server gives to this client."""
     answer = client.request("POST", _WHO, body={"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
     return str(answer["status"]["userInfo"]["username"])
 
 
 def may(client: KubeClient, right: Right, *, namespace: str) -> bool:
-    """Return whether the API server would let us do that."""
+    """Return whether the API server would allow this client to use the right."""
     if right.path is not None:
         spec: Json = {"nonResourceAttributes": {"verb": right.verb, "path": right.path}}
     else:

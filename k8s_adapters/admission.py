@@ -1,9 +1,11 @@
-"""Probes of the chart's admission policies: whether they are in force.
+"""Probes that test whether the chart's admission policies are in force.
 
-A policy's text proves nothing: it might not be bound, be bound to other namespaces, or be unknown yet to the API server
-that is asked. So what the policies refuse is tried, as a dry run. The collector's deletion is tried as the collector,
-on a Pod of our own that never gets a node. No runner Pod is touched, not even by a dry run, which some proxy might not
-take for one. The creation of a Pod is tried as a worker.
+The text of a policy proves nothing. The policy might not be bound, or be bound to other namespaces. The API server
+might not know it yet. Each probe therefore tries a forbidden action as a dry run.
+
+The deletion by the garbage collector is tried as the collector, on a Pod of Ostler that never gets a node. The creation
+of a Pod is tried as a worker. No runner Pod is used, not even in a dry run, because a proxy might drop the dry-run
+flag.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ from k8s_adapters.retry import answer_of
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 
 COLLECTORS = ("system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager")
-"""Who the garbage collector is, with and without `--use-service-account-credentials` of the controller manager."""
+"""User names of the garbage collector, with and without `--use-service-account-credentials`."""
 
 _ACCOUNTS = "system:serviceaccount:"
-_GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler gives such a Pod a node, so nothing of it is ever run
+_GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler assigns such a Pod to a node, so it never runs
 _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """What came of it. `why` is a sentence; `cure` is there unless the policy refuses.
+    """Result of a probe. `why` is a sentence. `cure` says what to do, and is None if the policy refuses the action.
 
-    `refused`: None when it could not be told.
+    `refused` is None if the probe could not find out whether the policy refuses the action.
     """
 
     why: str
@@ -40,9 +42,10 @@ class PolicyAnswer:
 
 
 def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
-    """Return whether the API server refuses the garbage collector a Pod with the pool's label in a namespace.
+    """Return whether the API server forbids the garbage collector to delete a Pod with the pool's label in a namespace.
 
-    Takes the rights to create and delete Pods there and to impersonate. Raises nothing: what goes wrong is the answer.
+    It needs the rights to create, list and delete Pods there and to impersonate. It raises no error of the API server:
+    every such error becomes the answer.
     """
     try:
         with _probe(client, namespace) as pod:
@@ -61,10 +64,10 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
 
 
 def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
-    """Return whether the API server refuses a worker a Pod in a namespace that is no runner's.
+    """Return whether the API server forbids a worker to create Pods other than runner Pods in a namespace.
 
-    Asked by a worker it is asked as that. Anybody else takes the rights to list RoleBindings and to impersonate. Raises
-    nothing: what goes wrong is the answer.
+    A worker that calls it needs no further rights. Every other caller needs the rights to list RoleBindings and to
+    impersonate. It raises no error of the API server: every such error becomes the answer.
     """
     try:
         mine = who_am_i(client)
@@ -121,7 +124,7 @@ def _probe(client: KubeClient, namespace: str) -> Iterator[Json]:
     try:
         yield pod
     finally:
-        with suppress(UpstreamError):  # what was found out stands; a later probe removes what is left
+        with suppress(UpstreamError):  # the result is valid without this deletion, and a later probe deletes the Pod
             delete_probe(client, pod)
 
 
@@ -137,7 +140,8 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
             cure = "run it as somebody who may impersonate users and service accounts: an administrator of the cluster"
             return PolicyAnswer(f"we may not ask as {collector}", cure=cure)
         if "cannot delete resource" in said:
-            # By its rights, not by the policy: the collector of this cluster is somebody else.
+            # The collector was refused for lack of rights, not by the policy. The collector of this cluster has another
+            # name.
             return PolicyAnswer(
                 f"{collector} has no right to delete Pods", cure="say who the collector of this cluster is"
             )

@@ -1,9 +1,10 @@
-"""The client of the Kubernetes API: the official package's credentials and connections, plain JSON bodies.
+"""The client of the Kubernetes API: the official package's credentials and connections, with plain JSON bodies.
 
-The package reads kubeconfigs and in-cluster files, renews tokens and holds the TLS connections. Its
-generated models are left out: a typed patch costs three times the CPU of the same call with plain JSON.
-Every call has a connect and a read timeout (seconds), goes through the one retry layer, and fails with
-an error of `ostler.errors`; nothing above this package knows HTTP.
+The package reads kubeconfigs and in-cluster files, renews tokens and owns the TLS connections. Its generated models are
+not used, because a typed patch costs three times the CPU of the same call with plain JSON.
+
+Every call has a connect and a read timeout in seconds, and goes through the one retry layer. Its errors are those of
+`ostler.errors`. Code above this package does not handle HTTP.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ T = TypeVar("T")
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-# Half the CPU of a whole object, on both sides, where labels and annotations are all that is read.
+# For client and server, a metadata-only answer costs half the CPU of a whole object.
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 _DEFAULT_POLICY = RetryPolicy()
@@ -51,11 +52,11 @@ _MEANINGS: dict[int, type[UpstreamError]] = {
     409: Conflict,
     422: Invalid,
 }
-_TOKEN_KEPT = 1.0  # seconds; asking the package costs as much as a quarter of a whole call
+_TOKEN_KEPT = 1.0  # seconds; getting the token from the package costs a quarter of a whole call
 
 
 class KubeClient:
-    """Calls to one API server as one identity; safe to share between threads."""
+    """Calls to one API server as one identity. Threads may share it."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class KubeClient:
 
     @property
     def host(self) -> str:
-        """The API server's URL."""
+        """Return the URL of the API server."""
         return str(self._api.configuration.host)
 
     def request(
@@ -95,10 +96,12 @@ class KubeClient:
     ) -> Json:
         """Return the JSON object that answers one call.
 
-        `timeout` bounds each attempt from first byte sent to answer read; `policy` (the client's by default)
-        says how often and how long it is repeated. A repeated POST may meet what its first attempt made.
-        `impersonate`: the user as whom it is asked, which takes the right to.
-        Raises `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
+        `timeout` limits each attempt, in seconds, from the first byte sent to the end of the answer. `policy` limits
+        the number and the total time of attempts. If it is None, the client's own policy applies. With
+        `impersonate`, the call is made in the name of this user. This process needs the right to impersonate the user.
+
+        A POST that is retried might meet the object that its first attempt created. Raises `Gone`, `Conflict`,
+        `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
         """
         content = None if body is None else orjson.dumps(body)
         return self._request(method, path, query, content, content_type, accept, timeout, policy, _object, impersonate)
@@ -112,9 +115,9 @@ class KubeClient:
         accept: str = JSON,
         policy: RetryPolicy | None = None,
     ) -> T:
-        """Return the body of the answer to a GET, decoded by `decode`: for large bodies that are read in part.
+        """Return the body of the answer to a GET, decoded by `decode`. Use it for a large body that is read in part.
 
-        `decode` raises `ValueError` for an invalid body, which is retried. Raises as `request` does.
+        `decode` raises `ValueError` for an invalid body, which is retried. Raises the same errors as `request`.
         """
         return self._request("GET", path, query, None, JSON, accept, None, policy, decode)
 
@@ -151,9 +154,9 @@ class KubeClient:
             raise _by_meaning(what, answer) from answer
 
     def open(self, path: str, *, query: Mapping[str, str | int], read_timeout: float) -> urllib3.BaseHTTPResponse:
-        """Return an answer to a GET that is to be read piece by piece, and closed; one attempt.
+        """Return the answer to a GET as a stream, which the caller must read and close. The call is tried once.
 
-        `read_timeout` bounds the wait for each piece. Raises as `request` does.
+        `read_timeout` limits the wait for each piece, in seconds. Raises the same errors as `request`.
         """
         what = f"GET {path}"
         address = f"{path}?{urlencode(query)}"
@@ -172,11 +175,14 @@ class KubeClient:
 
     @property
     def server(self) -> str:
-        """Host and port of the API server."""
+        """Return host and port of the API server."""
         return endpoint(self._api.configuration.host)
 
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
-        """Return what `send` does, given credentials and the seconds spent before it; after a 401 once more, if new."""
+        """Call `send` with the connections, the Authorization header and the seconds that are already spent.
+
+        After a 401 the credentials are read again. If they are new, `send` is called once more.
+        """
         began = self.timing.clock()
         api, token = self._credentials(began)
         try:
@@ -196,7 +202,7 @@ class KubeClient:
             token = _authorization(api)
         except (config.ConfigException, OSError) as error:
             raise Retryable(f"the ServiceAccount token cannot be read: {type(error).__name__}") from error
-        self._token = (api, now, token)  # one assignment, so that threads see all of it or none
+        self._token = (api, now, token)  # one assignment, so that other threads see all of it or none
         return api, token
 
     def _send(
@@ -248,15 +254,15 @@ class KubeClient:
         return answer
 
     def _renewed(self, refused: ApiClient, token: str | None) -> bool:
-        """Read the credentials again after a 401; return whether they differ from the refused ones.
+        """Read the credentials again after a 401, and return whether they differ from the refused ones.
 
-        The package re-reads an in-cluster token once a minute, which is late when the old one was revoked.
+        The package reads an in-cluster token only once a minute, which is too late if the old token was revoked.
         """
         with self._reloading:
             if self._api is refused:
                 try:
                     fresh = self._load()
-                except ConfigurationError:  # half written, perhaps: the 401 stands
+                except ConfigurationError:  # the file might be half written, so the 401 is raised
                     return False
                 if _authorization(fresh) == token:
                     return False
@@ -274,16 +280,17 @@ def make_client(
     named: str = "OSTLER_KUBECONFIG",
     policy: RetryPolicy = _DEFAULT_POLICY,
 ) -> KubeClient:
-    """Return a client for the cluster that `kubeconfig` names, or the one we run in when it is None or empty.
+    """Return a client for the cluster that `kubeconfig` names. If it is None or empty, use the cluster of this process.
 
-    `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is how many connections are kept; as many threads
-    can call without opening new ones. `named`: the option or variable that the message of an error names. `policy`: of
-    calls that bring none; 4 attempts without a deadline by default.
-    Raises `ConfigurationError` when the credentials cannot be read.
+    `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is the number of connections that are kept open. As
+    many threads can call without opening new ones. `named` is the option or variable that error messages name. `policy`
+    applies to calls without their own policy. Its default is 4 attempts without a deadline.
+
+    Raises `ConfigurationError` if the credentials cannot be read.
     """
 
     def load() -> ApiClient:
-        # Always fresh: a copy keeps the hook of the original, which overwrites any token put into the copy.
+        # Always load anew: a copy shares the renewal hook of the original, which overwrites any token in the copy.
         configuration = _in_cluster() if not kubeconfig else _by_file(kubeconfig, named)
         configuration.connection_pool_maxsize = pool_size
         configuration.keep_alive = True
@@ -295,10 +302,10 @@ def make_client(
 
 
 def _bare() -> Configuration:
-    """Return what the package begins with, without the proxy that it takes from the environment.
+    """Return the package's default configuration without the proxy that the package takes from the environment.
 
-    That one is for calls that leave the network. A kubeconfig that names a `proxy-url` has its way, whatever NO_PROXY
-    says, as with kubectl.
+    The proxy of the environment is for calls that leave the network. A `proxy-url` in a kubeconfig is used even if
+    NO_PROXY excludes the server, as in kubectl.
     """
     configuration = Configuration()
     configuration.proxy = configuration.no_proxy = None
@@ -318,7 +325,10 @@ def _in_cluster() -> Configuration:
 
 
 def _by_file(kubeconfig: str, named: str) -> Configuration:
-    """Return what a kubeconfig says. The package raises whatever its first wrong use of the content raises."""
+    """Return the configuration of a kubeconfig.
+
+    Raises `ConfigurationError` for every error. The package itself raises errors of many types for a bad kubeconfig.
+    """
     files = [each for each in kubeconfig.split(os.pathsep) if each]
     if not any(Path(each).expanduser().exists() for each in files):
         raise ConfigurationError(f"{named}: {' or '.join(files)} does not exist; name an existing kubeconfig")
@@ -345,7 +355,10 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
 
 
 def _first_context(files: Sequence[str]) -> str | None:
-    """Return the context of the first of several files that names one, as kubectl does; the package takes the last."""
+    """Return the current context of the first of several files that has one. Return None for a single file.
+
+    kubectl also uses the first context that it finds; the package would use the last one.
+    """
     if len(files) == 1:
         return None
     for each in (Path(file).expanduser() for file in files):
@@ -356,7 +369,7 @@ def _first_context(files: Sequence[str]) -> str | None:
 
 
 def _why_unusable(error: Exception) -> str:
-    """Return in words what is wrong with a kubeconfig; never its content, which may be a credential."""
+    """Return a description of the error in a kubeconfig, without its content, which might be a credential."""
     match error:
         case config.ConfigException():
             said = str(error).removeprefix("Invalid kube-config file. ").splitlines()
@@ -373,7 +386,7 @@ def _why_unusable(error: Exception) -> str:
 
 
 def object_path(kind: str, *, namespace: str, name: str | None = None) -> str:
-    """Return the path of a core object (`kind` is its plural), or of its collection."""
+    """Return the path of a core object, or of its collection if `name` is None. `kind` is the plural of the kind."""
     collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/{kind}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"
 
@@ -389,7 +402,11 @@ def _authorization(api: ApiClient) -> str | None:
 
 @contextmanager
 def _counted(seconds: float | None) -> Iterator[None]:
-    """Count an attempt that was given `seconds` for the gate of Kubernetes. One that says nothing of it is left out."""
+    """Count an attempt for the gate of Kubernetes. `seconds` is the time limit of the attempt, or None.
+
+    Two kinds of failure are not counted, because they say nothing about Kubernetes: an error in this process, and a
+    timeout that was shorter than `PATIENCE`.
+    """
     handled = sys.exception()
     try:
         yield
@@ -405,7 +422,7 @@ def _counted(seconds: float | None) -> Iterator[None]:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
-    """Return the body of a success; raise `Answer` for any other status."""
+    """Return the decoded body of a success. Raise `Answer` for any other status."""
     if answer.status in SUCCESS:
         try:
             return decode(answer.data)
@@ -428,7 +445,7 @@ def _object(data: bytes) -> Json:
 
 
 def _status_object(data: bytes) -> tuple[str, str]:
-    """Return reason and message of a Kubernetes `Status`; a proxy in between answers with anything."""
+    """Return reason and message of a Kubernetes `Status`. Return empty texts for the body of another server."""
     try:
         content = orjson.loads(data)
     except ValueError:
@@ -439,7 +456,7 @@ def _status_object(data: bytes) -> tuple[str, str]:
 
 
 def _by_meaning(what: str, answer: Answer) -> UpstreamError:
-    if answer.status == HTTPStatus.GONE:  # a list or watch that is too old: the whole of it may succeed anew
+    if answer.status == HTTPStatus.GONE:  # the version of the list or watch is too old, and a new list might succeed
         return Retryable(f"{what}: {answer}", status=answer.status)
     return _MEANINGS.get(answer.status, Invalid)(f"{what}: {answer}")
 

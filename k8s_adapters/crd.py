@@ -1,7 +1,8 @@
-"""The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and how it is installed.
+"""The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and its installation.
 
-The one source: `ostler crd` applies it, and the chart carries what `ostler crd --print` says. What CEL can refuse is
-refused by the API server; what it cannot (a pool's overlay of the Pod template) marks the pool Degraded.
+This module is the only source of the definition. `ostler crd` applies it, and the chart contains the output of `ostler
+crd --print`. The API server refuses a spec that violates a CEL rule. An error that CEL cannot detect, such as a bad
+overlay of the Pod template, marks the pool Degraded.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ DEFAULT_CPU = "2"
 DEFAULT_MEMORY = "4Gi"
 DEFAULT_EPHEMERAL_STORAGE = "10Gi"
 LONGEST_NAME = 54
-"""Characters of a pool's name: a Pod adds `-` and 8 hex digits, and is the value of labels (63)."""
+"""Most characters of a pool's name. A Pod's name adds `-` and 8 hex digits and must fit into a label value (63)."""
 
 LONGEST_GROUP = 100
-"""Characters of the name of a runner group."""
+"""Most characters of the name of a runner group."""
 
 _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded", "RunnerOutdated")
 COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "unresponsive", "spent", "stale", "lost")
-"""The states of a Pod that a pool's status counts. `stale` is a flag beside them; `lost` Pods are in no other count."""
+"""Counts in a pool's status: the states of a Pod, and two more counts.
+
+`stale` is a flag beside the state. A `lost` Pod is in no other count.
+"""
 
 
 def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
-    """Create or update the definition of `RunnerPool` and wait until the API server serves it.
+    """Create or update the definition of `RunnerPool`, and wait until the API server serves it.
 
-    Safe to run from several processes at once. Raises `Retryable` when it is not served `within` seconds.
+    Several processes may call it at once. Raises `Retryable` if the definition is not served after `within` seconds.
     """
     try:
         client.request("POST", _CRDS, body=crd_manifest())
@@ -51,7 +55,7 @@ def _established(definition: Json) -> bool:
 
 
 def _served(client: KubeClient) -> bool:
-    """Return whether the kind is answered: for a moment after Established it is still 404."""
+    """Return whether the API server serves the kind. For a moment after Established it still answers 404."""
     try:
         client.request("GET", f"/apis/{API_VERSION}/{PLURAL}", query={"limit": 1})
     except Gone:
@@ -138,7 +142,7 @@ def _schema() -> Json:
 
 
 def _routing() -> Json:
-    """Which jobs a pool serves."""
+    """Return the fields that decide which jobs a pool serves."""
     return {
         "runnerLabels": {
             "type": "array",
@@ -146,15 +150,16 @@ def _routing() -> Json:
             "maxItems": 100,
             "items": {"type": "string", "minLength": 1, "maxLength": 256},
             "x-kubernetes-list-type": "set",
-            "description": "Labels that its runners are registered with.",
+            "description": "Labels of the pool's runners on GitHub. A job matches if the pool has every label in its "
+            "`runs-on`.",
         },
         "runnerGroup": {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "default": 1,
             "maxLength": LONGEST_GROUP,
-            "description": "Runner group on GitHub, by its number or its name. Numbers differ from organisation to "
-            "organisation, except that 1 is the default group of each.",
+            "description": "Runner group on GitHub, by its number or its name. Numbers differ between organisations, "
+            "except that 1 is always the default group.",
             "x-kubernetes-validations": [
                 {
                     "rule": "type(self) == int ? self > 0 : size(string(self)) > 0",
@@ -165,44 +170,48 @@ def _routing() -> Json:
         "routingPriority": {
             "type": "integer",
             "default": 0,
-            "description": "The higher one wins among pools that fit a job equally well.",
+            "description": "Priority among pools that match a job equally well. The pool with the higher number gets "
+            "the job.",
         },
         "allowedAccounts": {
             "type": "array",
             "items": {"type": "integer", "format": "int64"},
-            "description": "Accounts that may use the pool, by GitHub's numeric id; empty is all.",
+            "description": "Accounts that may use the pool, by GitHub's numeric id. An empty list allows all accounts.",
         },
         "allowedRepositories": {
             "type": "array",
             "items": {"type": "string", "minLength": 1},
-            "description": "Repositories that may use the pool, as owner/name; empty is all.",
+            "description": "Repositories that may use the pool, as owner/name. An empty list allows all repositories.",
         },
         "allowForks": {
             "type": "boolean",
             "default": False,
-            "description": "Serve jobs of forks of public repositories, which anyone on the internet may send.",
+            "description": "Whether the pool serves jobs of forks of public repositories. Anyone on the internet can "
+            "send "
+            "such jobs.",
         },
     }
 
 
 def _shape() -> Json:
-    """What a Pod of the pool is."""
+    """Return the fields that describe a Pod of the pool."""
     return {
         "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
         "resources": {
             "type": "object",
             "default": {},
             "properties": {
-                "cpu": _quantity(2, "CPU of container `runner`, request and limit."),
-                "memory": _quantity(DEFAULT_MEMORY, "Memory of container `runner`, request and limit."),
+                "cpu": _quantity(2, "CPU request and limit of the container `runner`."),
+                "memory": _quantity(DEFAULT_MEMORY, "Memory request and limit of the container `runner`."),
                 "ephemeralStorage": _quantity(
                     DEFAULT_EPHEMERAL_STORAGE,
-                    "Disk of the node that container `runner` requests: its own files, logs and emptyDir volumes.",
+                    "Disk request of the container `runner`. It covers the container's own files, logs and emptyDir "
+                    "volumes.",
                 ),
                 "ephemeralStorageLimit": _quantity(
                     None,
-                    "Disk of the node that container `runner` may use. The kubelet evicts a Pod that uses more, "
-                    "and its job fails.",
+                    "Disk limit of the container `runner`. The kubelet evicts a Pod that uses more, and its job fails. "
+                    "Without a value there is no limit.",
                 ),
             },
             "x-kubernetes-validations": [
@@ -217,42 +226,46 @@ def _shape() -> Json:
         "assignedUser": {
             "type": "boolean",
             "default": False,
-            "description": "Leave the user and the groups of its Pods to the cluster, as OpenShift's restricted-v2 "
-            "demands. Otherwise they are 1001, the user of GitHub's runner image.",
+            "description": "Whether the cluster assigns the user and the groups of the Pods, as OpenShift's "
+            "restricted-v2 "
+            "requires. Otherwise they are 1001, the user of GitHub's runner image.",
         },
         "podTemplate": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,
-            "description": "`metadata` (labels, annotations) and `spec` that are laid over the Pod by strategic merge. "
-            "What would weaken the split of poller and runner makes the pool Degraded.",
+            "description": "`metadata` (labels, annotations) and `spec`, applied to the Pod by strategic merge. If a "
+            "field "
+            "would weaken the separation of poller and runner, the pool becomes Degraded.",
         },
     }
 
 
 def _size() -> Json:
-    """How many Pods there are, and how they come and go."""
+    """Return the fields that control the number of Pods and their replacement."""
     return {
         "replicas": {
             "type": "integer",
             "minimum": 0,
             "maximum": _MOST_PODS,
             "default": 0,
-            "description": "Pods to keep; the autoscaler's to write where autoscaling is enabled.",
+            "description": "Number of Pods. With autoscaling, the autoscaler writes this field.",
         },
         "paused": {
             "type": "boolean",
             "default": False,
-            "description": "Leave the pool's Pods as they are: none is made, none is retired; warm ones still serve.",
+            "description": "Whether the pool is paused. Ostler then creates and retires none of its Pods, but warm "
+            "Pods still "
+            "serve jobs.",
         },
         "drainTimeout": _duration(
             None,
-            "After a pool's deletion, how long until a job that still runs is reported as overdue. It kills nothing.",
+            "Time after the deletion of the pool before a running job is reported as overdue. It ends no job.",
         ),
         "maxJobDuration": {
             **_duration(
                 None,
-                "How long a job may run before the kubelet ends its Pod and the job fails, one minute "
-                "or more. No limit unless it is set.",
+                "Maximum duration of a job, one minute or more. After that the kubelet ends the Pod and the job "
+                "fails. Without a value there is no limit.",
             ),
             "x-kubernetes-validations": [
                 {"rule": "duration(self) >= duration('1m')", "message": "must be at least one minute"}
@@ -263,9 +276,9 @@ def _size() -> Json:
             "default": {},
             "properties": {
                 "enabled": {"type": "boolean", "default": False},
-                "minWarm": _whole(1, "Warm Pods to keep beside those that serve."),
-                "maxReplicas": _whole(10, "Pods at most."),
-                "scaleDownDelay": _duration("10m", "Since the last scale-up, before fewer Pods are kept."),
+                "minWarm": _whole(1, "Number of warm Pods in addition to the Pods with jobs."),
+                "maxReplicas": _whole(10, "Maximum number of Pods."),
+                "scaleDownDelay": _duration("10m", "Time after the last scale-up before the pool may shrink."),
             },
             "x-kubernetes-validations": [
                 {
@@ -283,14 +296,18 @@ def _size() -> Json:
                     "minimum": 1,
                     "maximum": 100,
                     "default": 10,
-                    "description": "Of the replicas, that a changed template may have down at a time, one at least.",
+                    "description": "Percentage of the replicas that may be unavailable at the same time while a "
+                    "changed "
+                    "template rolls out. At least one Pod may always be unavailable.",
                 },
                 "maxSurge": {
                     "type": "integer",
                     "minimum": 0,
                     "maximum": _MOST_PODS,
-                    "description": "Pods above the replicas that a roll may make before it retires old ones. They "
-                    "count in the share of maxUnavailablePercent. By default 1 if that share is one Pod, else 0.",
+                    "description": "Number of Pods above `replicas` that a roll may create before it retires old "
+                    "Pods. These "
+                    "Pods count in maxUnavailablePercent. The default is 1 if maxUnavailablePercent is one Pod, and "
+                    "otherwise 0.",
                 },
             },
         },
@@ -300,15 +317,15 @@ def _size() -> Json:
             "properties": {
                 "startTimeout": _duration(
                     None,
-                    "From a Pod's creation to its first poll, before it is replaced; "
-                    "by default what OSTLER_START_TIMEOUT says.",
+                    "Time from the creation of a Pod to its first poll before the Pod is replaced. "
+                    "The default is OSTLER_START_TIMEOUT.",
                 ),
                 "maxConcurrent": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": _MOST_PODS,
                     "default": 100,
-                    "description": "Pods of the pool that may be starting at a time.",
+                    "description": "Maximum number of Pods of the pool that may be starting at the same time.",
                 },
             },
         },
@@ -342,7 +359,7 @@ def _duration(default: str | None, text: str) -> Json:
         "minLength": 2,
         "maxLength": 20,
         "pattern": _DURATION,
-        "description": f"{text} As 90s, 10m or 1h30m.",
+        "description": f"{text} Format: 90s, 10m or 1h30m.",
     }
     return schema if default is None else {**schema, "default": default}
 
@@ -366,8 +383,11 @@ def _status() -> Json:
         "type": "object",
         "properties": {
             "observedGeneration": number,
-            "replicas": {**number, "description": "Pods that are not spent."},
-            "selector": {"type": "string", "description": "Label selector of its Pods, for the scale subresource."},
+            "replicas": {**number, "description": "Number of Pods that are not spent."},
+            "selector": {
+                "type": "string",
+                "description": "Label selector of the pool's Pods, for the scale subresource.",
+            },
             **dict.fromkeys(COUNTS, number),
             "lastScaleUpTime": time,
             "lastScaleDownTime": time,

@@ -1,4 +1,4 @@
-"""Set the deadline of a Pod that is running: the kubelet ends its containers when it is reached."""
+"""Set the deadline of a running Pod. The kubelet ends its containers when the deadline is reached."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rules.upstream.retry import RetryPolicy
 def set_deadline(
     client: KubeClient, *, namespace: str, name: str, uid: str, seconds: int, policy: RetryPolicy | None = None
 ) -> bool:
-    """Set `activeDeadlineSeconds` of the Pod with this UID; return whether it was set.
+    """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`, and return whether it was set.
 
-    False when the Pod is gone, another one has its name, or it has an earlier deadline: the API server takes a deadline
-    that is added or lowered, and refuses one that is raised. Raises `Retryable`, `RateLimited` and `Forbidden`.
+    Return False if the Pod is gone, another Pod has its name, or it has an earlier deadline. The API server refuses to
+    raise an existing deadline. Raises `Retryable`, `RateLimited` and `Forbidden`.
     """
     operations: list[Json] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},

@@ -1,4 +1,4 @@
-"""Deployed objects of a cluster that a deploy might change: whole objects, read for `ostler check-deploy`."""
+"""Deployed objects of a cluster that a deploy might change. `ostler check-deploy` reads them as whole objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_CLUSTER = (
         "ValidatingAdmissionPolicyBinding",
     ),
 )
-"""Of all namespaces: policies and pools of others count too."""
+"""Kinds that are read in all namespaces, because policies and pools of other owners matter too."""
 
 _OF_NAMESPACES = (
     ("/apis/apps/v1", "deployments", "apps/v1", "Deployment"),
@@ -42,9 +42,10 @@ _OF_NAMESPACES = (
 
 
 def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json]:
-    """Return the objects that a deploy may change: some of the whole cluster, the rest of these namespaces.
+    """Return the objects that a deploy might change: some kinds of the whole cluster, other kinds of these namespaces.
 
-    A kind that the cluster does not know is none. Raises as `KubeClient.request`: a part of it would be a wrong answer.
+    A kind that the cluster does not know counts as an empty list. Raises the errors of `KubeClient.request`, because an
+    incomplete list would give a wrong answer.
     """
     found: list[Json] = []
     for root, plural, version, kind in _OF_CLUSTER:
@@ -60,9 +61,10 @@ def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json
 
 
 def labels_of_runners(client: KubeClient, *, namespace: str) -> list[Mapping[str, str]]:
-    """Return the labels that runner Pods of a namespace have, each set once: they look alike to policies.
+    """Return the labels of the runner Pods of a namespace. Each set of labels comes once, even if many Pods have it.
 
-    A stamp's owner counts as one of them. Raises as `read_deployed`.
+    Network policies cannot tell Pods with equal labels apart. The owner label of a stamp is one of the labels. Raises
+    the errors of `KubeClient.request`.
     """
     found: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": POOL_LABEL}

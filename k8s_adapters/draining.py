@@ -1,7 +1,8 @@
-"""Finalizer that keeps a pool until its busy Pods are done: added while the pool lives, removed at the end.
+"""Finalizer that keeps the object of a deleted pool until its busy Pods are done.
 
-Nothing but the list of finalizers is written, and only where nobody else changed it meanwhile, so those of others stay.
-The API server lets nobody put a finalizer on an object whose deletion was asked for.
+It is added while the pool lives, because the API server refuses a new finalizer on an object that is being deleted. It
+is removed when the drain ends. A write changes only the list of finalizers, and only if this list is the one that was
+read. The finalizers of other owners therefore stay.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4
-"""Times that somebody else may change the pool between our check at it and our patch."""
+"""Tries of a change. A try fails if another client changes the pool between the read and the patch."""
 
 
 def add_finalizer(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> bool:
-    """Put our finalizer on the pool with this UID; False when it is gone, or its deletion was asked for before.
+    """Add Ostler's finalizer to the pool with this UID, and return whether the pool has it.
 
-    Raises `Retryable` when others change it all the time.
+    Return False if the pool is gone, or is being deleted without the finalizer. Raises `Retryable` if other clients
+    change the pool during every try.
     """
     path = pool_path(namespace, name)
     for _ in range(_ROUNDS):
@@ -36,7 +38,8 @@ def add_finalizer(
             return True
         if "deletionTimestamp" in metadata:
             return False
-        # A merge patch replaces the whole list: the version keeps it from taking away what came meanwhile.
+        # A merge patch replaces the whole list. The resource version keeps it from removing a finalizer that was added
+        # meanwhile.
         guarded = {"resourceVersion": metadata["resourceVersion"], "finalizers": [*finalizers, DRAIN_FINALIZER]}
         try:
             client.request(
@@ -53,9 +56,10 @@ def add_finalizer(
 def remove_finalizer(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> bool:
-    """Take our finalizer off the pool with this UID; False when it was not on it, or the pool is gone.
+    """Remove Ostler's finalizer from the pool with this UID, and return whether this call removed it.
 
-    Raises `Retryable` when others change its finalizers all the time.
+    Return False if the pool does not have it or is gone. Raises `Retryable` if other clients change its finalizers
+    during every try.
     """
     path = pool_path(namespace, name)
     for _ in range(_ROUNDS):
@@ -75,7 +79,7 @@ def remove_finalizer(
             return False
         except Conflict:
             continue
-        except Invalid as error:  # a test that fails is a 422 without causes
+        except Invalid as error:  # a JSON patch whose test fails is answered with 422 without causes
             refused = answer_of(error)
             if refused is None or refused.status != HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise
@@ -85,7 +89,7 @@ def remove_finalizer(
 
 
 def _metadata(client: KubeClient, path: str, uid: str, policy: RetryPolicy | None) -> Json | None:
-    """Return the metadata of the pool with this UID, or None when it is gone."""
+    """Return the metadata of the pool with this UID, or None if it is gone."""
     try:
         metadata: Json = client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"]
     except Gone:

@@ -1,6 +1,6 @@
-"""The cluster's epoch: a ConfigMap, made once and then only written as it was read.
+"""The cluster's epoch: a ConfigMap. It is created once, and every later write replaces exactly the state that was read.
 
-Every write names the resourceVersion that was read, so of two writers one succeeds, and none puts an older number back.
+Every write names the resourceVersion that was read. Of two writers one succeeds, and neither can write an older number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NAME = "ostler-epoch"
 
 @dataclass(frozen=True, slots=True)
 class EpochSeen:
-    """The ConfigMap as it was read; `epoch` is None when it does not say one."""
+    """The ConfigMap as it was read. `epoch` is None if its data has no valid epoch."""
 
     epoch: Epoch | None
     version: str
 
 
 def read_epoch(client: KubeClient, *, namespace: str, policy: RetryPolicy) -> EpochSeen | None:
-    """Return the ConfigMap, or None when there is none. Raises what the client raises."""
+    """Return the ConfigMap, or None if there is none. Raises the errors of the client."""
     try:
         return _seen(client.request("GET", _path(namespace, NAME), policy=policy))
     except Gone:
@@ -35,9 +35,10 @@ def read_epoch(client: KubeClient, *, namespace: str, policy: RetryPolicy) -> Ep
 def write_epoch(
     client: KubeClient, *, namespace: str, epoch: Epoch, seen: EpochSeen | None, policy: RetryPolicy
 ) -> bool:
-    """Write the epoch over what was `seen`, or make the ConfigMap; False when it is no longer as seen.
+    """Write the epoch over the state `seen`, or create the ConfigMap if `seen` is None. Return whether it was written.
 
-    Raises `Invalid` for a number below the one that was seen of the same Postgres, and what the client raises.
+    Return False if the ConfigMap is no longer as `seen`. Raises `Invalid` if `seen` has the same Postgres and a number
+    that is not lower. Raises the errors of the client.
     """
     data = {"epoch": str(epoch.number), "database": epoch.database}
     if seen is None:

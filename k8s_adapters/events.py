@@ -1,4 +1,4 @@
-"""Kubernetes Events about pools and Pods, for operators who run `kubectl describe`."""
+"""Kubernetes Events about pools and Pods, which operators read with `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pod_of(*, namespace: str, name: str, uid: str) -> Regarding:
 
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """One Event. `reason` is CamelCase, `note` a sentence; its first 1,024 characters are written."""
+    """One Event. `reason` is CamelCase. `note` is a sentence, cut off after 1,024 characters."""
 
     regarding: Regarding
     type: Type
@@ -52,7 +52,7 @@ class EventNote:
 
 
 def event_manifest(event: EventNote, *, instance: str) -> Json:
-    """Return an Event as JSON; `instance` names the process that tells it."""
+    """Return an Event as JSON. `instance` names the process that reports it."""
     about = event.regarding
     return {
         "apiVersion": _API,
@@ -76,6 +76,6 @@ def event_manifest(event: EventNote, *, instance: str) -> Json:
 
 
 def write_event(client: KubeClient, event: EventNote, *, instance: str, policy: RetryPolicy | None = None) -> None:
-    """Create an Event. Raises what the client raises. No caller must depend on its Event."""
+    """Create an Event. Raises the errors of the client. No caller must depend on its Event."""
     path = f"/apis/{_API}/namespaces/{event.regarding.namespace}/events"
     client.request("POST", path, body=event_manifest(event, instance=instance), policy=policy)

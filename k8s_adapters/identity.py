@@ -1,11 +1,11 @@
 """Identity of a polling Pod: its projected ServiceAccount token, verified offline with the cluster's keys.
 
-Verifying costs no API call. The keys are fetched when a token names an unknown one, at most once per
-`REFETCH_EVERY` seconds, and again when they are `KEYS_FOR` seconds old, so that a key that the cluster
-withdrew is trusted no longer than that. What cannot be fetched, or reads like nothing, changes nothing
-(law L8). A deleted Pod's token stays good here until it expires; the TokenReview right before a JIT is
-delivered is what notices that (the API server itself does so only 10 s after the deletion).
-No message holds a token or a part of one (law L13).
+A verification needs no API call. The keys are fetched when a token names an unknown key, at most once in
+`REFETCH_EVERY` seconds. They are fetched again after `KEYS_FOR` seconds, so that a withdrawn key is not trusted for
+longer. If a fetch fails or returns no usable key, the old keys stay (law L8).
+
+The token of a deleted Pod stays valid here until it expires. The TokenReview directly before a delivery rejects such a
+token, but only from 10 s after the deletion on. No message contains a token or a part of one (law L13).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ostler.errors import OstlerError, UpstreamError
 from rules.upstream.retry import RetryPolicy
 
 LARGEST_TOKEN = 8 * 1024
-"""Characters of a token; a projected one has about 1,200."""
+"""Most characters of a token. A projected token has about 1,200."""
 
 REFETCH_EVERY = 10.0
-"""Seconds between two fetches of the keys that tokens with unknown keys can cause."""
+"""Seconds between two fetches that are caused by tokens with unknown keys."""
 
 RETRY_EVERY = 1.0
-"""Seconds after a fetch that failed."""
+"""Seconds between a failed fetch and the next one."""
 
 KEYS_FOR = 300.0
-"""Seconds after which the keys are fetched again though all that are asked for are known."""
+"""Seconds after which the keys are fetched again, although no token named an unknown key."""
 
-# The algorithm follows from the key, never from the token's header.
+# The key determines the algorithm, never the header of the token.
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
 _KEYS_POLICY = RetryPolicy(attempts=2, base=0.1, deadline=5.0)
 _JWKS = "application/jwk-set+json"
@@ -49,15 +49,15 @@ _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class TokenRejected(OstlerError):
-    """The token is bad; the reason is for our log only."""
+    """The token is not valid. The reason is for Ostler's log only."""
 
 
 class KeyUnknown(OstlerError):
-    """The token names a key that is not among those fetched last; `fetch_keys` may bring it."""
+    """The token names a key that was not in the last fetch. `fetch_keys` might find it."""
 
 
 class Unjudged(OstlerError):
-    """It cannot be told now whether the token is good: the cluster's keys are out of reach."""
+    """The token cannot be judged now, because the cluster's keys cannot be fetched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class PodIdentity:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A published key; two with the same content are equal, however often they were fetched."""
+    """A published key. Two keys with the same content are equal, even if they come from different fetches."""
 
     id: str
     content: str
@@ -89,7 +89,7 @@ class _Published:
 class TokenVerifier:
     """Verifies tokens of one audience.
 
-    `verify` belongs to one thread; `fetch_keys` may run in another, once at a time.
+    Only one thread may call `verify`. `fetch_keys` may run in another thread, but only one call at a time.
     """
 
     def __init__(
@@ -113,14 +113,15 @@ class TokenVerifier:
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again, and may be, though tokens can be verified."""
+        """Return whether the keys are old and may be fetched again now. Tokens can be verified in the meantime."""
         now = self._client.timing.clock()
         return self._fetched_at is not None and now - self._fetched_at > KEYS_FOR and self._may_fetch(now)
 
     def verify(self, token: str) -> PodIdentity:
-        """Return the identity behind a token, remembered until it expires or its key is withdrawn; no I/O.
+        """Return the identity of a token, without I/O.
 
-        Raises `TokenRejected` for a bad one, `KeyUnknown` when its key was not among those fetched last.
+        The identity is cached until the token expires or its key is withdrawn. Raises `TokenRejected` for a token that
+        is not valid, and `KeyUnknown` if its key was not in the last fetch.
         """
         if len(token) > LARGEST_TOKEN:
             raise TokenRejected("the token is too long")
@@ -143,9 +144,9 @@ class TokenVerifier:
         return identity
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's issuer and keys; blocks for 10 s at most.
+        """Fetch the cluster's issuer and keys. It blocks for up to 10 s.
 
-        Raises `Unjudged` when they cannot be had, or were asked for a moment ago; the old ones stay then.
+        Raises `Unjudged` if they cannot be fetched, or if the last fetch was a moment ago. The old keys stay then.
         """
         now = self._client.timing.clock()
         if not self._may_fetch(now):
@@ -182,14 +183,15 @@ class TokenVerifier:
                 },
             )
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            # The names of PyJWT's errors say what is wrong; its texts may quote the token.
+            # Only the names of PyJWT's errors are used, because their texts might quote the token.
             raise TokenRejected(type(error).__name__) from None
-        # Against our own clock, so that tests and the cache share it with this check.
+        # The expiry is compared with this verifier's clock, which the cache and the tests use too.
         now = self._now().timestamp()
         if not _is_number(claims["exp"]) or claims["exp"] <= now:
             raise TokenRejected("ExpiredSignatureError")
         not_before = claims.get("nbf", 0)
-        if not _is_number(not_before) or not_before > now + 1:  # whole seconds, and clocks differ a little
+        # Token times are whole seconds, and clocks differ a little.
+        if not _is_number(not_before) or not_before > now + 1:
             raise TokenRejected("ImmatureSignatureError")
         return claims
 
@@ -197,10 +199,11 @@ class TokenVerifier:
 def review_token(
     client: KubeClient, *, token: str, audience: str, timeout: float, pod_uid: str | None = None
 ) -> bool | None:
-    """Ask the API server about a token.
+    """Ask the API server about a token, by a TokenReview.
 
-    True: authenticated, for this audience and (where given) this Pod. False: a definite no. None: it could
-    not be had within `timeout` seconds, or the API server does not let us ask.
+    Return True if the token is valid for this audience and belongs to the Pod with `pod_uid`. If `pod_uid` is None, any
+    Pod is accepted. Return False if the API server rejects the token. Return None if there is no verdict within
+    `timeout` seconds, or if this process has no right to ask.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -212,7 +215,8 @@ def review_token(
         status: Any = client.request("POST", _REVIEWS, body=body, policy=policy).get("status")
     except UpstreamError:
         return None
-    if not isinstance(status, dict) or not status:  # no verdict is in it, so it is no "no" (law L8)
+    # An answer without a status is no verdict, so it is no rejection (law L8).
+    if not isinstance(status, dict) or not status:
         return None
     if status.get("authenticated") is not True or audience not in (status.get("audiences") or ()):
         return False
@@ -225,7 +229,7 @@ def _digest(token: str) -> bytes:
 
 
 def _key_id(token: str) -> str:
-    # PyJWT takes padding too, and then one token could be remembered under several digests.
+    # PyJWT accepts padding too. One token could then be cached under several digests.
     if _FORM.fullmatch(token) is None:
         raise TokenRejected("the token is not a JWT")
     try:
@@ -238,7 +242,7 @@ def _key_id(token: str) -> str:
 
 
 def _usable(published: Json) -> dict[str, _Key]:
-    """Return the published keys by id; those of a type we do not trust, or that cannot be read, are left out."""
+    """Return the published keys by id, without keys of an untrusted type and keys that cannot be parsed."""
     keys: dict[str, _Key] = {}
     listed = published.get("keys")
     for each in listed if isinstance(listed, list) else ():
@@ -257,7 +261,7 @@ def _usable(published: Json) -> dict[str, _Key]:
 
 
 def _identity(claims: Json) -> PodIdentity:
-    """Return the identity from verified claims; a token that is not bound to a Pod is refused."""
+    """Return the identity in verified claims. Raises `TokenRejected` if the token is not bound to a Pod."""
     bound: Any = claims.get("kubernetes.io")
     try:
         return PodIdentity(

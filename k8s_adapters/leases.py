@@ -1,6 +1,6 @@
-"""Leases of the cluster (`coordination.k8s.io/v1`): read, made, and written only as they were read.
+"""Leases of the cluster (`coordination.k8s.io/v1`): each write replaces only the state that was read.
 
-Every write names the resourceVersion that was read, so of two candidates one succeeds. Merge patches, as everywhere.
+Every write names the resourceVersion that was read, so of two candidates one succeeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.upstream.retry import RetryPolicy
 
 
 def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy) -> LeaseSeen | None:
-    """Return a Lease, or None when there is none. Raises what the client raises."""
+    """Return a Lease, or None if there is none. Raises the errors of the client."""
     try:
         return _seen(client.request("GET", _path(namespace, name), policy=policy))
     except Gone:
@@ -25,7 +25,7 @@ def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPo
 def create_lease(
     client: KubeClient, *, namespace: str, name: str, holder: str, duration: float, policy: RetryPolicy
 ) -> LeaseSeen | None:
-    """Make a Lease and hold it; None when another was quicker."""
+    """Create a Lease that `holder` holds. Return None if it exists already."""
     body = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -48,7 +48,10 @@ def write_lease(
     duration: float,
     policy: RetryPolicy,
 ) -> LeaseSeen | None:
-    """Make `holder` hold the Lease, or go on holding it (empty: nobody does); None when it is no longer as `seen`."""
+    """Write the Lease for `holder`, to acquire or renew it. An empty `holder` releases the Lease.
+
+    Return None if the Lease is no longer as `seen`.
+    """
     taken = holder != seen.holder and bool(holder)
     spec = _spec(holder, duration=duration, transitions=seen.transitions + taken, taken=taken)
     body = {"metadata": {"resourceVersion": seen.version}, "spec": spec}

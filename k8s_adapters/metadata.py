@@ -1,8 +1,7 @@
 """Metadata-only lists of objects, for sweeps over a large cluster, one page at a time.
 
-The server is asked for `PartialObjectMetadataList`, so that the cost of a page does not depend on the size of its
-objects. Most of the answer is still `managedFields`; the typed decoder skips them, for a fifteenth of the CPU of a
-whole parse.
+The server answers with a `PartialObjectMetadataList`, so the cost of a page does not depend on the size of its objects.
+Most of the answer is still `managedFields`. The typed decoder skips them, at a fifteenth of the CPU of a full parse.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ PAGE = 500
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 OF_POOLS = POOL_LABEL
-"""Selects what belongs to any pool."""
+"""Label selector for all objects of any pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectSeen:
-    """The metadata of one object. `owner` and `stamp` are what is stamped on a Pod, None where that is bare.
+    """The metadata of one object. `owner` and `stamp` are the stamp on a Pod, or None if the Pod has none.
 
-    `stamped`: it has an owner label, also one whose value is no number.
+    `stamped` says that the Pod has an owner label, even a label whose value is no number.
     """
 
     name: str
@@ -44,10 +43,10 @@ class ObjectSeen:
 def metadata_pages(
     client: KubeClient, kind: str, *, namespace: str, selector: str, policy: RetryPolicy | None = None
 ) -> Iterator[list[ObjectSeen]]:
-    """Yield what a selector finds of a core kind (its plural), page by page.
+    """Yield the objects of a core kind that a label selector matches, page by page. `kind` is the plural of the kind.
 
-    Raises `Retryable` when a page could not be had or the list expired between two: what was yielded stands, but that
-    something was not among it means nothing.
+    Raises `Retryable` if a page cannot be read or the list expires between two pages. The objects that were yielded
+    before exist, but an object that was not yielded is not proven missing.
     """
     query: dict[str, str | int] = {"limit": PAGE, "labelSelector": selector}
     path = object_path(kind, namespace=namespace)
@@ -87,7 +86,7 @@ class _ListMetadata(msgspec.Struct, gc=False):
 
 
 class _Page(msgspec.Struct):
-    """A list; null is how an empty one may be written, and without items it is none."""
+    """A list. The value null means an empty list; a missing `items` means that the answer is no list."""
 
     items: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
     metadata: _ListMetadata | None = None

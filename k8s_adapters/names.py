@@ -1,4 +1,4 @@
-"""The names of the custom resource, and the labels, annotations and finalizer that Ostler writes and reads back."""
+"""Names of the custom resource, and the labels, annotations and finalizer that Ostler writes and reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGEST_ANNOTATION = "ostler.dev/spec-digest"
 DRAIN_FINALIZER = "ostler.dev/drain"
 SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 
-UNCLAIMED = "0.0"  # the claim annotation of a Pod that was never stamped
+UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
 
 FIELD_MANAGER = "ostler"
-"""Who we are in managed fields: the API server takes it from the User-Agent."""
+"""Ostler's name in managed fields, which the API server takes from the User-Agent."""

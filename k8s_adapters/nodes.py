@@ -1,7 +1,7 @@
-"""Nodes: their health, whether they are cordoned, what they hold; and what a Pod of a pool asks of one.
+"""Nodes: their health, cordons and capacity, and the resources that a Pod of a pool requests from a node.
 
-A node's object is mostly images and addresses: the typed decoder skips them. The list is read from the API server's
-cache and may be a second old; `get_node` is not.
+Images and addresses are most of a node's object, so the typed decoder skips them. The list comes from the API server's
+cache and might be a second old. `get_node` reads the present state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNREACHABLE = "node.kubernetes.io/unreachable"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a Pod of a pool asks of the nodes: how much, which, and what it tolerates there."""
+    """Requirements of a pool's Pod: its resource requests, the nodes that it selects, and its tolerations."""
 
     size: Size
     fleet: Fleet
@@ -42,7 +42,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """One node. `room`: what the autoscaler counts of it."""
+    """One node. `room` has the facts that the autoscaler needs: labels, taints and allocatable resources."""
 
     name: str
     cordoned: bool
@@ -51,9 +51,10 @@ class NodeSeen:
 
 
 def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list[NodeSeen]:
-    """Return all nodes, whole or not at all.
+    """Return all nodes, never only a part of them.
 
-    Raises `Retryable` when they cannot be had or only a part was sent, `Forbidden` when we lack the right to list them.
+    Raises `Retryable` if they cannot be read or the answer is incomplete, and `Forbidden` without the right to list
+    them.
     """
     page = client.get("/api/v1/nodes", query={"resourceVersion": "0"}, policy=policy, decode=_PAGES.decode)
     if isinstance(page.items, msgspec.UnsetType):
@@ -64,7 +65,7 @@ def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list
 
 
 def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None) -> NodeSeen | None:
-    """Return one node as it is now; None only when the API server says that there is none of this name."""
+    """Return the present state of one node, or None if the API server says that no node has this name."""
     try:
         return _read(client.get(f"/api/v1/nodes/{name}", query={}, policy=policy, decode=_ITEMS.decode))
     except Gone:
@@ -72,9 +73,9 @@ def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None
 
 
 def needs_of(pool: PoolSeen) -> Needs:
-    """Return what a Pod of this pool asks of the nodes, its overlay and the poller included.
+    """Return the requirements of a pool's Pod, including its overlay and the poller.
 
-    An invalid overlay is left out: no part of it is known to have the right shape.
+    An invalid overlay is ignored, because no part of it is known to have the right shape.
     """
     if pool.problem is not None:
         pool = replace(pool, pod_template=None)
@@ -93,7 +94,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 
 def _requests(container: Json) -> Size:
-    """Return what a container requests; a limit alone is a request too."""
+    """Return the requests of a container. A limit without a request counts as a request."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return _size(asked.get("cpu"), asked.get("memory"))
@@ -104,7 +105,10 @@ def _size(cpu: Any, memory: Any) -> Size:
 
 
 def _amount(quantity: Any) -> Decimal:
-    """Return a quantity in its unit; 0 if it is invalid: the API server refuses such a Pod anyway."""
+    """Return a quantity in its base unit.
+
+    Return 0 for an invalid one, because the API server refuses such a Pod anyway.
+    """
     if quantity is None:
         return Decimal(0)
     try:
@@ -162,7 +166,7 @@ class _ListMetadata(msgspec.Struct):
 
 
 class _Page(msgspec.Struct):
-    """A list; null is how an empty one may be written, and without items it is none."""
+    """A list. The value null means an empty list; a missing `items` means that the answer is no list."""
 
     items: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
     metadata: _ListMetadata | None = None

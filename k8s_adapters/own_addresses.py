@@ -1,6 +1,6 @@
 """Addresses of the cluster itself, which jobs must not reach, and the network policies of a namespace.
 
-Each read may be refused to an identity, so each says so by itself.
+An identity might lack the right to some of these reads. Each kind of address that cannot be read is therefore reported.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ _NODE_KINDS = frozenset({"ExternalIP", "InternalIP"})
 
 @dataclass(frozen=True, slots=True)
 class OwnAddresses:
-    """Addresses with their owners, such as `node a`; and the kinds that could not be read."""
+    """Addresses with a description of their owner, such as `node a`.
+
+    `unread` names the kinds that could not be read.
+    """
 
     by_address: dict[str, str]
     unread: tuple[str, ...]
 
 
 def own_addresses(client: KubeClient) -> OwnAddresses:
-    """Return the addresses of the API server and of all nodes. Raises `Retryable` when the cluster does not answer."""
+    """Return the addresses of the API server and of all nodes. Raises `Retryable` if the cluster does not answer."""
     found: dict[str, str] = {}
     unread: list[str] = []
     try:

@@ -10,16 +10,16 @@ from rules.claims.pod_events import LONGEST_NOTE, LONGEST_WORD, PodEvent, one_li
 from rules.upstream.retry import RetryPolicy
 
 MOST = 100
-"""Events that are read of one Pod."""
+"""Most Events that are read for one Pod."""
 
 
 def list_pod_events(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> list[PodEvent]:
-    """Return up to `MOST` Events about a Pod; one that makes no sense is left out.
+    """Return up to `MOST` Events about a Pod, without Events that cannot be parsed.
 
-    They are selected by the name of the Pod, because the taint manager's name no UID. Those of a namesake with another
-    UID are left out. Raises what the client raises.
+    The Events are selected by the Pod's name, because the Events of the taint manager have no UID. Events with the UID
+    of another Pod of this name are left out. Raises the errors of the client.
     """
     found = client.request(
         "GET",
@@ -38,7 +38,7 @@ def _is_about(item: Any, uid: str) -> bool:
 
 
 def _read(item: Json) -> PodEvent | None:
-    """Return an Event; None without a reason. What wrote it by the older API names itself in another place."""
+    """Return an Event, or None if it has no reason. Events of the older API have the writer's name in another field."""
     reason, action = _word(item.get("reason")), _word(item.get("action"))
     source = item.get("deprecatedSource")
     older = source.get("component") if isinstance(source, dict) else None
@@ -59,7 +59,7 @@ def _word(value: Any) -> str:
 
 
 def _at(item: Json) -> datetime | None:
-    """Return when it happened last, as far as the Event says."""
+    """Return the last time of the Event, or None if it has no valid time."""
     series, metadata = item.get("series"), item.get("metadata")
     told = (
         series.get("lastObservedTime") if isinstance(series, dict) else None,

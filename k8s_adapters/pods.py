@@ -1,4 +1,4 @@
-"""Runner Pods as the cluster has them: one record, read from one Pod or from a whole list."""
+"""Runner Pods of the cluster, parsed from the JSON of a single Pod or of a list."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ _BOUND_TO_POD_OR_NODE = frozenset(
         "image",
     }
 )
-"""Kinds of volumes that no other node can have: every kind that is not here may be attached elsewhere."""
+"""Kinds of volumes that never move to another node. Every other kind might be attached elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodSeen:
-    """What one check of a runner Pod showed.
+    """State of a runner Pod at one read.
 
-    `poller_exit_code` and the runner's exit facts are None while that container has not ended.
-    `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.
-    `attachable_volumes`: it has a volume that may be attached to another node.
-    `deletion_at` is when its deletion was asked for.
-    `reason` is the Pod's own, as `Evicted` or `NodeLost`, else who disrupted it, as `DeletionByTaintManager`.
-    `company`: an ordinary container beside `poller` and `runner` has not terminated. Sidecars that are init containers
-    do not count: the kubelet ends them with the others.
-    `of_a_pool`: it has an owner reference to a pool.
-    `started_at` is when its kubelet took it, and `active_deadline` after how many seconds from then it ends the Pod.
+    The exit fields of a container are None while it has not ended. `runner_ready` is the present readiness of the
+    runner. The kubelet sets it to False when the container ends. `attachable_volumes` says that the Pod has a volume
+    that might be attached to another node.
+
+    `deletion_at` is the time of the deletion request. `reason` is the Pod's own reason, such as `Evicted` or
+    `NodeLost`. If the Pod has none, `reason` is the reason of its disruption, such as `DeletionByTaintManager`.
+
+    `company` says that an ordinary container besides `poller` and `runner` has not terminated. Sidecars that are init
+    containers do not count, because the kubelet ends them with the others. `of_a_pool` says that the Pod has an owner
+    reference to a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet ends the Pod
+    `active_deadline` seconds after this time.
     """
 
     name: str
@@ -80,36 +82,43 @@ class PodSeen:
 
     @property
     def is_ours(self) -> bool:
-        """Whether Ostler made it: it names its attempt, or a pool owns it. The label alone says nothing."""
+        """Return whether Ostler made the Pod: it has an attempt annotation or a pool owns it.
+
+        The label alone proves nothing.
+        """
         return self.attempt is not None or self.of_a_pool
 
     @property
     def exit_reason(self) -> str | None:
-        """Why it ended, in Kubernetes' words: the Pod's own reason, else that of container `runner`, and a signal."""
+        """Return the reason of the Pod's end in Kubernetes' words, with the signal of the runner, if any.
+
+        The reason is the Pod's own reason. If the Pod has none, it is the reason of container `runner`.
+        """
         reason = self.reason or self.runner_exit_reason
         return reason if self.runner_exit_signal is None else f"{reason or 'signal'} ({self.runner_exit_signal})"
 
     @property
     def is_terminal(self) -> bool:
-        """Whether none of its containers runs or ever will."""
+        """Return whether no container of the Pod runs or ever will."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def is_over(self) -> bool:
-        """Whether `poller` and `runner` have terminated for good, whatever other containers do.
+        """Return whether `poller` and `runner` have terminated for good, even if other containers still run.
 
-        No JIT can be used there any more. Unlike a terminal Pod, it is deleted only under a retire claim (law L7).
+        No JIT can be used there any more. Unlike a terminal Pod, such a Pod may be deleted only under a retire claim
+        (law L7).
         """
         return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
 
     @property
     def is_outlived(self) -> bool:
-        """Whether it is over and another container keeps it from becoming terminal."""
+        """Return whether the Pod is over, and another container keeps it from becoming terminal."""
         return self.is_over and not self.is_terminal and self.company
 
 
 def get_pod(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> PodSeen | None:
-    """Return one Pod, or None when nothing has this name."""
+    """Return one Pod, or None if no Pod has this name."""
     try:
         return read_pod(client.request("GET", object_path("pods", namespace=namespace, name=name), policy=policy))
     except Gone:
@@ -119,9 +128,9 @@ def get_pod(client: KubeClient, *, namespace: str, name: str, policy: RetryPolic
 def list_pods(
     client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
 ) -> list[PodSeen]:
-    """Return all runner Pods of a namespace, or of one pool in it, whole or not at all.
+    """Return all runner Pods of a namespace, or of one pool in it. The list is always complete.
 
-    Raises `Retryable` when a page could not be had or the list expired between two pages.
+    Raises `Retryable` if a page cannot be read or the list expires between two pages.
     """
     return list_pods_at(client, namespace=namespace, pool=pool, policy=policy)[0]
 
@@ -139,9 +148,9 @@ def list_pods_at(
 
 
 def pod_pages(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> Iterator[list[PodSeen]]:
-    """Yield all runner Pods of a namespace, page by page; only the whole of them says which are missing.
+    """Yield all runner Pods of a namespace, page by page. A Pod is proven missing only when all pages were read.
 
-    Raises `Retryable` when a page could not be had or the list expired between two pages.
+    Raises `Retryable` if a page cannot be read or the list expires between two pages.
     """
     for page in _pages(client, namespace=namespace, pool=None, policy=policy):
         yield [read_pod(item) for item in page["items"] or ()]
@@ -152,7 +161,7 @@ def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: Retr
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": selector}
     while True:
         page = client.request("GET", object_path("pods", namespace=namespace), query=query, policy=policy)
-        if "items" not in page:  # null is how an empty list may be written; a missing key is no list at all
+        if "items" not in page:  # null means an empty list; a missing key means no list
             raise Retryable(f"the list of Pods in {namespace} has no items")
         yield page
         following = (page.get("metadata") or {}).get("continue")
@@ -210,7 +219,7 @@ def read_pod(item: Json) -> PodSeen:
 
 
 def _deletion_at(metadata: Json) -> datetime | None:
-    """Return when a deletion was asked for; the API server's timestamp is of the end of the grace period."""
+    """Return the time of the deletion request, or None. The API server's timestamp is the end of the grace period."""
     ends = metadata.get("deletionTimestamp")
     if ends is None:
         return None
@@ -232,7 +241,11 @@ def _ended(container: Json) -> Json:
 
 
 def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
-    """Return what keeps the Pod's containers from starting; theirs is `PodInitializing` while one before them waits."""
+    """Return the reason that keeps the Pod's containers from starting, or None.
+
+    If an init container waits, its reason is returned. The reason of the other containers is then only
+    `PodInitializing`.
+    """
     before = (_waiting_reason(each) for each in status.get("initContainerStatuses") or ())
     stuck = next((reason for reason in before if reason not in {None, "PodInitializing"}), None)
     return stuck or next(filter(None, map(_waiting_reason, containers)), None)

@@ -1,7 +1,7 @@
-"""`RunnerPool` objects as the rest of Ostler sees them: read, listed, patched.
+"""`RunnerPool` objects: read, list and patch them.
 
-A pool whose spec cannot be used is listed with a `problem` instead of failing the list (law L14). Merge patches only,
-never a full update: a full one would make us the owner of fields that others set.
+A pool whose spec cannot be used is listed with a `problem` and does not fail the list (law L14). Writes are merge
+patches. A full update would make Ostler the owner of fields that other clients set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rules.pools import pod_template
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
-_TEMPLATE_VERSION = 3  # raise it when the Pod that is built from the same spec changes
+_TEMPLATE_VERSION = 3  # increase it when the same spec gives another Pod
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
@@ -37,16 +37,16 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSeen:
-    """One pool as the cluster has it; `problem` says why it cannot be used, and is None when it can.
+    """One pool as the cluster has it. `problem` says why it cannot be used, or is None.
 
-    `template_hash` changes with whatever of the pool shapes the Pod, and with nothing else; `pod_hash` adds what
-    Ostler's settings give to the Pod. Times are in seconds. `drain_timeout`, `start_timeout`,
-    `max_job_seconds` and `ephemeral_storage_limit_mib` are None where the pool gives none, and `pod_template` where it
-    lays nothing over the Pod.
-    `max_surge` is None where the default counts. `replicas_writer`: the field manager, other than Ostler, that owns
-    `spec.replicas`, as a GitOps controller whose manifest has it; None where nobody does.
-    `has_finalizer`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was
-    written last. `resource_version` is that of this check.
+    `template_hash` covers all fields of the pool that shape the Pod. Times are in seconds. An optional field is None if
+    the pool does not set it. If `max_surge` is None, its default applies.
+
+    `replicas_writer` is the field manager, other than Ostler, that owns `spec.replicas`. An example is a GitOps
+    controller whose manifest sets it. None means that there is no such manager.
+
+    `has_finalizer` says that the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
+    `status` is the status that was written last. `resource_version` is the version of this read.
     """
 
     uid: str
@@ -88,14 +88,14 @@ class PoolSeen:
 
     @property
     def terminating(self) -> bool:
-        """Whether its deletion was asked for."""
+        """Return whether the deletion of the pool was requested."""
         return self.deleted_at is not None
 
 
 def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> list[PoolSeen]:
-    """Return all pools of a namespace, whole or not at all.
+    """Return all pools of a namespace. The list is always complete.
 
-    Raises `Retryable` when the list changed its mind between pages.
+    Raises `Retryable` if the list expires between two pages.
     """
     return list_pools_at(client, namespace=namespace, policy=policy)[0]
 
@@ -116,7 +116,7 @@ def list_pools_at(
 
 
 def get_pool(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> PoolSeen | None:
-    """Return one pool, or None when there is none of this name."""
+    """Return one pool, or None if no pool has this name."""
     try:
         return read_pool(client.request("GET", pool_path(namespace, name), policy=policy))
     except Gone:
@@ -124,9 +124,9 @@ def get_pool(client: KubeClient, *, namespace: str, name: str, policy: RetryPoli
 
 
 def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) -> PoolSeen:
-    """Create a pool from its `spec`, also when a reply is lost on the way.
+    """Create a pool from its `spec`. If the reply to a create is lost, the retry finds the created pool.
 
-    Raises `Conflict` when the name is taken, `Invalid` for a bad spec.
+    Raises `Conflict` if the name is in use, `Invalid` for a bad spec.
     """
     attempt = secrets.token_hex(8)
     metadata = {"name": name, "annotations": {ATTEMPT_ANNOTATION: attempt}}
@@ -141,15 +141,16 @@ def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) ->
 
 
 def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replicas: int) -> PoolSeen:
-    """Set how many Pods a pool keeps. Raises `Gone` when there is no such pool."""
+    """Set the number of replicas of a pool. Raises `Gone` if there is no such pool."""
     body = {"spec": {"replicas": replicas}}
     return read_pool(client.request("PATCH", pool_path(namespace, name), body=body, content_type=MERGE_PATCH))
 
 
 def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: RetryPolicy | None = None) -> PoolSeen:
-    """Set how many Pods a pool keeps, if it still is what was seen.
+    """Set the number of replicas of a pool, if the pool is unchanged since it was read.
 
-    Raises `Conflict` when anybody changed it meanwhile (or this very change was made and its answer lost), `Gone`.
+    Raises `Gone`, and `Conflict` if the pool has changed. If the answer to an earlier attempt was lost, this attempt
+    might itself have made the change.
     """
     metadata = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"metadata": metadata, "spec": {"replicas": replicas}}
@@ -162,23 +163,24 @@ def patch_pool_status(
 ) -> None:
     """Write a pool's status. Every given field is replaced.
 
-    Raises `Gone` when there is no such pool, `Invalid` when another has its name.
+    Raises `Gone` if there is no such pool, and `Invalid` if another pool has its name.
     """
     body = {"metadata": {"uid": uid}, "status": status}
     client.request("PATCH", f"{pool_path(namespace, name)}/status", body=body, content_type=MERGE_PATCH, policy=policy)
 
 
 def pause_pool(client: KubeClient, pool: PoolSeen, *, paused: bool) -> PoolSeen:
-    """Pause the pool that was seen, or end its pause. Raises `Gone`, and `Conflict` when another has its name."""
+    """Pause the given pool, or end its pause. Raises `Gone`, and `Conflict` if another pool has its name."""
     body = {"metadata": {"uid": pool.uid}, "spec": {"paused": paused}}
     path = pool_path(pool.namespace, pool.name)
     return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH))
 
 
 def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
-    """Ask for the deletion of exactly what was seen, which our finalizer makes a drain; gone already is a success.
+    """Request the deletion of the pool, if it is unchanged since it was read.
 
-    Raises `Conflict` when anybody changed it meanwhile: it may have lost the finalizer.
+    Ostler's finalizer turns this into a drain. A pool that is gone counts as success. Raises `Conflict` if the pool has
+    changed, because it might have lost the finalizer.
     """
     preconditions = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"preconditions": preconditions, "propagationPolicy": "Background"}
@@ -189,7 +191,7 @@ def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
 
 
 def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
-    """Delete a pool in the background; one that is gone already is a success."""
+    """Delete a pool in the background. A pool that is gone counts as success."""
     try:
         client.request("DELETE", pool_path(namespace, name), query={"propagationPolicy": "Background"})
     except Gone:
@@ -197,7 +199,7 @@ def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
 
 
 def read_pool(item: Json) -> PoolSeen:
-    """Return a pool from its JSON; never raises for a spec that makes no sense."""
+    """Return a pool from its JSON. An invalid spec raises no error; `problem` describes it."""
     metadata: Json = item["metadata"]
     spec: Json = item.get("spec") or {}
     resources: Json = spec.get("resources") or {}
@@ -265,9 +267,10 @@ def read_pool(item: Json) -> PoolSeen:
 
 
 def _replicas_writer(metadata: Json, spec: Json) -> str | None:
-    """Return who else owns `spec.replicas`, by the object's managed fields.
+    """Return the other field manager that owns `spec.replicas`, by the object's managed fields, or None.
 
-    A client that creates a pool without server-side apply owns its defaults too, so 0 says nothing then.
+    A client that creates a pool without server-side apply also owns its defaults. Such a client counts only if
+    `replicas` is above 0.
     """
     for each in metadata.get("managedFields") or ():
         owned = (each.get("fieldsV1") or {}).get("f:spec") or {}
@@ -279,7 +282,7 @@ def _replicas_writer(metadata: Json, spec: Json) -> str | None:
 
 
 def _group(value: Any, problems: list[str]) -> int | str:
-    """Return a runner group by number or name; a name that is none of GitHub's and a problem when it is neither."""
+    """Return a runner group by number or name. If it is neither, add a problem and return an empty name."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     if isinstance(value, str) and 0 < len(value) <= LONGEST_GROUP and value.isprintable():
@@ -297,10 +300,10 @@ def template_hash(
     overlay: Any = None,
     assigned_user: bool = False,
 ) -> str:
-    """Return 16 hex digits that name what shapes a Pod; small enough for a label.
+    """Return 16 hex digits that identify the fields that shape a Pod. The digits fit into a label.
 
-    `ephemeral_storage_mib`: the request and the limit. `assigned_user` counts only where it is set, so that the hash
-    of pools from before it stays.
+    `ephemeral_storage_mib` has the request and the limit. `assigned_user` is part of the hash only if it is set. Pods
+    from before this field therefore keep their hash.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -312,10 +315,10 @@ def template_hash(
 
 
 def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None) -> str:
-    """Return 16 hex digits that name what shapes a Pod of the pool: the template, the address to poll, the audience.
+    """Return 16 hex digits that identify the shape of a Pod: the template, the address to poll and the audience.
 
-    Pods and rows are compared by it. A Pod that polls an address which is no longer served would never get a job.
-    Of the CAs the name of their ConfigMap counts, and not what is in it: a new CA reaches the Pods that live.
+    Pods and rows are compared by this hash. A Pod whose address is no longer served would never get a job. Of the CAs
+    only the name of their ConfigMap is part of the hash, because a changed CA also reaches running Pods.
     """
     shape = [pool.template_hash, dispatch_url, audience]
     if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:
@@ -325,7 +328,7 @@ def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: s
 
 
 def mounted_ca(dispatch_url: str, dispatch_ca: str | None) -> str | None:
-    """Return the ConfigMap that a Pod mounts for the CAs of its dispatch URL; None without TLS."""
+    """Return the ConfigMap with the CAs that a Pod mounts for its dispatch URL, or None without TLS."""
     return dispatch_ca if dispatch_url.startswith("https://") else None
 
 
@@ -342,7 +345,7 @@ def _longest_job(spec: Json, problems: list[str]) -> float | None:
 
 
 def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float:
-    """Return a duration as 1h30m in seconds; 0 and a problem when it is none."""
+    """Return a duration such as 1h30m in seconds. If it is invalid, add a problem and return 0."""
     text = str(part.get(field) or default)
     found = _DURATION.fullmatch(text)
     if found is None:
@@ -357,7 +360,7 @@ def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float
 
 
 def _disk(resources: Json, problems: list[str]) -> tuple[int, int | None]:
-    """Return request and limit of ephemeral storage in MiB, and a problem when the limit is the smaller one."""
+    """Return request and limit of ephemeral storage in MiB. Add a problem if the limit is smaller than the request."""
     request = _mebibytes(resources.get("ephemeralStorage", DEFAULT_EPHEMERAL_STORAGE), "ephemeralStorage", problems)
     if (given := resources.get("ephemeralStorageLimit")) is None:
         return request, None
@@ -374,7 +377,7 @@ def _mebibytes(value: Any, field: str, problems: list[str]) -> int:
 
 
 def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -> int:
-    """Return a quantity times `factor`, rounded up; 0 and a problem when it is none."""
+    """Return a quantity times `factor`, rounded up. If it is invalid, add a problem and return 0."""
     try:
         amount = Decimal(parse_quantity(value)) * factor  # type: ignore[no-untyped-call]
     except (ValueError, ArithmeticError):
@@ -387,6 +390,6 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
 
 
 def pool_path(namespace: str, name: str | None = None) -> str:
-    """Return the path of a pool, or of the collection of a namespace."""
+    """Return the path of a pool, or the path of the collection in a namespace if `name` is None."""
     collection = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}/{PLURAL}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""One cheap question to the API server, asked only to see whether it answers."""
+"""Probe of the API server: one cheap call that shows whether it answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WITHIN = 5.0
 
 
 def probe(client: KubeClient, *, namespace: str) -> None:
-    """Ask for one Pod at most, so that the server needs its store too. Raises `UpstreamError` when it fails."""
+    """List at most one Pod, so that the API server has to read its store too. Raises `UpstreamError` if it fails."""
     client.request(
         "GET",
         object_path("pods", namespace=namespace),

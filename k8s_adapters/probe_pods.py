@@ -1,8 +1,8 @@
-"""Pods that Ostler makes to find something out, and removes again. They run nothing of a pool and are no pool's.
+"""Probe Pods: Ostler creates them to test the cluster, and deletes them. They belong to no pool and run no job.
 
-They have the pool's label, so that policies take them for runner Pods. Its value names no pool, as no object can have
-that name: the reconciler lists Pods by the names of pools, so that no row is made for these, and sweeps leave alone
-what has none.
+They have the pool label, so that policies treat them like runner Pods. The value of the label is no valid name of an
+object, so it names no pool. The reconciler lists Pods by pool name and inserts no rows for them. Sweeps ignore Pods
+without a row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from ostler.errors import Conflict, Gone
 
 PROBE_LABEL = "ostler.dev/probe"
 PROBE_POOL = "ostler_probe"
-"""Fits a label; a name of an object has no underscore."""
+"""Value of the pool label. No object can have this name, because a name has no underscore."""
 
 _LEFT_AFTER = timedelta(hours=2)
 
 
 def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: dict[str, str], spec: Json) -> Json:
-    """Create a Pod that may live under the restricted Pod Security level, and return it.
+    """Create a Pod that the restricted Pod Security level allows, and return it.
 
-    `spec` is what it has besides. What a killed command left two hours ago goes first. Raises as `KubeClient.request`.
+    `spec` is merged into the Pod's spec. Probes of the same purpose that are older than two hours are deleted first,
+    because a killed command might have left them. Raises the errors of `KubeClient.request`.
     """
     _forget_left(client, namespace=namespace, purpose=purpose)
     body = probe_pod(purpose=purpose, labels=labels, spec=spec)
@@ -33,7 +34,7 @@ def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: di
 
 
 def probe_pod(*, purpose: str, labels: dict[str, str], spec: Json) -> Json:
-    """Return the JSON of a probe that may live under the restricted Pod Security level."""
+    """Return the JSON of a probe Pod that the restricted Pod Security level allows."""
     return {
         "metadata": {
             "name": f"ostler-{purpose}-{secrets.token_hex(4)}",
@@ -50,9 +51,9 @@ def probe_pod(*, purpose: str, labels: dict[str, str], spec: Json) -> Json:
 
 
 def delete_probe(client: KubeClient, pod: Json) -> None:
-    """Delete a probe by name and UID; one that is gone, or has a successor, is a success.
+    """Delete a probe Pod by name and UID. A Pod that is gone or replaced counts as success.
 
-    ValueError for any other Pod, whatever it is.
+    Raises ValueError for a Pod that is no probe.
     """
     metadata = pod["metadata"]
     if (metadata.get("labels") or {}).get(POOL_LABEL) != PROBE_POOL:
@@ -65,7 +66,7 @@ def delete_probe(client: KubeClient, pod: Json) -> None:
 
 
 def restricted(container: Json) -> Json:
-    """Return a container as the restricted level wants it, with a little of everything that quotas ask for."""
+    """Return a container that the restricted level allows, with small requests and limits for clusters with quotas."""
     size = {"cpu": "10m", "memory": "128Mi"}
     return {
         "resources": {"requests": size, "limits": size},

@@ -1,6 +1,7 @@
 """Refusals of a Pod by the API server: a quota that is used up, or an invalid Pod.
 
-What is told is fit for a status that everybody reads: of a field that is wrong the name, never the value (law L13).
+The text of a refusal is written to a public status. It names a wrong field, but never shows the field's value (law
+L13).
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A Pod that will not be taken until something changes. `quota`: there is no room for it now."""
+    """Refusal that lasts until something changes. `quota` says that a quota is used up."""
 
     quota: bool
     text: str
 
 
 def refusal_of(error: UpstreamError) -> Refusal | None:
-    """Return why a Pod was refused; None for anything else that went wrong with its creation."""
+    """Return the refusal of a Pod, or None if its creation failed for another reason."""
     answer = answer_of(error)
     if answer is None or answer.status == HTTPStatus.UNAUTHORIZED or not isinstance(error, Forbidden | Invalid):
         return None
     _, quota, rest = answer.message.partition("exceeded quota: ")
     if quota:
         return Refusal(quota=True, text=(quota + rest)[:_LONGEST])
-    if "error looking up service account" in answer.message:  # the admission's cache lags behind
+    if "error looking up service account" in answer.message:  # the cache of the admission plugin does not have it yet
         return None
     if isinstance(error, Forbidden):
         _, found, rest = answer.message.partition("is forbidden: ")

@@ -1,7 +1,7 @@
-"""Create Pods and ServiceAccounts idempotently: the same call may be made again after any failure.
+"""Create Pods and ServiceAccounts idempotently: the same call may be repeated after any failure.
 
-A create whose reply was lost is answered 409 when it is repeated. What lives under the name is then read
-back and accepted only when it is ours: same pool, same attempt, same digest, and not terminating.
+If the first reply was lost, the repeated create is answered with 409. The existing object is then read. It is accepted
+only if it is Ostler's: same pool, same attempt, same digest, and not terminating.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from k8s_adapters.retry import answer_of
 from ostler.errors import Conflict, Forbidden, Gone, Retryable
 from rules.upstream.retry import RetryPolicy
 
-_ROUNDS = 4  # times that something under our name may vanish while we look at it
-_LOOK_EVERY = 0.1  # seconds between two checks of a terminating namesake
-_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission's cache lags behind the create
+_ROUNDS = 4  # tries while the object under the name disappears between two calls
+_LOOK_EVERY = 0.1  # seconds between two reads of a terminating object
+_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission plugin's cache is late
 
 
 @dataclass(frozen=True, kw_only=True)
 class Created:
-    """What exists now under our name and is ours; `ours_before` says that an earlier call had made it."""
+    """The object that now exists under the name. `ours_before` says that an earlier call created it."""
 
     name: str
     uid: str
@@ -32,11 +32,10 @@ class Created:
 def create_service_account(
     client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
 ) -> Created:
-    """Create a ServiceAccount from its JSON, which names the namespace.
+    """Create a ServiceAccount from its JSON, which has the namespace.
 
-    A terminating namesake is waited for up to `terminating_within` seconds.
-    Raises `Conflict` when something that is not ours has the name or a namesake stays Terminating, `Retryable` when it
-    cannot be told.
+    If a terminating object has the name, wait up to `terminating_within` seconds. Raises `Conflict` if the object is
+    still terminating then, or is not managed by Ostler. Raises `Retryable` if this cannot be found out.
     """
     return _create(client, "serviceaccounts", body, policy, terminating_within)
 
@@ -44,10 +43,10 @@ def create_service_account(
 def create_pod(
     client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
 ) -> Created:
-    """Create a Pod from its JSON, as `create_service_account` does.
+    """Create a Pod from its JSON, like `create_service_account`.
 
-    Right after its ServiceAccount was made the API server might not know it yet and answers 403; that is
-    waited out for 1.5 seconds. Raises `Forbidden` after that.
+    For a moment after the creation of its ServiceAccount, the API server might not know it yet and answer 403. The
+    create is retried for about 1.5 seconds. Raises `Forbidden` after that.
     """
     for wait in _SERVICE_ACCOUNT_WAITS:
         try:
@@ -77,7 +76,7 @@ def _create(
         if found is None:
             if isinstance(lost, Retryable):  # not applied, and the attempts are used up
                 raise lost
-            continue  # it vanished between the two calls
+            continue  # it disappeared between the two calls
         if "deletionTimestamp" in found["metadata"]:
             _wait_until_gone(client, path, policy, uid=found["metadata"]["uid"], within=terminating_within)
             continue
@@ -95,7 +94,7 @@ def _read(client: KubeClient, path: str, policy: RetryPolicy | None) -> Json | N
 
 
 def _wait_until_gone(client: KubeClient, path: str, policy: RetryPolicy | None, *, uid: str, within: float) -> None:
-    """Return once nothing with this UID has the name. Raises `Conflict` after `within` seconds."""
+    """Return when no object with this UID has the name. Raises `Conflict` after `within` seconds."""
 
     def gone() -> bool:
         found = _read(client, path, policy)
@@ -115,7 +114,7 @@ def _becomes_true(client: KubeClient, condition: Callable[[], bool], within: flo
 
 
 def _ours(found: Json, wanted: Json) -> bool:
-    """Return whether what was found is what an earlier attempt of ours made."""
+    """Return whether an earlier call with the same attempt created the object that was found."""
     there, ours = found["metadata"], wanted["metadata"]
     labels, annotations = there.get("labels") or {}, there.get("annotations") or {}
     return labels.get(POOL_LABEL) == ours["labels"][POOL_LABEL] and all(

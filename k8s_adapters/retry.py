@@ -1,7 +1,7 @@
-"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.upstream.retry`, wait, retry.
+"""The one retry layer of calls to Kubernetes: classify the failure, decide with `rules.upstream.retry`, wait, retry.
 
-Nothing below it retries a call (urllib3's own retries are off) and nothing above it may multiply its
-attempts. Sleep, clock and randomness are brought by the caller in tests. Times are in seconds.
+No layer below retries a call (urllib3's own retries are off), and no layer above may multiply the attempts. Tests pass
+their own clock, sleep and randomness. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ERRNO = {
     errno.ECONNABORTED: Network.RESET,
     errno.EPIPE: Network.RESET,
 }
-# The first match wins, so the narrower class stands first.
+# The first match wins, so the narrower class comes first.
 _CLASSES: tuple[tuple[type[BaseException], Network], ...] = (
     (socket.gaierror, Network.NAME),
     (urllib3.exceptions.NameResolutionError, Network.NAME),
@@ -48,7 +48,7 @@ _CLASSES: tuple[tuple[type[BaseException], Network], ...] = (
     (ConnectionRefusedError, Network.REFUSED),
     (ConnectionError, Network.RESET),
 )
-# What urllib3 wraps around the real cause, for when it does not tell the cause.
+# Wrappers of urllib3 around the real cause. They count only if the cause is missing.
 _WRAPPERS: tuple[tuple[type[BaseException], Network], ...] = (
     (urllib3.exceptions.NewConnectionError, Network.UNREACHABLE),
     (urllib3.exceptions.IncompleteRead, Network.TRUNCATED),
@@ -58,7 +58,7 @@ _WRAPPERS: tuple[tuple[type[BaseException], Network], ...] = (
 
 
 class Answer(Exception):
-    """An HTTP status other than 2xx. It prints without the server's message, which may hold what we sent."""
+    """An HTTP status other than 2xx. Its text leaves out the server's message, which might quote the request."""
 
     def __init__(self, *, status: int, reason: str, message: str, retry_after: float | None) -> None:
         super().__init__(f"{status} {reason}".strip())
@@ -69,14 +69,15 @@ class Answer(Exception):
 
 
 class TruncatedAnswer(Exception):
-    """An answer with status 2xx whose body is not what was asked for; whether the call was applied is unknown."""
+    """An answer with status 2xx whose body is not the expected one. The call might have been applied or not."""
 
 
 def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
-    """Return what `attempt` returns, retried as `policy` says; it is given the seconds that are left.
+    """Return the result of `attempt`, retried by `policy`.
 
-    An answer that is not worth retrying is raised as it is. Raises `Retryable` or `RateLimited` when the
-    attempts or the deadline are used up; `what` names the call in their messages.
+    `attempt` gets the remaining seconds, or None without a deadline. An answer that is not worth a retry is raised
+    unchanged. Raises `Retryable` or `RateLimited` if the attempts or the deadline are used up. `what` names the call in
+    their messages.
     """
     timing = timing or Timing()
     began = timing.clock()
@@ -105,10 +106,11 @@ def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolic
 
 
 def find_failure(error: BaseException, *, handled: BaseException | None = None) -> Failure | None:
-    """Return what went wrong, looked for along the chain of causes; None when it is neither answer nor network.
+    """Return the failure in a chain of causes, or None if the error is neither an answer nor a network failure.
 
-    A status anywhere in the chain beats every network failure. `handled` is the exception that was being handled when
-    the call began: it is the context of whatever is raised meanwhile, and no cause of it.
+    A status anywhere in the chain takes precedence over every network failure. `handled` is the exception that was
+    being handled when the call began. Python makes it the context of each error that is raised meanwhile, but it did
+    not cause them.
     """
     chain = list(_chain(error, until=handled))
     network: Network | None = None
@@ -123,17 +125,17 @@ def find_failure(error: BaseException, *, handled: BaseException | None = None) 
 
 
 def answer_of(error: BaseException) -> Answer | None:
-    """Return the answer behind an error of ours, or None when there was none."""
+    """Return the answer in the chain of causes of an error, or None if there was none."""
     return next((link for link in _chain(error) if isinstance(link, Answer)), None)
 
 
 def single(policy: RetryPolicy, *, left: float | None) -> RetryPolicy:
-    """Return `policy` with one attempt and `left` seconds."""
+    """Return `policy` with one attempt and a deadline of `left` seconds."""
     return replace(policy, attempts=1, deadline=left)
 
 
 def _chain(error: BaseException, *, until: BaseException | None = None) -> Iterator[BaseException]:
-    """Yield an error and its causes; an explicit cause hides the context, a cycle or `until` ends the walk."""
+    """Yield an error and its causes. An explicit cause hides the context. The walk ends at a cycle or at `until`."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and link is not until and id(link) not in seen:
@@ -145,7 +147,8 @@ def _chain(error: BaseException, *, until: BaseException | None = None) -> Itera
 def _network(link: BaseException) -> Network | None:
     if isinstance(link, TruncatedAnswer):
         return Network.TRUNCATED
-    if type(link) is urllib3.exceptions.NewConnectionError:  # also a time-out by class; its cause knows better
+    # Its class is also a timeout, but its cause is more precise.
+    if type(link) is urllib3.exceptions.NewConnectionError:
         return None
     for kind, network in _CLASSES:
         if isinstance(link, kind):
@@ -154,7 +157,7 @@ def _network(link: BaseException) -> Network | None:
 
 
 def _may_succeed_later(failure: Failure) -> bool:
-    """Return whether a failure is ours to translate here: a retried status, any other 5xx, or the network."""
+    """Return whether the call might succeed later: a retried status, any other 5xx, or a network failure."""
     status = failure.status
     return status is None or status in _RETRIED or status >= SERVER_ERROR
 

@@ -1,4 +1,4 @@
-"""A Deployment that rolls: found by labels, restarted, and watched until none of its old Pods is left."""
+"""Rollout of a Deployment: find it by labels, restart it, and count its old Pods until none is left."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from k8s_adapters.metadata import metadata_pages
 from ostler.clock import utcnow
 from ostler.errors import Gone
 
-_RESTARTED = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
+_RESTARTED = "kubectl.kubernetes.io/restartedAt"  # annotation that `kubectl rollout restart` writes
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """A Deployment, the image of its first container, the selector of its Pods, and their UIDs at this moment."""
+    """A Deployment at one moment: the image of its first container, and the selector and the UIDs of its Pods."""
 
     namespace: str
     name: str
@@ -24,26 +24,26 @@ class Rolling:
 
 
 def find_deployments(client: KubeClient, *, namespace: str, selector: str) -> list[Rolling]:
-    """Return the Deployments of a namespace that a selector finds by their labels."""
+    """Return the Deployments of a namespace whose labels match a selector."""
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     found = client.request("GET", path, query={"labelSelector": selector}).get("items") or []
     return [_read(client, each) for each in found]
 
 
 def restart(client: KubeClient, deployment: Rolling) -> None:
-    """Let a Deployment replace its Pods, as `kubectl rollout restart` does."""
+    """Make a Deployment replace its Pods, as `kubectl rollout restart` does."""
     path = f"/apis/apps/v1/namespaces/{deployment.namespace}/deployments/{deployment.name}"
     template = {"metadata": {"annotations": {_RESTARTED: utcnow().isoformat()}}}
     client.request("PATCH", path, body={"spec": {"template": template}}, content_type=MERGE_PATCH)
 
 
 def left_of(client: KubeClient, deployment: Rolling) -> int:
-    """Return how many of the Pods that it had then are there still."""
+    """Return the number of Pods that the Deployment had when it was read, and that still exist."""
     return len(deployment.pods & _pods(client, deployment.namespace, deployment.selector))
 
 
 def address_of(client: KubeClient, deployment: Rolling) -> str | None:
-    """Return host and port of the Service with a Deployment's name, None where there is none."""
+    """Return host and port of the Service with the Deployment's name, or None if there is none."""
     try:
         path = object_path("services", namespace=deployment.namespace, name=deployment.name)
         ports = client.request("GET", path)["spec"].get("ports") or []
@@ -53,7 +53,7 @@ def address_of(client: KubeClient, deployment: Rolling) -> str | None:
 
 
 def ended_with(client: KubeClient, pod: Json) -> tuple[bool, bool, str]:
-    """Return of a Pod with one container: whether it is ready, whether it is over, and its termination message."""
+    """Return whether a Pod with one container is ready, whether it is over, and its termination message."""
     metadata = pod["metadata"]
     seen = client.request("GET", object_path("pods", namespace=metadata["namespace"], name=metadata["name"]))
     status: Json = seen.get("status") or {}

@@ -1,7 +1,7 @@
 """Create and delete a runner: one Pod and one ServiceAccount of the same name, owned by their pool.
 
-The ServiceAccount is made first and goes last. Both have the pool's label from their creation, so that
-the cluster's garbage collector can be kept from Pods that are not terminal.
+The ServiceAccount is created first and deleted last. Both have the pool label from their creation. An admission policy
+can therefore keep the cluster's garbage collector away from Pods that are not terminal.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ _CA_FOLDER = "/var/run/ostler-ca"
 _CA_KEY = "ca.crt"
 _TOKEN_SECONDS = 3600
 _DISK = "ephemeral-storage"
-_RUNNER_USER = 1001  # `runner` of GitHub's actions/runner image
+_RUNNER_USER = 1001  # the user `runner` of GitHub's actions/runner image
 _USER = {"runAsUser": _RUNNER_USER, "runAsGroup": _RUNNER_USER, "fsGroup": _RUNNER_USER}
 
 
 class Deletion(enum.Enum):
-    """What a deletion met: `ACCEPTED` may still be terminating; a `SUCCESSOR` was left alone."""
+    """Result of a deletion. After `ACCEPTED` the Pod might still be terminating.
+
+    `SUCCESSOR` means that another Pod has the name and was not deleted.
+    """
 
     ACCEPTED = "accepted"
     GONE = "gone"
@@ -56,9 +59,10 @@ def create_runner(
     dispatch_ca: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> Created:
-    """Create ServiceAccount and Pod and return the Pod; made again with the same `attempt` it returns the same.
+    """Create the ServiceAccount and the Pod, and return the Pod.
 
-    Raises `Conflict` when something that is not ours has the name, `Forbidden` also for a used-up quota.
+    A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if an object that is not Ostler's
+    has the name, and `Forbidden` also for a used-up quota.
     """
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
@@ -85,11 +89,13 @@ def delete_runner(
     force: bool = False,
     policy: RetryPolicy | None = None,
 ) -> Deletion:
-    """Delete the Pod with this UID and then its ServiceAccount; what is gone already is a success.
+    """Delete the Pod with this UID, then its ServiceAccount. Objects that are gone count as success.
 
-    When another Pod has the name it is left alone, and so is the ServiceAccount. `attempt` is the one that
-    made the Pod: with it, a ServiceAccount that was just made for a successor is told apart as well.
-    With `force` the object goes at once, whether or not its containers have ended: only for a Pod whose node is gone.
+    If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. `attempt` is the attempt that
+    created the Pod. If it is given, a ServiceAccount that was just created for a successor is not deleted either.
+
+    With `force` the Pod object is deleted at once, even if its containers still run. Use it only for a Pod whose node
+    is gone.
     """
     path = object_path("pods", namespace=namespace, name=name)
     body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -124,7 +130,7 @@ def delete_account_left(
     attempt: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> None:
-    """Delete the ServiceAccount that the Pod with this UID, which is gone, left behind; a successor's is left alone."""
+    """Delete the ServiceAccount of a Pod that is gone, unless a successor of the Pod uses it."""
     known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
@@ -133,7 +139,10 @@ def delete_account_left(
 def _service_account_of(
     client: KubeClient, namespace: str, name: str, uid: str, attempt: str | None, policy: RetryPolicy | None
 ) -> str | None:
-    """Return the UID of the ServiceAccount that the Pod left behind, or None where a successor needs it."""
+    """Return the UID of the ServiceAccount that the Pod left behind.
+
+    Return None if there is none or a successor needs it.
+    """
     try:
         account = client.request("GET", object_path("serviceaccounts", namespace=namespace, name=name), policy=policy)[
             "metadata"
@@ -144,7 +153,8 @@ def _service_account_of(
         return None
     if attempt is not None and (account.get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
         return None
-    # Read after the ServiceAccount: a Pod made later makes a ServiceAccount with another UID first, or has this one.
+    # Read the Pod after the ServiceAccount. A successor either creates a ServiceAccount with another UID, or uses this
+    # one and is found by this read.
     living = get_pod(client, namespace=namespace, name=name, policy=policy)
     return None if living is not None and living.uid != uid else str(account["uid"])
 
@@ -152,16 +162,16 @@ def _service_account_of(
 def delete_service_account(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> None:
-    """Delete a runner's ServiceAccount of this UID; one that is gone, or a successor, is left alone."""
+    """Delete a runner's ServiceAccount with this UID. A missing one, or one with another UID, is not an error."""
     path = object_path("serviceaccounts", namespace=namespace, name=name)
     try:
         client.request("DELETE", path, body={"preconditions": {"uid": uid}}, policy=policy)
-    except (Gone, Conflict):  # gone, or a successor's
+    except (Gone, Conflict):  # gone, or it belongs to a successor
         return
 
 
 def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:
-    """Return the JSON of a runner's ServiceAccount; it has no rights and no mounted token."""
+    """Return the JSON of a runner's ServiceAccount. It has no rights and no mounted token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -180,12 +190,14 @@ def build_pod(
     dispatch_ca: str | None = None,
     service_account_uid: str | None = None,
 ) -> Json:
-    """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` does it.
+    """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` executes it.
 
-    Only the poller has the token; only the shared memory volume joins the two. The pool's own overlay is laid over it.
-    `dispatch_ca` names the ConfigMap with the CAs of an https `dispatch_url`. The kubelet brings what changes in it to
-    the Pods that live, and a Pod starts without it too: its polls fail until it is there.
-    Whatever the overlay says, the Pod survives a node that is cut off: taint eviction asks no disruption budget.
+    Only the poller has the token, and the two containers share only the volume in memory. The pool's overlay is merged
+    into the Pod. `dispatch_ca` names the ConfigMap with the CAs of an https `dispatch_url`. The kubelet copies changes
+    of the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until it exists.
+
+    The overlay cannot remove the tolerations for unreachable nodes. Without them, taint eviction would delete a busy
+    Pod, because it respects no disruption budget.
     """
     digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
@@ -230,14 +242,15 @@ def build_pod(
         _trust(pod, ca)
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
-        for kind in ("labels", "annotations"):  # by these it is found, guarded and stamped, whatever the overlay says
+        # Ostler finds, guards and stamps the Pod by these values, so the overlay must not change them.
+        for kind in ("labels", "annotations"):
             pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **metadata[kind]}
     pod["spec"]["tolerations"] = outlive_lost_nodes(pod["spec"].get("tolerations") or ())
     return pod
 
 
 def _restricted(pod: Json) -> Json:
-    """Apply the restrictions of Ostler's containers to the containers of an overlay."""
+    """Apply the restrictions of Ostler's own containers to all containers, including those of an overlay."""
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
         container["securityContext"] = {**container.get("securityContext", {}), **_security()}
     return pod
@@ -275,11 +288,11 @@ def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
 
 
 def _trust(pod: Json, name: str) -> None:
-    """Have the poller verify the server it polls by the CAs in a ConfigMap, and by no others."""
+    """Make the poller verify its server with the CAs in a ConfigMap, and with no others."""
     source: Json = {"name": name, "items": [{"key": _CA_KEY, "path": _CA_KEY}], "optional": True}
     pod["spec"]["volumes"].append({"name": CA_VOLUME, "configMap": source})
     poller: Json = next(each for each in pod["spec"]["containers"] if each["name"] == POLLER)
-    # A poll.sh of an older version does not know the first; its curl reads the second.
+    # An older poll.sh does not know the first variable, but its curl reads the second.
     for variable in ("OSTLER_CA_FILE", "CURL_CA_BUNDLE"):
         poller["env"].append({"name": variable, "value": f"{_CA_FOLDER}/{_CA_KEY}"})
     poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})
@@ -306,10 +319,10 @@ def _runner(pool: PoolSeen) -> Json:
 
 
 def _runner_resources(pool: PoolSeen) -> Json:
-    """Return what the runner requests and may use; its disk has no limit unless the pool sets one.
+    """Return the requests and limits of the runner. Its disk has no limit unless the pool sets one.
 
-    The request alone protects neighbours: a node that runs out of disk evicts those first that use more than they
-    requested. A limit has the kubelet end a busy Pod, which only the owner of the pool may ask for (law L3).
+    The request alone protects other Pods: a node without free disk first evicts Pods that use more than they requested.
+    If a busy Pod exceeds a limit, the kubelet ends it. Only the owner of the pool may decide that (law L3).
     """
     found = _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi")
     found["requests"][_DISK] = f"{pool.ephemeral_storage_mib}Mi"
@@ -319,10 +332,10 @@ def _runner_resources(pool: PoolSeen) -> Json:
 
 
 def _without_request(pod: Json, overlay: Json) -> Json:
-    """Drop the runner's request of disk where the overlay limits its disk and requests none.
+    """Remove the runner's request of disk if the overlay sets a limit of disk.
 
-    Kubernetes then takes the limit for the request, as it did before pools had a request by default. A request above
-    the limit would be refused, and the pool would get no Pods.
+    Kubernetes then uses the limit as the request. The API server would refuse a request above the limit, and the pool
+    would get no Pods.
     """
     runner: Json = next((each for each in pod["spec"]["containers"] if each["name"] == RUNNER), {})
     for each in (overlay.get("spec") or {}).get("containers") or ():

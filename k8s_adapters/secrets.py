@@ -1,4 +1,4 @@
-"""The Secret that the chart reads: created, and changed only when that is asked for."""
+"""The Secret that the chart reads. Existing values are changed only on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "ostler"}
 
 
 def keys_of(client: KubeClient, *, namespace: str, name: str) -> frozenset[str] | None:
-    """Return the keys of a Secret, None when there is none."""
+    """Return the keys of a Secret, or None if there is no such Secret."""
     try:
         found = client.request("GET", object_path("secrets", namespace=namespace, name=name))
     except Gone:
@@ -24,9 +24,9 @@ def keys_of(client: KubeClient, *, namespace: str, name: str) -> frozenset[str] 
 def put_secret(
     client: KubeClient, *, namespace: str, name: str, values: Mapping[str, Secret], replace: bool = False
 ) -> None:
-    """Write values into a Secret, beside what it holds already.
+    """Write values into a Secret. Other values in it stay.
 
-    Raises `Conflict`, and writes nothing, when it has one of the keys and `replace` was not asked for.
+    Raises `Conflict`, and writes nothing, if it already has one of the keys and `replace` is False.
     """
     data = {key: base64.b64encode(value.reveal().encode()).decode() for key, value in values.items()}
     present = keys_of(client, namespace=namespace, name=name)

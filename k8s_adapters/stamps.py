@@ -1,8 +1,8 @@
-"""Put the stamp of a claim on a Pod and take it off: a compare-and-swap on one annotation.
+"""Put the stamp of a claim on a Pod and remove it: a compare-and-swap on one annotation.
 
-Both are JSON patches that test the Pod's UID and the value they replace, so one that arrives late
-changes nothing. Values are `<claim id>.<n>` and never come back, so a value of our own on the Pod proves
-that our patch was applied even when its reply was lost.
+Both are JSON patches that test the Pod's UID and the value that they replace, so a late patch changes nothing. A value
+is `<claim id>.<n>` and is never used twice. If the Pod has the new value, the patch was applied, even if its reply was
+lost.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rules.upstream.retry import RetryPolicy
 
 STAMP_POLICY = RetryPolicy(attempts=3, base=0.1, growth=1.0, jitter=(1.0, 1.0), deadline=2.0, honour_retry_after=False)
 _UNPROCESSABLE = 422
-# While they are on the Pod, the cluster's autoscalers leave its node alone.
+# While a Pod has these annotations, the cluster's autoscalers do not remove its node.
 _KEEP_NODE = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 
 class StampOutcome(enum.Enum):
-    """What became of a stamp or an un-stamp."""
+    """Outcome of a stamp or an un-stamp."""
 
     DONE = "done"
     MOVED_ON = "moved on"
@@ -32,7 +32,7 @@ class StampOutcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StampResult:
-    """The outcome, and what is on the Pod now; `seen` and `owner` are None where it is gone or bare."""
+    """The outcome, and the stamp on the Pod now. `seen` and `owner` are None if the Pod is gone or has no stamp."""
 
     outcome: StampOutcome
     seen: str | None
@@ -50,9 +50,9 @@ def stamp(
     owner: int,
     policy: RetryPolicy = STAMP_POLICY,
 ) -> StampResult:
-    """Replace the claim annotation `expected` by `value` and set the owner label to the account's id.
+    """Replace the claim annotation `expected` by `value`, and set the owner label to the account's id.
 
-    Raises `Retryable`, `RateLimited` or `Forbidden` when it cannot be told what is on the Pod.
+    Raises `Retryable`, `RateLimited` or `Forbidden` if the stamp on the Pod cannot be found out.
     """
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
@@ -72,9 +72,9 @@ def unstamp(
     value: str,
     policy: RetryPolicy = STAMP_POLICY,
 ) -> StampResult:
-    """Replace the claim annotation `expected` by `value` and remove the owner label, if it is there.
+    """Replace the claim annotation `expected` by `value`, and remove the owner label if it exists.
 
-    Raises as `stamp` does.
+    Raises the errors of `stamp`.
     """
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
@@ -109,15 +109,15 @@ def _swap(
         left = None if policy.deadline is None else policy.deadline - (client.timing.clock() - began)
         result = _read_back(client, path, uid, value, single(policy, left=left))
         if result.outcome is StampOutcome.MOVED_ON and result.seen == expected:
-            if isinstance(error, Conflict):  # other writers kept the server from applying it
+            if isinstance(error, Conflict):  # other writers kept the API server from applying it
                 raise Retryable(f"PATCH {path}: not applied", status=409) from error
-            raise  # the test held, so something else of the patch was refused
+            raise  # the test was true, so the API server refused another part of the patch
         return result
     return _result(answer, uid, value)
 
 
 def _read_back(client: KubeClient, path: str, uid: str, value: str, policy: RetryPolicy) -> StampResult:
-    """Read the Pod once and believe what is there."""
+    """Read the Pod once, and return the result that its present state shows."""
     try:
         return _result(client.request("GET", path, accept=METADATA_ONLY, policy=policy), uid, value)
     except Gone:
@@ -154,7 +154,7 @@ def _add(kind: str, key: str, text: str) -> Json:
 
 
 def _remove(kind: str, key: str) -> list[Json]:
-    """Remove a key that may be absent: removing what is not there fails the whole patch."""
+    """Return operations that remove a key. They add it first, because removing a missing key fails the whole patch."""
     return [_add(kind, key, ""), {"op": "remove", "path": _pointer(kind, key)}]
 
 

@@ -1,8 +1,7 @@
 """Watches of the runner Pods and of the pools of one namespace: one long answer each, read line by line.
 
-Thin on purpose: one connection per `Watch`, which goes on where the one before it ended. Who lists again, waits and
-starts again is the caller's decision; the errors say what happened. The package's own `Watch` is not used: see
-docs/decisions.
+A `Watch` is one connection, which begins at a given resource version. Its errors say how it ended. The caller decides
+when to list again, wait and reconnect. The package's own `Watch` is not used: see docs/decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ostler.errors import Retryable
 from rules.upstream.retry import Network
 
 GRACE = 5.0
-"""Seconds of silence after the server's own time-out before a connection counts as dead."""
+"""Seconds of silence after the server's own timeout before a connection counts as dead."""
 
 _GONE = 410
 
@@ -32,20 +31,23 @@ T = TypeVar("T")
 
 
 class WatchExpired(Retryable):
-    """The server has forgotten what came after our version (410, or an event that says so): list again."""
+    """The server no longer has the changes since the given version (410, or an error event).
+
+    The caller must list again.
+    """
 
 
 class WatchSilent(Retryable):
-    """The server should have ended the watch by now, or said something: the connection is dead."""
+    """The watch is past its time and the server sent nothing. The connection is dead."""
 
 
 class WatchBroken(Retryable):
-    """The connection ended in the middle, or what came over it makes no sense."""
+    """The connection broke in the middle of the watch, or sent bytes that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """One event. `item` is None for a bookmark, and for an object that cannot be read."""
+    """One event. `item` is None for a bookmark, and for an object that cannot be parsed."""
 
     kind: str
     version: str
@@ -53,7 +55,7 @@ class Event(Generic[T]):
 
 
 class Watch(Generic[T]):
-    """One connection; a context manager. `stop()` may come from another thread, and ends `events()` early."""
+    """One connection, used as a context manager. Another thread may call `stop()`, which ends `events()` early."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Watch(Generic[T]):
         since: str,
         seconds: int,
     ) -> None:
-        """Ask the server for a watch that lasts `seconds`. Raises `WatchExpired` and what the client raises."""
+        """Start a watch that lasts `seconds`. Raises `WatchExpired` and the errors of the client."""
         self._stopped = False
         self._read = read
         query: dict[str, str | int] = {
@@ -94,15 +96,15 @@ class Watch(Generic[T]):
         self._answer.close()
 
     def stop(self) -> None:
-        """End it, also while another thread waits for its next event."""
+        """End the watch, even while another thread waits for its next event."""
         self._stopped = True
         try:
             self._answer.shutdown()
-        except (OSError, ValueError, RuntimeError):  # it has ended by itself
+        except (OSError, ValueError, RuntimeError):  # the connection has ended already
             return
 
     def events(self) -> Iterator[Event[T]]:
-        """Yield events until the server ends the watch, which it does in time, or `stop()`.
+        """Yield events until the server ends the watch at its time, or until `stop()`.
 
         Raises `WatchExpired`, `WatchSilent` and `WatchBroken`.
         """
@@ -136,7 +138,7 @@ class PodWatch(Watch[PodSeen]):
     """A watch of runner Pods."""
 
     def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:
-        """Raises what `Watch` raises."""
+        """Start the watch. Raises the errors of `Watch`."""
         path = object_path("pods", namespace=namespace)
         super().__init__(client, path, selector=POOL_LABEL, read=read_pod, since=since, seconds=seconds)
 
@@ -145,7 +147,7 @@ class PoolWatch(Watch[PoolSeen]):
     """A watch of pools."""
 
     def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:
-        """Raises what `Watch` raises."""
+        """Start the watch. Raises the errors of `Watch`."""
         super().__init__(client, pool_path(namespace), selector=None, read=read_pool, since=since, seconds=seconds)
 
 
@@ -164,7 +166,7 @@ def _event(line: bytes, read: Callable[[Json], T]) -> Event[T]:
 
 
 def _item(found: Any, read: Callable[[Json], T]) -> T | None:
-    """Return an object; None for one that we cannot read, which stops no other (law L14)."""
+    """Return the parsed object, or None if it cannot be parsed. One bad object must not stop the watch (law L14)."""
     try:
         return read(found)
     except (ValueError, KeyError, TypeError, AttributeError):

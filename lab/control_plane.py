@@ -85,7 +85,7 @@ _DEFAULT_GRACE = NodeGrace()
 
 
 class _DiedEarly(Exception):
-    """A program ended before it was ready."""
+    """A program exited before it was ready."""
 
 
 class ControlPlane:
@@ -98,12 +98,12 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Return the path of the administrator's kubeconfig."""
         return self.access.kubeconfig
 
     @property
     def url(self) -> str:
-        """The API server's address."""
+        """Return the address of the API server."""
         return self.access.url
 
     @property
@@ -113,7 +113,7 @@ class ControlPlane:
 
     @property
     def token(self) -> str:
-        """The administrator's bearer token."""
+        """Return the administrator's bearer token."""
         return self.access.token
 
     @property

@@ -32,7 +32,7 @@ class ControlPlaneUnavailable(OstlerError):
 
 
 def cached() -> Path | None:
-    """Return the folder that already holds the three programs, or None."""
+    """Return the folder that already has the three programs, or None."""
     programs = _programs()
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and programs.are_in(Path(assets)):

@@ -51,7 +51,7 @@ class EmbeddedCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Return the path of the administrator's kubeconfig."""
         return self.access.kubeconfig
 
     @property

@@ -52,12 +52,12 @@ class GoPrograms:
     linker_flags: str = "-s -w"
 
     def cached(self) -> Path | None:
-        """Return the folder that already holds every program, or None."""
+        """Return the folder that already has every program, or None."""
         folder = self._cache() / self._key()
         return folder if self.are_in(folder) else None
 
     def are_in(self, folder: Path) -> bool:
-        """Return whether a folder holds every program."""
+        """Return whether a folder has every program."""
         return all(os.access(folder / program, os.X_OK) for program in self.packages)
 
     def go(self, say: Say = quiet) -> str:

@@ -226,7 +226,7 @@ class System:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig of the cluster in use."""
+        """Return the administrator's kubeconfig of the cluster in use."""
         return self._cluster.kubeconfig
 
     @property

@@ -1,10 +1,11 @@
-"""Every setting of Ostler: one typed object, read once from `OSTLER_…` variables, checked at start.
+"""Settings of Ostler: typed objects that a process reads once from `OSTLER_…` variables and validates at its start.
 
-A setting is what an operator has a reason to change. Other periods and thresholds are in `ostler.timings`.
+A setting exists only for a value that an operator has a reason to change. Other periods and thresholds are in
+`ostler.timings`.
 
-`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed: its name, what was
-found (never a secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
-Times are in seconds unless the name says otherwise.
+`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed. The line contains the
+name, the value (never a secret) and the expected value. `docs/configuration.md` lists all variables, and a test
+compares the list with this module. Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from beat_schedule import SWEEPS
 from ostler import egress
 from ostler.errors import ConfigurationError
 from ostler.github_urls import api_url_of, misplaced
 from ostler.secrets import LEAST, Secret
+from ostler.task_names import SWEEPS
 from ostler.timings import Timings, overrides
 from ostler.variables import Stranger, nearest, strangers, variable
 
@@ -33,15 +34,15 @@ Read = TypeVar("Read", bound=BaseSettings)
 
 
 class Trust(BaseSettings):
-    """Whom this process trusts beside the system's certificate authorities."""
+    """Certificate authorities that this process trusts in addition to those of the system."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     ca_bundle: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with private certificate authorities, trusted for GitHub and Redis in"
-            " addition to the system's. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
+            "Path of a PEM file with private certificate authorities. Ostler trusts them for GitHub and Redis, in "
+            "addition to the authorities of the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
         ),
     )
 
@@ -54,13 +55,18 @@ class Trust(BaseSettings):
 
 
 class Stores(Trust):
-    """What the operator's commands read: Postgres, and Redis only so that a change is felt at once."""
+    """Settings of the operator's commands: the addresses of Postgres and Redis.
+
+    A command needs Redis only to make a change take effect at once.
+    """
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    database_url: Secret = Field(description="Address of Postgres, as `postgresql://user:password@host:5432/name`")
+    database_url: Secret = Field(
+        description="Address of Postgres, for example `postgresql://user:password@host:5432/name`"
+    )
     redis_url: Secret | None = Field(
-        default=None, description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`"
+        default=None, description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`"
     )
 
     @field_validator("database_url", "redis_url", mode="before")
@@ -80,38 +86,38 @@ class Stores(Trust):
 
 
 class Cluster(BaseSettings):
-    """What the commands read that speak to the cluster alone: the way to it, and where the pools are."""
+    """Settings of commands that call only the cluster: its kubeconfig and the namespace of the pools."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. Empty uses the service account of the Pod"
+        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of pools and runner Pods")
+    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
 
 
 class Logs(BaseSettings):
-    """How a process logs."""
+    """Settings of the logs of a process."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level that is logged"
+        default="INFO", description="Lowest level of the messages that are logged"
     )
     log_style: Literal["json", "console"] = Field(
-        default="json", description="Format of log lines: JSON for machines, or text for a console"
+        default="json", description="Format of log lines: `json` for programs, `console` for people"
     )
 
 
 class Timed(BaseSettings):
-    """The timings of a process, which tests and chaos runs override."""
+    """Timings of a process. Tests and chaos runs override them."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     timings: Annotated[Timings, NoDecode] = Field(
         default_factory=Timings,
         description=(
-            "JSON object that overrides timings, for tests and chaos runs. Its names are not a stable interface"
+            "JSON object that overrides timings, for tests and chaos runs. The names in it are not a stable interface"
         ),
     )
 
@@ -122,33 +128,34 @@ class Timed(BaseSettings):
 
 
 class App(BaseSettings):
-    """Where GitHub is, and as which App it is asked."""
+    """Settings of the GitHub App: the addresses of GitHub, and the id and the key of the App."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     github_url: str = Field(
         default="https://github.com",
         description=(
-            "Address of GitHub in a browser. `https://SUBDOMAIN.ghe.com` for data residency, "
+            "Address of GitHub in a browser. Use `https://SUBDOMAIN.ghe.com` for data residency and "
             "`https://HOST` for an Enterprise Server"
         ),
     )
     github_api_url: str = Field(
         default="https://api.github.com",
         description=(
-            "Root of GitHub's REST API. Set it only if it differs from the root that OSTLER_GITHUB_URL implies"
+            "Root address of GitHub's REST API. Set it only if it differs from the address that follows from "
+            "OSTLER_GITHUB_URL"
         ),
     )
     github_app_id: str = Field(description="Client id or app id of the GitHub App")
     github_private_key: Secret = Field(
-        description="Private key of the GitHub App in PEM. `\\n` can stand for a line end"
+        description="Private key of the GitHub App, as PEM text. You can write `\\n` for each line end"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _api_of_github(cls, found: Any) -> Any:
         if isinstance(found, dict) and found.get("github_url") and not found.get("github_api_url"):
-            with suppress(ValueError):  # said of the variable itself
+            with suppress(ValueError):  # the validator of `github_url` reports the malformed address
                 return {**found, "github_api_url": api_url_of(http_address(found["github_url"]))}
         return found
 
@@ -171,31 +178,32 @@ class App(BaseSettings):
 
 
 class Settings(Stores, App, Timed, Logs):
-    """What the environment says; immutable."""
+    """Immutable settings of web and of the workers."""
 
     # Stores
-    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
+    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
     connection_share: int = Field(
         default=16,
         ge=1,
         description=(
-            "Number of Postgres connections that this process can open. Larger values need "
-            "a larger OSTLER_CONNECTION_BUDGET"
+            "Maximum number of Postgres connections of this process. Larger values need a larger "
+            "OSTLER_CONNECTION_BUDGET"
         ),
     )
     connection_budget: int = Field(
         default=25,
         ge=1,
         description=(
-            "Sum of the connection shares of all replicas of all processes. A process refuses to "
-            "start when the sum and a reserve of 10 exceed `max_connections`"
+            "Sum of the connection shares of all replicas of all processes. A process does not start if this sum "
+            "plus a reserve of 10 exceeds `max_connections` of Postgres. Larger values need a larger "
+            "`max_connections`"
         ),
     )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file that a worker touches with each heartbeat and a watch with each answer of"
-            " the cluster. `ostler healthy worker` and `watch` read it"
+            "Path of a file that shows that the process works. A worker touches it with each heartbeat, and a "
+            "watch with each answer of the cluster. `ostler healthy worker` and `ostler healthy watch` read it"
         ),
     )
     worker_threads: int = Field(
@@ -212,27 +220,30 @@ class Settings(Stores, App, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Number of runners that are registered per minute for one installation, a third of them "
-            "in one burst. Larger values use more of GitHub's quota"
+            "Maximum number of runners that Ostler registers per minute for one installation. A third of them may "
+            "be registered at once. Larger values use up GitHub's quota faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description=("Webhook secrets of 16 characters or more, separated by commas. Set two while you rotate them")
+        description=(
+            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. Set the new "
+            "and the old secret while you change it"
+        )
     )
 
     # Secrets at rest
     encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Fernet keys that encrypt JIT configs, separated by commas, newest first. The first key "
-            "encrypts, all keys decrypt"
+            "Fernet keys that encrypt JIT configs, separated by commas, newest first. Ostler encrypts with the "
+            "first key and decrypts with all keys"
         )
     )
 
     # Kubernetes
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. Empty uses the service account of the Pod"
+        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of pools and runner Pods")
+    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
         description="Address that runner Pods poll. A change replaces every idle Pod",
@@ -240,9 +251,9 @@ class Settings(Stores, App, Timed, Logs):
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` holds the authorities that "
-            "runner Pods trust for an `https://` OSTLER_DISPATCH_URL. Empty trusts the authorities of"
-            " the image"
+            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` has the certificate authorities that "
+            "runner Pods trust if OSTLER_DISPATCH_URL begins with `https://`. If it is empty, they trust the "
+            "authorities of their image"
         ),
     )
     token_audience: str = Field(
@@ -251,9 +262,9 @@ class Settings(Stores, App, Timed, Logs):
     )
 
     # Web
-    web_host: str = Field(default="0.0.0.0", description="Address that `ostler web` binds")  # noqa: S104
+    web_host: str = Field(default="0.0.0.0", description="Network address that `ostler web` listens on")  # noqa: S104
     web_port: int = Field(
-        default=8080, ge=0, le=65535, description="Public port of `ostler web`: webhooks and the REST API"
+        default=8080, ge=0, le=65535, description="Public port of `ostler web`, for webhooks and the REST API"
     )
     web_polls_port: int = Field(
         default=8081, ge=0, le=65535, description="Port of `ostler web` for polls of runner Pods"
@@ -262,41 +273,44 @@ class Settings(Stores, App, Timed, Logs):
         default=8443,
         ge=0,
         le=65535,
-        description=("Port of `ostler web` for polls of runner Pods over TLS. It is served only with a certificate"),
+        description=(
+            "Port of `ostler web` for polls of runner Pods over TLS. It is open only if OSTLER_WEB_POLLS_TLS_CERT "
+            "is set"
+        ),
     )
     web_polls_tls_cert: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. It "
-            "is read again when it changes. Empty serves no TLS"
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. A changed file "
+            "is read again. If it is empty, there is no TLS port"
         ),
     )
     web_polls_tls_key: str | None = Field(
-        default=None, validate_default=True, description="Path of a PEM file with the key of that certificate"
+        default=None,
+        validate_default=True,
+        description="Path of a PEM file with the private key of OSTLER_WEB_POLLS_TLS_CERT",
     )
     web_plain_polls: bool = Field(
         default=True,
         validate_default=True,
-        description=(
-            "Whether polls are served without TLS on OSTLER_WEB_POLLS_PORT. Disable it when every Pod polls over TLS"
-        ),
+        description="Whether OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable it when every Pod polls over TLS",
     )
     web_private_port: int = Field(
-        default=9090, ge=0, le=65535, description="Private port of `ostler web`: metrics and health"
+        default=9090, ge=0, le=65535, description="Private port of `ostler web`, for metrics and health"
     )
     web_public_polls: bool = Field(
         default=True,
         description=(
-            "Whether polls are served on the public port too, for Pods that were created with its "
-            "address. Disable it when no such Pod is left"
+            "Whether OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable it when no "
+            "such Pod is left"
         ),
     )
     intake_queue: int = Field(
         default=5000,
         ge=1,
         description=(
-            "Number of webhooks that can wait for their commit. Further ones get 503 and are "
-            "redelivered. Larger values need more memory"
+            "Maximum number of webhooks that wait for their commit. Web answers 503 to further webhooks, and "
+            "Ostler later requests their redelivery. Larger values need more memory"
         ),
     )
 
@@ -304,77 +318,84 @@ class Settings(Stores, App, Timed, Logs):
     new_accounts: Literal["hold", "serve"] = Field(
         default="hold",
         description=(
-            "Access of accounts that appear for the first time. `hold` holds their jobs until `ostler"
-            " account allow`, except for the owner of the GitHub App. `serve` runs the jobs of every "
-            "account that installs the App, within the default budget"
+            "Access of accounts that appear for the first time. `hold` holds their jobs until `ostler account "
+            "allow`, except for the owner of the GitHub App. `serve` runs the jobs of every account that installs "
+            "the App, within the default budget"
         ),
     )
     default_budget_count: int = Field(
-        default=20, ge=0, description="Number of Pods that a new account can use at the same time"
+        default=20,
+        ge=0,
+        description="Number of Pods that a new account can use at the same time. Larger values allow more jobs at once",
     )
     default_budget_vcpu: int = Field(
-        default=80, ge=0, description="Number of vCPU that a new account can use at the same time"
+        default=80,
+        ge=0,
+        description=(
+            "Number of vCPU that a new account can use at the same time. Larger values allow more or larger jobs "
+            "at once"
+        ),
     )
     default_budget_memory_gib: int = Field(
-        default=320, ge=0, description="Memory in GiB that a new account can use at the same time"
+        default=320,
+        ge=0,
+        description=(
+            "Memory in GiB that a new account can use at the same time. Larger values allow more or larger jobs at once"
+        ),
     )
 
-    # Waits for something that should have happened
+    # Time limits
     start_timeout: float = Field(
         default=300,
         gt=0,
         description=(
-            "Seconds without a poll after which a Pod is replaced. Larger values wait longer for slow"
-            " images. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
+            "Seconds without a poll after which a Pod is replaced. Larger values give slow images more time. A "
+            "pool can set its own limit for the first poll (`provisioning.startTimeout`)"
         ),
     )
     node_lost_after: float = Field(
         default=600,
         ge=60,
         description=(
-            "Seconds for which a node must be unreachable before it counts as gone. Larger values "
-            "wait longer before its Pods are replaced and deleted without their kubelet"
+            "Seconds for which a node must be unreachable before it counts as gone. Ostler then replaces the Pods "
+            "of the node and deletes them by force. Larger values wait longer for the node to return"
         ),
     )
 
-    # Webhooks that failed
+    # Redelivery of failed webhooks
     redelivery_kept: float = Field(
         default=259200,
         gt=0,
         description=(
-            "Seconds for which GitHub stores deliveries: 3 days, or 7 days on Enterprise Server. "
-            "Larger values ask for older deliveries"
+            "Seconds for which GitHub stores deliveries: 3 days on github.com, 7 days on Enterprise Server. "
+            "Ostler requests lost webhooks up to this age. Larger values request older webhooks"
         ),
     )
 
-    # Webhooks that never came
-
-    # What nothing leads to any more
-
-    # What is forgotten, counted from when it was over
+    # Retention, counted from the end of a job, claim or event
     keep_events: float = Field(
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which events of jobs and claims, sweep runs and stalls are stored. Larger "
-            "values need more disk"
+            "Seconds for which Ostler stores events of jobs and claims, sweep runs and stalls. Larger values need "
+            "more disk"
         ),
     )
     keep_jobs: float = Field(
         default=7776000,
         ge=1209600,
         description=(
-            "Seconds for which completed jobs, ended claims and rows of deleted Pods are stored, at "
-            "least 14 days. Larger values need more disk"
+            "Seconds for which Ostler stores completed jobs, ended claims and rows of deleted Pods. The minimum "
+            "is 14 days. Larger values need more disk"
         ),
     )
 
-    # Bounds of repairs
+    # Limits of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` does the "
-            "same without a restart"
+            "Names of sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` has the same "
+            "effect without a restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -382,19 +403,19 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Destructive repairs that one sweep run can make, as a percentage of the Pods or runners "
-            "that it listed. Larger values repair and destroy faster"
+            "Maximum number of destructive repairs in one run of a sweep, as a percentage of the Pods or runners "
+            "that the run listed. Larger values repair faster, but a wrong repair destroys more"
         ),
     )
 
-    # What it tells
+    # Metrics
     metrics_port: int = Field(
         default=0,
         ge=0,
         le=65535,
         description=(
-            "Port where `ostler worker` and `ostler watch` serve `/metrics`. 0 serves none. `ostler "
-            "web` serves them on its private port"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
+            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 
@@ -458,13 +479,13 @@ class Settings(Stores, App, Timed, Logs):
 
 
 class AppAccess(App, Trust):
-    """What a command needs that asks GitHub as the App, whatever else is not set."""
+    """Settings of a command that calls GitHub as the App. The command needs no other variable."""
 
 
 class RedisAlone(Logs, Trust):
-    """What a process reads that needs no secret but the way to Redis."""
+    """Settings of a process whose only secret is the address of Redis."""
 
-    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
+    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
 
     @field_validator("redis_url", mode="before")
     @classmethod
@@ -478,29 +499,30 @@ class RedisAlone(Logs, Trust):
 
 
 class BeatSettings(Timed, RedisAlone):
-    """What `ostler beat` reads: it sends messages, and asks nobody but Redis."""
+    """Settings of `ostler beat`, which sends messages and connects only to Redis."""
 
 
 class FlowerSettings(RedisAlone):
-    """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
+    """Settings of `ostler flower`. The process serves people, so its only secrets are Redis and its own logins."""
 
-    flower_host: str = Field(default="0.0.0.0", description="Address that `ostler flower` binds")  # noqa: S104
+    flower_host: str = Field(default="0.0.0.0", description="Network address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Logins of Flower as `user:password`, separated by commas. A password has 16 characters or more. Required"
+            "Logins of Flower as `user:password`, separated by commas. Each password has 16 characters or more. "
+            "Required unless OSTLER_FLOWER_WITHOUT_LOGIN is set"
         ),
     )
     flower_without_login: bool = Field(
         default=False,
-        description=("Whether Flower is served without a login. Enable it only behind a proxy that asks for one"),
+        description="Whether Flower is served without a login. Enable it only behind a proxy that requires a login",
     )
     flower_state_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file where Flower stores its tasks over a restart. Only Flower must be able to"
-            " write to its folder"
+            "Path of a file in which Flower stores its view between restarts. Only Flower must have access to the "
+            "folder of this file"
         ),
     )
 
@@ -521,13 +543,16 @@ class FlowerSettings(RedisAlone):
 
 
 def check_length(value: str, *, make: str) -> None:
-    """Raise ValueError, which does not show it, for a secret that is too short; `make` says how to get another."""
+    """Raise ValueError if a secret is too short. The message never contains the secret.
+
+    `make` is a sentence for the message that says how to create a longer secret.
+    """
     if len(value) < LEAST:
         raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:
-    """Return a text as a secret, anything else as it is, to be refused."""
+    """Return a text as a `Secret`. Another value is returned unchanged, so that pydantic refuses it."""
     return Secret(value) if isinstance(value, str) else value
 
 
@@ -538,9 +563,10 @@ def _secrets(value: Any) -> Any:
 
 
 def postgres_address(value: Secret) -> Secret:
-    """Return the address of a Postgres with the driver's name in it. Raises ValueError for any other.
+    """Return an address of Postgres with the name of the driver psycopg2 in its scheme.
 
-    Providers hand out `postgres://` or `postgresql://`, which name no driver.
+    Providers use `postgres://` or `postgresql://`, which name no driver. Raises ValueError if the value is not an
+    address of Postgres.
     """
     scheme, found, rest = value.reveal().partition("://")
     if not found or scheme not in {"postgres", "postgresql", "postgresql+psycopg2"}:
@@ -550,10 +576,11 @@ def postgres_address(value: Secret) -> Secret:
 
 
 def redis_address(value: Secret) -> Secret:
-    """Return the address of a Redis. Raises ValueError for any other.
+    """Return an address of Redis. An address with `rediss://` gets options that require a verified certificate.
 
-    One of `rediss://` demands a certificate, of the system's authorities or of `OSTLER_CA_BUNDLE`, unless its own
-    options say otherwise: kombu accepts every certificate where they say nothing.
+    The authorities are those of `OSTLER_CA_BUNDLE` or of the system. TLS options in the address have precedence.
+    Without these options kombu would accept every certificate. Raises ValueError if the value is not an address of
+    Redis.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
@@ -576,7 +603,10 @@ def _verified(value: Secret) -> Secret:
 
 
 def _check_port(value: Secret) -> None:
-    """Raise ValueError for an address whose port is none; the message does not show it, for it may be a password."""
+    """Raise ValueError if the port of an address is not a number.
+
+    The message does not show the port, because it might be a part of a password.
+    """
     try:
         urlsplit(value.reveal()).port  # noqa: B018  reading it parses it
     except ValueError:
@@ -586,7 +616,10 @@ def _check_port(value: Secret) -> None:
 
 
 def http_address(value: str, *, path: bool = False) -> str:
-    """Return an address that begins with http:// or https:// and names a host. Raises ValueError for any other."""
+    """Return `value` if it begins with http:// or https:// and names a host. If `path` is true, it must have a path.
+
+    Raises ValueError if the value does not meet these conditions.
+    """
     try:
         parts = urlsplit(value)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -600,7 +633,10 @@ def http_address(value: str, *, path: bool = False) -> str:
 
 
 def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
-    """Return a line for each problem of a kind of settings: variable, what was found, what would be right."""
+    """Return one line for each problem in an environment: the variable, its value and the expected value.
+
+    `kind` is the settings class whose validation failed.
+    """
     return "\n".join(_problem(each, kind) for each in error.errors())
 
 
@@ -619,7 +655,7 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
 
 
 def _timing_problem(problem: ErrorDetails) -> str:
-    """Return the problem of one override: its key, what was found, what would be right."""
+    """Return a description of a malformed override: its key, its value and the expected value."""
     key = str(problem["loc"][1])
     if problem["type"] == "extra_forbidden":
         near = nearest(key, Timings.model_fields)
@@ -629,7 +665,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return what a value must be, in our words."""
+    """Return the expected value in plain words, instead of pydantic's message where possible."""
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "must be a whole number"
@@ -643,18 +679,21 @@ def _expected(problem: ErrorDetails) -> str:
 
 
 def known_variables() -> frozenset[str]:
-    """Return the variables of every process and command; the watch reads none that no other process reads."""
+    """Return the variables of all processes and commands.
+
+    The watch needs no entry of its own, because other processes also read all its variables.
+    """
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
     return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
 
 
 def unread_variables() -> list[Stranger]:
-    """Return the `OSTLER_…` variables of this process that are no setting."""
+    """Return the `OSTLER_…` variables of this process's environment that no setting reads."""
     return strangers(os.environ, known_variables(), timings=Timings.model_fields)
 
 
 def read(kind: type[Read]) -> Read:
-    """Return what the environment says of one kind of settings. Raises `ConfigurationError`."""
+    """Return the settings of class `kind` from the environment. Raises `ConfigurationError` if one is not valid."""
     try:
         return kind()
     except ValidationError as error:
@@ -663,22 +702,22 @@ def read(kind: type[Read]) -> Read:
 
 @functools.cache
 def load() -> Settings:
-    """Return the settings of this process, read on the first call. Raises `ConfigurationError`."""
+    """Return the settings of this process. The first call reads them. Raises `ConfigurationError`."""
     return read(Settings)
 
 
 def load_stores() -> Stores:
-    """Return what an operator's command needs, whatever else is not set. Raises `ConfigurationError`."""
+    """Return the settings of an operator's command, which needs no other variable. Raises `ConfigurationError`."""
     return read(Stores)
 
 
 def load_cluster() -> Cluster:
-    """Return what a command needs that asks nobody but the cluster."""
+    """Return the settings of a command that calls only the cluster. Raises `ConfigurationError`."""
     return read(Cluster)
 
 
 def load_app() -> AppAccess:
-    """Return what is needed to ask GitHub as the App. Raises `ConfigurationError`."""
+    """Return the settings of a command that calls GitHub as the App. Raises `ConfigurationError`."""
     return read(AppAccess)
 
 

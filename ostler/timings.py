@@ -1,10 +1,10 @@
-"""Timings of Ostler: one frozen record of periods, waits, thresholds and batch sizes that no operator has to turn.
+"""Timings of Ostler: one frozen record of periods, waits, thresholds and batch sizes that operators need not change.
 
-Tests and chaos runs override them with one developer variable, `OSTLER_TIMINGS`: a JSON object such as
+Tests and chaos runs override timings with the developer variable `OSTLER_TIMINGS`, a JSON object such as
 `{"sweep_every": 3, "due_after": 3}`. Neither the variable nor the names are a stable interface. Code reads
-`settings.timings.<name>`, in a task `rt.timings.<name>`.
+`settings.timings.<name>`; a task reads `rt.timings.<name>`.
 
-`docs/configuration.md` lists the record under "Timings"; a test compares the two. Times are in seconds.
+`docs/configuration.md` lists all timings, and a test compares the list with this module. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,71 +17,86 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Timings(BaseModel):
-    """Periods, waits, thresholds and batch sizes; immutable, without environment."""
+    """Immutable record of periods, waits, thresholds and batch sizes. It does not read the environment itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    # Periods of beat; workers and web know by them when a sweep is late
+    # Periods of beat. Workers and web also use them to detect that a sweep is late.
     resume_every: float = Field(
-        default=5, gt=0, description="Interval of `resume`, in seconds. Larger values resend lost steps later"
+        default=5, gt=0, description="Interval in seconds of the sweep `resume`. Larger values resend lost steps later"
     )
     pools_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval of `pools`, the reconciler, in seconds. Larger values reconcile a pool later that no wake "
-            "announced"
+            "Interval in seconds at which all pools are reconciled. Larger values delay the reconcile of a pool "
+            "that got no wake"
         ),
     )
     autoscale_every: float = Field(
         default=10,
         gt=0,
-        description="Interval of `autoscale` in seconds; jobs without Pods wake it too. Larger values scale down later",
+        description=(
+            "Interval in seconds of the autoscaler. A job without a Pod also wakes the autoscaler. Larger values "
+            "scale pools down later"
+        ),
     )
     sweep_every: float = Field(
-        default=60, gt=0, description="Interval of the regular sweeps, in seconds. Larger values repair later"
+        default=60, gt=0, description="Interval in seconds of the regular sweeps. Larger values repair later"
     )
     catch_up_every: float = Field(
-        default=300, gt=0, description="Interval of `catch_up`, in seconds. Larger values find missed jobs later"
+        default=300,
+        gt=0,
+        description="Interval in seconds of the sweep `catch_up`. Larger values find missed jobs later",
     )
     slow_sweep_every: float = Field(
         default=600,
         gt=0,
-        description="Interval of the low-priority cleanup sweeps, in seconds. Larger values clean later",
+        description="Interval in seconds of the low-priority cleanup sweeps. Larger values clean up later",
     )
     prune_every: float = Field(
-        default=86400, gt=0, description="Interval of `prune`, in seconds. Larger values delete more rows in one run"
+        default=86400,
+        gt=0,
+        description="Interval in seconds of the sweep `prune`. Larger values delete more rows in one run",
     )
     epoch_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval in seconds at which the epoch in Postgres is compared with the cluster. Larger values detect a "
-            "restored Postgres later"
+            "Interval in seconds at which the epoch in Postgres is compared with the epoch in the cluster. Larger "
+            "values detect a restored Postgres later"
         ),
     )
     gates_every: float = Field(
-        default=15, gt=0, description="Interval of `gates`, in seconds. Larger values close and reopen gates later"
+        default=15,
+        gt=0,
+        description="Interval in seconds at which the gates are evaluated. Larger values close and reopen gates later",
     )
 
     # Polls and deliveries
     poll_hold_min: float = Field(
         default=40,
         gt=0,
-        description="Shortest time in seconds for which a Pod's poll is held. Larger values mean fewer polls",
+        description=(
+            "Minimum time in seconds that web waits for a job before it answers a poll without one. Larger values "
+            "mean fewer polls"
+        ),
     )
     poll_hold_max: float = Field(
         default=55,
         gt=0,
-        description="Longest time in seconds for which a Pod's poll is held. Larger values mean fewer polls",
+        description=(
+            "Maximum time in seconds that web waits for a job before it answers a poll without one. Larger values "
+            "mean fewer polls"
+        ),
     )
     token_review_timeout: float = Field(
         default=0.3,
         gt=0,
         le=5,
         description=(
-            "Seconds that a delivery waits for the token review, before it continues without. Larger values delay "
-            "deliveries while the API server is slow"
+            "Seconds that a delivery waits for the token review. After that it continues without the review. "
+            "Larger values delay deliveries while the API server is slow"
         ),
     )
 
@@ -91,51 +106,56 @@ class Timings(BaseModel):
         ge=1,
         le=1000,
         description=(
-            "Maximum number of claims that one run of the matcher makes. Larger values make its transaction longer"
+            "Maximum number of claims that one run of the matcher inserts. Larger values make its transaction longer"
         ),
     )
     due_after: float = Field(
         default=10,
         gt=0,
         description=(
-            "Seconds without progress after which `resume` repeats a step, unless its message might still wait in a "
-            "queue. Larger values recover lost steps later"
+            "Seconds without progress after which `resume` repeats a step, unless the message of the step might "
+            "still wait in a queue. Larger values recover lost steps later"
         ),
     )
     stale_claim_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Seconds after which a claim without a delivery is released. Larger values wait longer for the Pod's poll"
+            "Age in seconds at which a claim without a delivery is released. Larger values wait longer for the "
+            "Pod's poll"
         ),
     )
     requeue_after: float = Field(
         default=20,
         gt=0,
         description=(
-            "Seconds that a release before any delivery tries to deregister its runner and to un-stamp its Pod, "
-            "before the job is queued again and the Pod retired. Larger values delay the job"
+            "Seconds for which the release of an undelivered claim tries to deregister the runner and to remove "
+            "the stamp. After that the job is queued again. If the stamp could not be removed, the Pod is "
+            "retired. Larger values delay the job"
         ),
     )
     spare_after: float = Field(
         default=60,
         gt=0,
-        description="Seconds after which a spare is deregistered. Larger values save mints and keep Pods longer",
+        description=(
+            "Seconds after which an unused spare runner is deregistered. Larger values save mints and keep idle "
+            "Pods longer"
+        ),
     )
     probe_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval in seconds at which one job of a failing installation is tried. Larger values notice its "
-            "recovery later"
+            "Interval in seconds at which one job of a failing installation is tried. Larger values notice the "
+            "recovery of the installation later"
         ),
     )
     reserve_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Seconds that a job waits for budget before it reserves its size. Larger values let small jobs pass a "
-            "large one for longer"
+            "Seconds that a job waits for budget before it reserves room for itself. Larger values let small jobs "
+            "overtake a large job for longer"
         ),
     )
 
@@ -144,31 +164,31 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "Seconds between a delivery to an un-stamped Pod and its stamp. Smaller values risk that the stamp "
-            "interrupts the answer"
+            "Seconds between a delivery to a Pod without a stamp and the stamping of that Pod. Larger values "
+            "leave the Pod without its network policy for longer, and smaller values might interrupt the answer"
         ),
     )
     unstamp_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Seconds without a poll after which a stamped and minted Pod is un-stamped. Larger values leave a Pod "
-            "without its network for longer"
+            "Seconds without a poll after which the stamp of a minted Pod is removed. Larger values leave a Pod "
+            "cut off for longer if its stamp blocks its polls"
         ),
     )
     missing_stamp_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "Seconds after a delivery without a stamp until the Pod is stamped. Larger values leave the Pod without "
-            "its network policy for longer"
+            "Seconds after a delivery to a Pod without a stamp before a sweep stamps the Pod. Larger values leave "
+            "the Pod without its network policy for longer"
         ),
     )
     cut_off_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Seconds after a delivery before a Pod whose poller still runs is checked for a cut connection. Larger "
+            "Seconds after a delivery before a Pod with a running poller is checked for a cut connection. Larger "
             "values leave such a Pod cut off for longer"
         ),
     )
@@ -176,8 +196,8 @@ class Timings(BaseModel):
         default=300,
         ge=0,
         description=(
-            "Seconds since the last claim of a stamped Pod ended, before the stamp is checked. Larger values remove "
-            "stamps later"
+            "Seconds after the end of a stamped Pod's last claim before the stamp is checked. Larger values "
+            "remove stamps later"
         ),
     )
 
@@ -186,64 +206,64 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds without an execution after which a delivered runner is looked up at GitHub. Larger values find "
-            "unused runners later"
+            "Seconds without an execution after which a delivered runner is looked up at GitHub. Larger values "
+            "find unused runners later"
         ),
     )
     unused_polling_after: float = Field(
         default=150,
         gt=0,
         description=(
-            "Seconds after a delivery during which a polling Pod might still fetch its JIT; `unused_after` counts "
-            "from their end. Larger values leave the Pod more polls"
+            "Seconds after a delivery during which a Pod that still polls might fetch its JIT. The time "
+            "`unused_after` begins after these seconds. Larger values give the Pod more polls"
         ),
     )
     spent_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "Seconds that a spent Pod waits for its `completed` webhook before GitHub is asked for the job. Larger "
-            "values ask less often and free the Pod later"
+            "Seconds that a spent Pod waits for the `completed` webhook of its job before Ostler asks GitHub. "
+            "Larger values ask less often and replace the Pod later"
         ),
     )
     unresolved_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Seconds without progress after which GitHub is asked about a job that needs a claim and has none; the "
-            "interval grows with each request. Larger values find lost jobs later"
+            "Seconds without progress after which Ostler asks GitHub about a job that needs a claim and has none. "
+            "The interval grows with each request. Larger values find lost jobs later"
         ),
     )
     unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "Seconds until GitHub is asked about a job that waits, is set aside, or runs on a runner that is not "
-            "Ostler's. Larger values ask less often"
+            "Seconds until Ostler asks GitHub about a job that waits, is set aside, or runs on a runner that "
+            "Ostler did not register. Larger values ask less often"
         ),
     )
     finished_job_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Seconds since a job ended, before its Pod is checked if it still runs. Larger values leave longer for "
-            "steps after the job"
+            "Seconds after the end of a job before its Pod is checked, if the Pod still runs. Larger values give "
+            "the last steps of a job more time"
         ),
     )
     lingering_after: float = Field(
         default=90,
         ge=0,
         description=(
-            "Seconds since the executed job ended, before a Pod is retired whose runner was absent from two of "
-            "GitHub's lists. Larger values keep such a Pod longer"
+            "Seconds after the end of an executed job before its Pod is retired, if two of GitHub's lists did not "
+            "contain its runner. Larger values keep such a Pod longer"
         ),
     )
     orphaned_runner_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Seconds since its claim ended, before an offline runner is deregistered. Larger values keep it "
-            "registered longer"
+            "Seconds after the end of a claim before its offline runner is deregistered. Larger values keep the "
+            "runner registered for longer"
         ),
     )
     orphaned_account_after: float = Field(
@@ -257,53 +277,57 @@ class Timings(BaseModel):
         default=25 * 1024 * 1024,
         ge=1024,
         description=(
-            "Maximum size of a webhook in bytes, which is GitHub's own; a larger one is refused while it is read. "
-            "Larger values use more memory"
+            "Maximum size of a webhook in bytes. The default is GitHub's own limit. A larger webhook is refused "
+            "while it is read. Larger values use more memory"
         ),
     )
     redelivery_again_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Seconds before GitHub is asked again for a failed webhook; the interval doubles with each request. "
-            "Larger values ask less often"
+            "Seconds before GitHub is asked again to send a failed webhook. The interval doubles with each "
+            "request. Larger values ask less often"
         ),
     )
     redelivery_overlap: float = Field(
         default=900,
         gt=0,
-        description="Seconds by which GitHub might list a delivery late. Larger values read more of the list again",
+        description=(
+            "Maximum number of seconds by which GitHub might list a delivery late. Larger values read more of the "
+            "list again"
+        ),
     )
     redelivery_batch: int = Field(
         default=100,
         ge=1,
         le=1000,
         description=(
-            "Maximum number of webhooks that one tick requests again. Larger values use more of the quota at once"
+            "Maximum number of webhooks that one run of `redelivery` requests again. Larger values use more of "
+            "the quota at once"
         ),
     )
     catch_up_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Age in seconds at which a job that GitHub lists as queued is accepted without its webhook. Larger values "
-            "accept it later"
+            "Age in seconds at which a job that GitHub lists as queued is accepted without its webhook. Larger "
+            "values accept the job later"
         ),
     )
     catch_up_over_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "Seconds since GitHub ended a job, before it is finished here without its webhook. Larger values finish "
-            "it later"
+            "Seconds after the end of a job at GitHub before Ostler finishes the job without its webhook. Larger "
+            "values finish the job later"
         ),
     )
     catch_up_seen_within: float = Field(
         default=86400,
         gt=0,
         description=(
-            "Maximum age in seconds of a repository's last job at which `catch_up` lists its runs. Larger values list "
-            "more repositories"
+            "Maximum age in seconds of a repository's last job. If the last job is older, `catch_up` does not "
+            "list the runs of the repository. Larger values list more repositories"
         ),
     )
     catch_up_percent: float = Field(
@@ -311,16 +335,16 @@ class Timings(BaseModel):
         gt=0,
         le=50,
         description=(
-            "Percentage of an installation's hourly quota that `catch_up` can use. Larger values leave less to other "
-            "calls"
+            "Percentage of an installation's hourly quota that `catch_up` can use. Larger values leave less to "
+            "other calls"
         ),
     )
     keep_deliveries: float = Field(
         default=604800,
         gt=259200,
         description=(
-            "Seconds for which GUIDs of webhooks are kept; it must be longer than GitHub keeps deliveries. Larger "
-            "values use more disk"
+            "Seconds for which Ostler stores the GUIDs of webhooks. This must be longer than GitHub stores "
+            "deliveries. Larger values use more disk"
         ),
     )
 
@@ -329,8 +353,8 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Number of destructive repairs that one run of a sweep can always make. Larger values repair more at once "
-            "in a small fleet"
+            "Number of destructive repairs that one run of a sweep can make in any fleet. Larger values repair "
+            "more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(
@@ -344,10 +368,10 @@ class Timings(BaseModel):
     keep_repairs: float = Field(
         default=7776000,
         gt=0,
-        description="Seconds for which repairs with a known outcome are kept. Larger values use more disk",
+        description="Seconds for which Ostler stores repairs with a known outcome. Larger values use more disk",
     )
 
-    # The epoch, by which a restored Postgres is recognised
+    # The epoch, which reveals that Postgres was restored from a backup
     epoch_trusted_for: float = Field(
         default=60,
         gt=0,
@@ -361,13 +385,13 @@ class Timings(BaseModel):
     gate_window: float = Field(
         default=60,
         gt=0,
-        description="Seconds over which upstream calls are counted when a gate is evaluated. Larger values react later",
+        description="Seconds before the evaluation of a gate in which upstream calls count. Larger values react later",
     )
     gate_least_errors: int = Field(
         default=5,
         ge=1,
         description=(
-            "Number of failed calls below which no gate closes. Larger values close gates later where calls are few"
+            "Minimum number of failed calls that closes a gate. Larger values close a gate later if there are few calls"
         ),
     )
     gate_closes_at: float = Field(
@@ -381,8 +405,8 @@ class Timings(BaseModel):
         ge=0,
         lt=0.5,
         description=(
-            "Maximum fraction of failed calls at which an evaluation of a closed gate is healthy. Larger values "
-            "reopen gates earlier"
+            "Maximum fraction of failed calls in a healthy evaluation of a closed gate. Larger values reopen "
+            "gates earlier"
         ),
     )
     gate_healthy_checks: int = Field(
@@ -394,8 +418,8 @@ class Timings(BaseModel):
         default=4,
         ge=0,
         description=(
-            "Maximum number of random extra healthy evaluations before a gate reopens. Larger values spread the "
-            "reopening of several deployments more"
+            "Maximum number of additional healthy evaluations before a gate reopens. The number is drawn at "
+            "random for each closing. Larger values spread the reopening of several deployments more"
         ),
     )
 
@@ -405,8 +429,8 @@ class Timings(BaseModel):
         ge=2,
         le=300,
         description=(
-            "Seconds of silence from the active watch after which a standby takes over. Larger values make a "
-            "take-over later"
+            "Seconds of silence from the active watch after which a standby takes over. Larger values delay the "
+            "takeover"
         ),
     )
     watch_timeout: int = Field(
@@ -414,7 +438,7 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Longest life of one watch connection in seconds; a connection that is silent for 5 seconds longer is "
+            "Maximum lifetime in seconds of one watch connection. A connection without data for 5 seconds more is "
             "closed. Larger values detect a dead connection later"
         ),
     )
@@ -422,16 +446,17 @@ class Timings(BaseModel):
         default=5,
         ge=0,
         description=(
-            "Seconds that the watch leaves to the webhook of a job that began, before it reports the job itself. "
+            "Seconds that the watch waits for the webhook of a started job before it reports the job itself. "
             "Larger values send fewer tasks"
         ),
     )
 
 
 def overrides(value: Any) -> Any:
-    """Return the overrides of `OSTLER_TIMINGS` from its text, anything else as it is. Raises ValueError.
+    """Return the overrides that the text of `OSTLER_TIMINGS` contains. A value that is not text is returned unchanged.
 
-    The names and values are checked by `Timings`. An empty text means no overrides.
+    An empty text means no overrides. `Timings` validates names and values. Raises ValueError if the text is not a JSON
+    object.
     """
     if not isinstance(value, str):
         return value

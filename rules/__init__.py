@@ -1,1 +1,1 @@
-"""Pure decisions: observed state in, plan or verdict out, no I/O."""
+"""Pure decisions: each takes an observed state and returns a plan or a verdict, without I/O."""

@@ -1,7 +1,7 @@
 """Explanations of a job's state for a person.
 
-The API, the command and the dashboard share one answer: what the job waits for, a sentence about it, and the cure if an
-operator can do something.
+The API, the command and the dashboard give the same explanation: the event that the job waits for, a sentence about it,
+and a cure if an operator can do something.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels, describe_rule, refusing_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
-"""Conclusions of jobs that ran to their end: the end of their Pod explains nothing."""
+"""Conclusions of jobs that ran to their end. For these jobs, the end of the Pod is not part of the explanation."""
 
 
 class WaitsFor(StrEnum):
@@ -49,7 +49,10 @@ class WaitsFor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """The pool of a job. `warm`: Pods that poll and are free; `taken`: Pods with a live job claim."""
+    """The pool of a job.
+
+    `warm` is the number of free Pods that poll, and `taken` the number of Pods with a live job claim.
+    """
 
     id: int
     name: str
@@ -61,28 +64,31 @@ class PoolFacts:
     taken: int
     warm: int
     rerouting: bool = False
-    """Its routing fields have changed, and its queued jobs are about to be matched again."""
+    """The routing fields of the pool have changed, and its queued jobs will soon be matched again."""
     autoscaled: bool = False
     max_replicas: int = 0
-    """Maximum of replicas that the autoscaler may set; without autoscaling it is not used."""
+    """Most replicas that the autoscaler may set. It has no meaning without autoscaling."""
     paused: bool = False
     problem: str | None = None
-    """Error in its RunnerPool, so that no Pod is created."""
+    """Error in the RunnerPool that prevents the creation of Pods, or None."""
     trouble: Trouble | None = None
     trouble_detail: str = ""
     without_surge: bool = False
-    """It rolls out, and no node has room for one more Pod, so old Pods are retired before new ones are created."""
+    """A rollout found no node with room for one more Pod, so it retires old Pods before it creates new ones."""
     create_after: datetime | None = None
-    """Earliest time of the next Pod, after failed starts."""
+    """Earliest time of the next Pod after failed starts, or None."""
     brake: Brake | None = None
-    """Its runners never execute, so one job at a time is tried."""
+    """Brake of the pool, or None.
+
+    While it exists, one job at a time is tried, because the pool's runners never execute.
+    """
     cluster_gate: str | None = None
-    """Reason why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
+    """Reason why the gate of Kubernetes is closed, or None. While it is closed, the autoscaler adds no Pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The live claim of a job. `last_error`: the error after which its step is retried."""
+    """The live claim of a job. `last_error` is the error after which its present step is retried."""
 
     id: int
     state: ClaimState
@@ -94,7 +100,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class LostPod:
-    """A Pod that ended or was deleted while the job had it."""
+    """A Pod that ended or was deleted while the job had a claim on it."""
 
     name: str
     end: PodEnd
@@ -102,7 +108,10 @@ class LostPod:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """Known facts about a job. `ahead`: earlier jobs of its account in its pool; `near`: result of `closest_pool`."""
+    """Known facts about a job.
+
+    `ahead` is the number of earlier jobs of its account in its pool. `near` is the result of `closest_pool`.
+    """
 
     id: int
     state: JobState
@@ -122,12 +131,12 @@ class JobFacts:
     near: str | None
     lost: LostPod | None = None
     database_older: bool = False
-    """Postgres was restored to an earlier state, and nothing is matched until `ostler restore` has run."""
+    """Postgres was restored to an earlier state. No job is matched until `ostler restore` has run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a job waits for, a sentence about it, and the cure if there is one."""
+    """The event that a job waits for, a sentence about it, and a cure, which is None if there is none."""
 
     waits_for: WaitsFor
     summary: str
@@ -135,7 +144,7 @@ class Explanation:
 
 
 def explain(job: JobFacts) -> Explanation:
-    """Return why a job is in its state, and how it lost its Pod if that ended before the job."""
+    """Return the explanation of a job's state. If the job lost its Pod, the explanation also says how the Pod ended."""
     found = _explain(job)
     if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
         return found
@@ -311,7 +320,7 @@ def _queued(job: JobFacts) -> Explanation:
 
 
 def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
-    """Return the cure; it advises waiting only if the budget admits a job of this size at all."""
+    """Return the cure for a full budget. It advises waiting only if a job of this size fits into the empty budget."""
     budget, wanted = job.budget, []
     if budget.count < 1:
         wanted.append("--count 1")
@@ -331,7 +340,7 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
 
 
 def _no_pod(pool: PoolFacts) -> tuple[str, str]:
-    """Return why no Pod is warm, and the cure: the first obstacle that a person can remove."""
+    """Return the reason why no Pod is warm, and the cure. The reason is the first obstacle that a person can remove."""
     if pool.problem is not None:
         return f"its RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
     if pool.paused:
@@ -364,7 +373,10 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
 
 
 def _raise(pool: PoolFacts, least: int) -> str:
-    """Return how to enlarge a pool; the autoscaler owns the replicas of an autoscaled one."""
+    """Return how to enlarge a pool to at least `least` Pods.
+
+    In an autoscaled pool only `maxReplicas` may be changed.
+    """
     if pool.autoscaled:
         return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
     return f"Set the replicas: `ostler pool scale {pool.name} {least}`, or more."
@@ -446,7 +458,10 @@ def _gib(mib: int) -> str:
 def closest_pool(
     pools: Sequence[tuple[str, PoolLabels]], *, labels: Iterable[str], account_id: int, repository: str
 ) -> str | None:
-    """Return a sentence about the pool that comes closest to serving a job, from these (name, labels) pairs."""
+    """Return a sentence about the pool that comes closest to serving a job, or None if there is no pool.
+
+    `pools` has the name and the labels of each pool.
+    """
     wanted = frozenset(label.lower() for label in labels)
     if not pools:
         return None

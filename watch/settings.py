@@ -1,4 +1,4 @@
-"""Settings of `ostler watch`. It needs no Postgres and no GitHub, so it gets no secret of theirs."""
+"""Settings of `ostler watch`. The process needs neither Postgres nor GitHub, so it gets no secret for them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,30 @@ from ostler.settings import RedisAlone, Timed, read
 
 
 class WatchSettings(Timed, RedisAlone):
-    """What the environment says to the watch; immutable."""
+    """Immutable settings of the watch from the environment."""
 
-    kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
-    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
-    alive_file: str | None = Field(default=None, description="a file that is touched with each sign of life")
-    metrics_port: int = Field(default=0, ge=0, le=65535, description="port where `/metrics` is served; 0 serves none")
+    kubeconfig: str | None = Field(
+        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
+    )
+    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
+    alive_file: str | None = Field(
+        default=None,
+        description=(
+            "Path of a file that shows that the process works. A worker touches it with each heartbeat, and a "
+            "watch with each answer of the cluster. `ostler healthy worker` and `ostler healthy watch` read it"
+        ),
+    )
+    metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description=(
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
+            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+        ),
+    )
 
 
 def load_watch() -> WatchSettings:
-    """Return the settings of `ostler watch`. Raises `ConfigurationError`."""
+    """Return the settings of `ostler watch`. Raises `ConfigurationError` if one is missing or malformed."""
     return read(WatchSettings)

@@ -1,1 +1,1 @@
-"""."""
+"""Web process: webhook intake, runner polls, REST API, health and metrics."""

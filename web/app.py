@@ -1,4 +1,4 @@
-"""The web process's ASGI application: what it is made of, and in which order that starts and stops."""
+"""ASGI application of the web process: it builds the parts and starts and stops them in a fixed order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHOWN = 100
 
 
 class Web:
-    """The parts of one web process; `start` and `stop` run in its event loop."""
+    """The parts of one web process. `start` and `stop` run in its event loop."""
 
     def __init__(self, settings: Settings, *, cluster: Cluster, sender: Sender | None) -> None:
         self.id = uuid.uuid4().hex[:12]
@@ -100,14 +100,18 @@ class Web:
         )
 
     def vitals(self) -> Vitals:
-        """Return what the process knows of itself."""
+        """Return the state that the health endpoints report for this process."""
         return Vitals(
             stopping=self.stopping,
             hearing=self.listener.is_hearing,
         )
 
     async def start(self) -> None:
-        """Start what runs beside requests. Raises ConfigurationError, and what Postgres raises when it is away."""
+        """Start the background parts of the process.
+
+        Raises ConfigurationError if Postgres has the wrong isolation level. Raises the errors of the database if
+        Postgres is away.
+        """
         await self.threads.database(lambda: assert_isolation(self.engine))
         self.publisher.start()
         self.intake.start()
@@ -117,13 +121,13 @@ class Web:
         log.info("web.started", web=self.id)
 
     async def end_polls(self) -> None:
-        """Answer every held poll and withdraw the offers; the first thing a stopping process does."""
+        """Answer every held poll and withdraw its offer. A stopping process does this first."""
         self.stopping = True
         self.polls.end_all()
         await self.offering.leave()
 
     async def stop(self) -> None:
-        """Stop everything: polls first, then what fed them, then the webhooks that were accepted."""
+        """Stop all parts: first the polls, then the listener and the offers, then the webhook intake."""
         await self.end_polls()
         await asyncio.to_thread(self.listener.stop)
         await self.offering.stop()
@@ -138,10 +142,10 @@ class Web:
 
 
 class _App(FastAPI):
-    """FastAPI, with a way of its own for polls, which serves each path on its own port only.
+    """FastAPI with a shorter call path for polls. It also refuses a path on a port that does not serve this path.
 
-    A held poll keeps every call that leads to it. FastAPI's and Starlette's are most of them; none does
-    anything for a poll, and 10,000 are held at a time.
+    A held poll keeps every frame of its call stack in memory. Most frames would belong to FastAPI and Starlette,
+    although polls need neither. One process holds up to 10,000 polls, so `__call__` answers polls without them.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,9 +162,9 @@ class _App(FastAPI):
 
 
 def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sender | None = None) -> FastAPI:
-    """Return the application; `app.state.web` holds its parts while it runs.
+    """Return the application. While it runs, `app.state.web` is its `Web` object.
 
-    `cluster` and `sender` are brought by tests; without them the real ones are used.
+    `cluster` and `sender` replace Kubernetes and Redis in tests. With None, the real clients are made from `settings`.
     """
 
     @asynccontextmanager
@@ -182,7 +186,7 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
         found: Web = app.state.web
         return found
 
-    async def dispatch(request: Request) -> Response:  # only for its path: a POST is `_App`'s
+    async def dispatch(request: Request) -> Response:  # route only: `_App.__call__` answers its POST
         return await web().polls.dispatch(request)
 
     async def receive(request: Request) -> Response:

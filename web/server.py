@@ -1,8 +1,8 @@
 """`ostler web`: one process, one event loop, graceful on SIGTERM.
 
-It listens on the ports that `web.edge.ports` names. Uvicorn waits for open requests before it tells the application to
-stop, and a held poll is an open request for up to a minute. So the polls are ended first, with 204, and their offers
-withdrawn.
+It listens on the ports that `web.edge.ports` names. On SIGTERM Uvicorn waits for open requests before it stops the
+application, and a held poll is an open request for up to a minute. The server therefore first answers all polls with
+204 and withdraws their offers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ log = get_logger(__name__)
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server on the ports of the settings, which ends the held polls before it waits for them."""
+    """Uvicorn's server on the ports of the settings.
+
+    On shutdown it ends the held polls before it waits for requests.
+    """
 
     def __init__(self, config: uvicorn.Config, *, settings: Settings, ports: Ports) -> None:
         super().__init__(config)
@@ -47,7 +50,10 @@ class Server(uvicorn.Server):
         self._keeper: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on every port, once the application has started. Exits without a port or the certificate."""
+        """Start the application, then listen on every port.
+
+        Exits with status 3 if a port is in use, and with status 2 if the certificate cannot be used.
+        """
         secured = None
         if sockets is None:
             try:
@@ -70,7 +76,10 @@ class Server(uvicorn.Server):
         return None if certificate is None or key is None else Certificate(certificate, key)
 
     def _bind(self) -> tuple[list[socket.socket], socket.socket | None]:
-        """Return the bound sockets without TLS, and the one with it where there is a certificate."""
+        """Return the bound sockets without TLS, and the bound TLS socket.
+
+        The latter is None if there is no certificate.
+        """
         plain = self.ports.bind(self._settings.web_host, wanted(self._settings))
         if self.certificate is None:
             return plain, None
@@ -100,7 +109,7 @@ class Server(uvicorn.Server):
         self._keeper = loop.create_task(certificate.keep())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the polls, then stop."""
+        """End the polls, then stop the server."""
         if self._gate is not None and self._keeper is not None:
             self._keeper.cancel()
             await self._gate.stop()
@@ -111,7 +120,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
-    """Return the server of this process, not yet started; a test may bring its own application."""
+    """Return the server of this process, which is not started yet. Tests may pass an application in `app`."""
     served = app if app is not None else build_app(settings)
     ports = Ports()
     served.state.ports = ports
@@ -123,7 +132,7 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
             http=protocol,
             ws="none",
             lifespan="on",
-            access_log=False,  # a line per poll, and tokens stay out of it by not being there
+            access_log=False,  # a line for each poll would be too many, and without the log no token can leak into it
             log_config=None,
             server_header=False,
             backlog=_BACKLOG,
@@ -136,7 +145,10 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises what `models.db.connections.admit` raises, before it listens."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises the errors of `models.db.connections.admit`, before it listens, if Postgres cannot serve this process.
+    """
     _allow_open_files()
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-web")
     admit(engine, needs=WEB, share=settings.connection_share, budget=settings.connection_budget)
@@ -149,11 +161,15 @@ def run(settings: Settings) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing: a test's process is not the server's alone."""
+    """Do nothing.
+
+    It is the default of `on_started`. A test runs other code in the same process, so the collector must not change
+    there.
+    """
 
 
 def _allow_open_files() -> None:
-    """Raise the soft limit of open files to the hard one: each held poll is a connection."""
+    """Raise the soft limit of open files to the hard limit, because each held poll is a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

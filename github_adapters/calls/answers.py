@@ -1,7 +1,7 @@
-"""Meaning of an answer of GitHub: its quota, a limit, or a refusal in the words of `ostler.errors`.
+"""Meaning of an answer of GitHub: its quota, a limit, or an error of `ostler.errors`.
 
-The rules for limits are those of "Rate limits for the REST API" (GitHub docs): obey `retry-after`, else the
-reset of an empty quota, else wait a minute. No error's text holds a body or a credential (law L13).
+The rules for limits are those of "Rate limits for the REST API" (GitHub docs): obey `retry-after`, else the reset of an
+empty quota, else wait a minute. No error text contains a body or a credential (law L13).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_WAIT = 60.0
 LONGEST_WAIT = 24 * 3600.0
 
 EVERYTHING = ""
-"""In place of the name of a quota: all calls of the installation."""
+"""Stands in place of a quota's name for all calls of the installation."""
 
 LONGEST_NAME = 64
 _REDIRECTS = range(300, 400)
@@ -38,7 +38,7 @@ _REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.UNAVAILABL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What an answer said about the rate limit of its installation; `reset` in Unix seconds."""
+    """State of one rate limit of an installation, from the headers of an answer. `reset` is in Unix seconds."""
 
     resource: str
     limit: int
@@ -48,14 +48,20 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """GitHub asks to wait `after` seconds before the next call that counts in `quota`, or before any."""
+    """GitHub asks to wait `after` seconds before the next call that counts in `quota`.
+
+    If `quota` is `EVERYTHING`, this applies to all calls of the installation.
+    """
 
     after: float
     quota: str
 
 
 def quota_of(answer: Answer) -> Quota | None:
-    """Return the quota that an answer tells, or None: an Enterprise Server that limits nothing tells none."""
+    """Return the quota in an answer's headers, or None.
+
+    An Enterprise Server without rate limits sends no such headers.
+    """
     numbers = [_count(answer.headers.get(f"x-ratelimit-{name}")) for name in ("limit", "remaining", "reset")]
     limit, remaining, reset = numbers
     if limit is None or remaining is None or reset is None:
@@ -64,7 +70,7 @@ def quota_of(answer: Answer) -> Quota | None:
 
 
 def limit_of(answer: Answer, now: datetime) -> Limit | None:
-    """Return the limit that an answer reports; None when it is about something else."""
+    """Return the limit that an answer reports, or None if it reports no limit."""
     if answer.status not in {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
         return None
     if "retry-after" in answer.headers:
@@ -81,9 +87,9 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
 
 
 def refusal(answer: Answer, *, what: str, now: datetime) -> UpstreamError:
-    """Return the error that an answer other than success stands for; `what` was asked, as `mint`.
+    """Return the error for an answer that is no success. `what` names the call, such as `mint`.
 
-    GitHub's own words stand beside its text, in `words`.
+    The error's attribute `words` has GitHub's own words.
     """
     error = _refusal(answer, what=what, now=now)
     error.status, error.words = answer.status, words_of(answer)
@@ -113,7 +119,10 @@ def _refusal(  # noqa: PLR0911  one line for each meaning
 
 
 def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
-    """Return why the App got no token of an installation: a 404 says that there is no such installation."""
+    """Return the reason why the App got no token of an installation.
+
+    A 404 means that the installation does not exist.
+    """
     error = refusal(answer, what="installation token", now=now)
     if not isinstance(error, Gone):
         return error

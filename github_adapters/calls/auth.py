@@ -1,7 +1,7 @@
 """The App's identity: its JWT, and one cached token per installation.
 
-A token is used until it has been renewed, ahead of its end, by one thread while the others go on with the
-old one. Tokens have any length (GitHub moves to a longer, stateless form) and live in memory only.
+One thread renews a token before it expires, while the other threads still use the old one. Tokens may have any length,
+because GitHub moves to a longer, stateless form. They are stored in memory only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from github_adapters.calls.http import Deadline, Http
 from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryable
 from ostler.secrets import Secret
 
-# "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, ten minutes at most.
+# The lifetime follows "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, valid
+# for at most ten minutes.
 BACKDATED = timedelta(seconds=60)
 LIFETIME = timedelta(minutes=9)
 RENEW_AHEAD = timedelta(minutes=5)
-# A token so close to its end could end on the way.
+# A token with less time left might expire during the call.
 TOO_LATE = timedelta(seconds=20)
 RENEW_PAUSE = timedelta(seconds=30)
 LONGEST_WAIT = 20.0
@@ -35,7 +36,7 @@ LONGEST_WAIT = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """An installation token and its end."""
+    """An installation token and the time at which it expires."""
 
     secret: Secret
     expires_at: datetime
@@ -49,9 +50,9 @@ class _Slot:
 
 
 class AppAuth:
-    """Issues JWTs and keeps installation tokens; safe for threads.
+    """Issues JWTs and caches installation tokens. Threads may share it.
 
-    `left` is told of an installation that GitHub does not know (404 on its token).
+    `left` is called with the id of an installation that GitHub does not know (404 on its token).
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class AppAuth:
         self._slots_lock = threading.Lock()
 
     def app_token(self) -> Secret:
-        """Return a fresh JWT of the App, good for nine minutes."""
+        """Return a fresh JWT of the App, valid for nine minutes."""
         now = self._clock()
         claims = {
             "iat": int((now - BACKDATED).timestamp()),
@@ -84,7 +85,7 @@ class AppAuth:
         return Secret(jwt.encode(claims, self._key, algorithm="RS256"))
 
     def installation_token(self, *, installation_id: int, deadline: Deadline) -> Token:
-        """Return a token of the installation that will not end in the next moments.
+        """Return a token of the installation that is valid for at least 20 more seconds.
 
         Raises `NotInstalled`, `Suspended`, `Forbidden`, `RateLimited`, `Retryable`.
         """
@@ -115,9 +116,10 @@ class AppAuth:
             slot.lock.release()
 
     def drop(self, *, installation_id: int, token: Token) -> None:
-        """Forget a token that GitHub refused, unless it has been renewed meanwhile."""
+        """Delete a token that GitHub refused from the cache, unless another thread has renewed it meanwhile."""
         slot = self._slot(installation_id)
-        # Without the lock, so that nobody waits here for a renewal; the worst of that race is one more renewal.
+        # No lock is taken, so that no thread waits here for a renewal. The worst effect of this race is one more
+        # renewal.
         if slot.token is token:
             slot.token = None
 

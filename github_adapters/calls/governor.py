@@ -1,13 +1,13 @@
-"""The governor: every call to GitHub takes a token of its installation first, shared by all processes through Redis.
+"""The governor: every call to GitHub first takes a token from a bucket. All processes share the buckets through Redis.
 
-An installation has one bucket per class of calls (`CALL_CLASSES`), the quotas that GitHub's headers told, a
-time before which nothing may be sent (`Retry-After`), and the calls that are out now. Two round trips a call: one
-script takes, one settles what the answer said. Both are atomic and use the server's clock. What is denied raises
+Redis has four kinds of data for an installation: its buckets (one for each class of calls), the quotas from GitHub's
+headers, the end of a pause that GitHub asked for, and the calls in progress. Each call needs two atomic scripts, which
+use the clock of the Redis server. The first takes a token, the second records the answer. A call that is denied raises
 `RateLimited` before anything is sent.
 
-What GitHub would punish is not only in Redis: `remember` writes it down elsewhere, and `recall` is asked when Redis
-knows nothing of an installation (it was flushed, or the installation is new). Without Redis each process goes on
-alone, slowly (`ALONE`). Figures and reasons: `docs/decisions/0010-the-governor.md`.
+GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore stores it in
+a second place. `recall` reads it when Redis has no data about an installation. Without Redis each process limits itself
+to a low rate (`ALONE`). Figures and reasons: `docs/decisions/0010-the-governor.md`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,37 @@ from ostler.upstreams import SUCCESS
 log = structlog.get_logger(__name__)
 
 APP = 0
-"""In place of an installation: calls of the App itself."""
+"""Stands in place of an installation for calls of the App itself."""
 
 UNKNOWN_EVERY = 1.0
-"""Seconds between two calls of a class without an answer so far."""
+"""Seconds between two calls of a class while no answer has shown its quota yet."""
 
 UNKNOWN_APART = 0.05
-"""Seconds between two repeated calls of a class without an answer so far."""
+"""Seconds between the retry times of two denied calls of a class while no answer has shown its quota yet."""
 
 LONGEST_PLACE = 150.0
-"""Seconds. Who is asked to wait longer keeps no place in the row: such a mint is given up, and held."""
+"""Longest wait in seconds that the governor reserves for a denied call.
+
+A mint that would have to wait longer is given up, and its job is held.
+"""
 
 ALONE = 0.25
-"""Calls a second of one process to one class of an installation while Redis is away."""
+"""Calls per second that one process makes for one class of an installation while Redis is away."""
 
 AWAY_FOR = 1.0
-"""Seconds in which Redis is not asked again after it failed, so that calls do not each wait for it."""
+"""Seconds without a call to Redis after it failed.
+
+Otherwise every call to GitHub would first wait for Redis' timeout.
+"""
 
 LONGEST_CALL = 30.0
-"""Seconds after which a call that was never settled (its process died) is not counted as out any more."""
+"""Seconds after which a call without a recorded answer no longer counts as in progress: its process has died."""
 
 TIMEOUT = 0.5
 
 
 class CallClass(enum.StrEnum):
-    """Purpose of a call. `catch_up` is shed first, then `optional`: their callers can do without an answer."""
+    """Purpose of a call. When a quota runs low, `catch_up` calls are refused first, then `optional` ones."""
 
     MINT = "mint"
     WRITE = "write"
@@ -74,10 +80,11 @@ class CallClass(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The bucket of a class: tokens a second, tokens at most, calls out at once.
+    """The bucket of a class: `rate` tokens per second, at most `burst` tokens, at most `at_once` calls in progress.
 
-    `spared` is the share of GitHub's quota that this class leaves to the others. A bucket that is `told` never
-    learns from headers, and so needs not wait for the first. `quota` is where it counts until a header says otherwise.
+    `spared` is the share of GitHub's quota that this class leaves to other classes. `told` says that the limit is known
+    and that no header reports it. Such a bucket need not wait for a first answer. The calls count in `quota` until a
+    header names another quota.
     """
 
     rate: float
@@ -91,14 +98,14 @@ class Pace:
     def per_minute(
         cls, calls: int, *, at_once: int, spared: float = 0.0, told: bool = False, quota: str = "core"
     ) -> Pace:
-        """Return a bucket that lets no more than `calls` through in any minute, a third of them at once."""
+        """Return a bucket that allows at most `calls` calls in any minute, and a third of them at once."""
         burst = max(1.0, calls / 3)
         rate = max(calls - burst, 1 / 3) / 60
         return cls(rate=rate, burst=burst, at_once=at_once, spared=spared, told=told, quota=quota)
 
 
 def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
-    """Return the bucket of each class; `docs/decisions/0010-the-governor.md` says why these."""
+    """Return the bucket of each class. `docs/decisions/0010-the-governor.md` has the reasons."""
     return {
         CallClass.MINT: Pace.per_minute(mints_per_minute, at_once=90, quota="actions_runner_registration"),
         CallClass.WRITE: Pace.per_minute(180, at_once=90, spared=0.02),
@@ -110,21 +117,21 @@ def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
 
 
 class Governs(Protocol):
-    """What the client asks before a call and tells after it."""
+    """Governor as the client uses it: it allows each call, and gets the answer afterwards."""
 
     def call(self, installation_id: int, call_class: CallClass) -> contextlib.AbstractContextManager[Ticket]:
-        """Enter to be allowed one call; raises `RateLimited`."""
+        """Enter the context to be allowed one call. Raises `RateLimited`."""
 
 
 @dataclass(slots=True)
 class Ticket:
-    """One call that was allowed; `answer` is what came back, if anything did."""
+    """One call that was allowed. The caller sets `answer`, which stays None if there was no answer."""
 
     answer: Answer | None = None
 
 
 class Ungoverned:
-    """Allows everything, for tools and tests that talk to no shared GitHub."""
+    """Allows every call. It is for tools and tests that do not share a GitHub."""
 
     @contextlib.contextmanager
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
@@ -133,8 +140,8 @@ class Ungoverned:
         yield Ticket()
 
 
-# Fields: closed, born; of a class C: C.known, C.tokens, C.at, C.promised, C.next, C.resource; of a quota Q:
-# Q:limit, Q:remaining, Q:reset. All times are Unix seconds of the Redis server.
+# Fields: closed, born; of a class C: C.known, C.tokens, C.at, C.promised, C.next, C.resource; of a quota Q: Q:limit,
+# Q:remaining, Q:reset. All times are Unix seconds of the Redis server.
 _TAKE = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
@@ -230,7 +237,7 @@ return 1
 
 @dataclass(slots=True)
 class _Alone:
-    """What this process knows by itself: when each class may go next, and what GitHub closed until when."""
+    """State of this process for times without Redis: when each class may call next, and the limits of GitHub."""
 
     next: dict[tuple[int, CallClass], float] = field(default_factory=dict)
     closed: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -238,14 +245,14 @@ class _Alone:
 
 
 Remember = Callable[[int, str, float], None]
-"""(installation, quota or `EVERYTHING`, seconds): GitHub asks to send nothing for these seconds."""
+"""Stores a pause that GitHub asked for. Arguments: installation, quota or `EVERYTHING`, seconds of the pause."""
 
 Recall = Callable[[int], Mapping[str, float]]
-"""Installation → remaining seconds of a remembered limit, by quota or `EVERYTHING`."""
+"""Returns the remaining seconds of each stored pause of an installation, by quota or `EVERYTHING`."""
 
 
 class Governor:
-    """The governor of one process; safe for threads."""
+    """The governor of one process. Threads may share it."""
 
     def __init__(
         self,
@@ -281,9 +288,9 @@ class Governor:
 
     @contextlib.contextmanager
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
-        """Allow one call, and learn from `Ticket.answer` when it is over.
+        """Allow one call, and record `Ticket.answer` after it.
 
-        Raises `RateLimited`: `paced` when only our own pace asks to wait, else GitHub does.
+        Raises `RateLimited`. Its attribute `paced` is True if Ostler's own pace asks to wait, and False if GitHub does.
         """
         call = secrets.token_hex(8)
         counted = self._take(installation_id, call_class, call)
@@ -294,7 +301,7 @@ class Governor:
             self._settle(installation_id, call_class, call, ticket.answer, counted=counted)
 
     def _take(self, installation_id: int, call_class: CallClass, call: str) -> bool:
-        """Take a token, or raise; return whether Redis counted the call."""
+        """Take a token, and return whether Redis counted the call. Raises `RateLimited`."""
         if not self._is_away():
             try:
                 why, after = self._ask(installation_id, call_class, call)
@@ -302,7 +309,9 @@ class Governor:
                 self._went_away(error)
             else:
                 with self._lock:
-                    self._alone.recalled.clear()  # what others remember from now on is news when Redis is away again
+                    # While Redis works, other processes may store new limits, which must be read when Redis is away
+                    # again
+                    self._alone.recalled.clear()
                 if why == "go":
                     return True
                 paced = why in {"pace", "unseen", "at_once"}
@@ -336,7 +345,7 @@ class Governor:
         return why, float(after)
 
     def _take_alone(self, installation_id: int, call_class: CallClass) -> None:
-        """Take a token of this process alone: few, but some, whatever became of Redis."""
+        """Take a token of this process alone. The rate is low, but calls go on without Redis."""
         with self._lock:
             news = installation_id not in self._alone.recalled
         if news:
@@ -344,7 +353,7 @@ class Governor:
                 self._close(installation_id, quota, left)
             with self._lock:
                 self._alone.recalled.add(installation_id)
-        # Which class counts in which quota only Redis knows: one that is empty stops all.
+        # Only Redis knows which class counts in which quota. Without Redis, one empty quota stops all classes.
         with self._lock:
             untils = [until for (one, _), until in self._alone.closed.items() if one == installation_id]
         after = max(untils, default=-math.inf) - self._monotonic()
@@ -354,7 +363,7 @@ class Governor:
         with self._lock:
             free = self._alone.next.get(key, now)
             if free > now:
-                # Not all at the same time again.
+                # The random factor spreads the retries of the denied calls.
                 raise _limited(call_class, (free - now) * random.uniform(1, 2), paced=True)  # noqa: S311
             self._alone.next[key] = now + 1 / ALONE
 
@@ -371,7 +380,7 @@ class Governor:
             self._remember(installation_id, quota.resource, quota.reset - now.timestamp() + 1)
         if not counted or self._is_away():
             return
-        # An answer without headers is one too: a server that limits nothing sends none.
+        # An answer without headers counts too: a server without limits sends none.
         unchanged = answer is not None and answer.status == HTTPStatus.NOT_MODIFIED
         known = answer is not None and (answer.status in SUCCESS or unchanged)
         closed_for = limit.after if limit is not None and limit.quota == EVERYTHING else 0
@@ -384,7 +393,7 @@ class Governor:
         except redis.RedisError as error:
             self._went_away(error)
 
-    # What this process knows by itself
+    # State of this process alone
 
     def _close(self, installation_id: int, quota: str, seconds: float) -> None:
         key, until = (installation_id, quota), self._monotonic() + seconds
@@ -400,7 +409,7 @@ class Governor:
 
 
 def _keys(installation_id: int) -> list[str]:
-    # One hash tag, so that a cluster keeps both in one place.
+    # One hash tag, so that a Redis cluster stores both keys on one node.
     return [f"ostler:github:{{{installation_id}}}", f"ostler:github:{{{installation_id}}}:calls"]
 
 

@@ -1,9 +1,8 @@
-"""One pool of connections to GitHub: a request in, an answer out, once.
+"""One pool of connections to GitHub: one request, one answer, no retry.
 
-Nothing is retried here. Every wait on the network has a time limit; a call that got no whole answer is
-`Retryable` without a status, and whether it was applied is unknown.
-
-The standard variables for proxies are obeyed, and private certificate authorities are trusted (`ostler.egress`).
+Every wait on the network has a time limit. A call without a complete answer raises `Retryable` without a status, and
+might have been applied or not. The standard variables for proxies apply, and private certificate authorities are
+trusted (`ostler.egress`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CONNECTIONS = 32
 MOST_REDIRECTS = 2
 PIECE = 64 * 1024
 MOST_BYTES = 16 * 1024 * 1024
-"""Bytes of an answer; a hundred of anything that is asked for is far below."""
+"""Most bytes of an answer. A page of one hundred items is much smaller."""
 
 # A renamed repository answers GET with a redirect. urllib3 drops the credential when the host changes.
 _FOLLOW = urllib3.Retry(
@@ -43,21 +42,21 @@ _FOLLOW = urllib3.Retry(
 
 
 _TUNNEL = re.compile(r"Tunnel connection failed: ([0-9]{3})")
-"""How Python's http.client says that a proxy refused; no other part of its text is used."""
+"""Text that Python's http.client raises if a proxy refuses. Only the status in it is used."""
 
 _BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
 
 
 class Deadline:
-    """The time that is left for a call and all that belongs to it; without `seconds` it never ends."""
+    """The time that is left for a call with all its parts. If `seconds` is None, there is no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def left(self, limit: float) -> float:
-        """Return how many seconds the next wait may take, `limit` at most.
+        """Return the seconds that the next wait may take, `limit` at most.
 
-        Raises `Retryable` when there is no time left; the wait then never began.
+        Raises `Retryable` if no time is left, so that the wait does not begin.
         """
         left = self.remaining()
         if left is None:
@@ -67,15 +66,15 @@ class Deadline:
         return min(left, limit)
 
     def remaining(self) -> float | None:
-        """Return the seconds that are left, which may be below 0; None when it never ends."""
+        """Return the remaining seconds, which may be negative. Return None without a limit."""
         return None if self._end is None else self._end - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What GitHub answered. `headers` are read in any case; `body` never goes into an exception (law L13).
+    """An answer of GitHub. `headers` ignores case. `redirects` is the number of redirects that were followed.
 
-    `redirects`: how many were followed to it.
+    `body` must never go into an exception (law L13).
     """
 
     status: int
@@ -85,7 +84,7 @@ class Answer:
 
 
 def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
-    """Return the body. The socket's own time limit restarts with each piece of it; `call` does not."""
+    """Return the body. The time limit of the socket restarts with each piece of the body; `call` limits the whole."""
     pieces, size = [], 0
     try:
         while piece := response.read1(PIECE):
@@ -106,7 +105,7 @@ def _limit(size: int) -> None:
 
 
 def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:
-    """Return the connections, by the proxy where there is one. Raises `ConfigurationError`."""
+    """Return the connection pool, through the proxy if there is one. Raises `ConfigurationError`."""
     trusted = egress.trust(environment)
     if proxy is None:
         return urllib3.PoolManager(maxsize=CONNECTIONS, ssl_context=trusted)
@@ -127,10 +126,10 @@ def _refused_by(proxy: egress.Proxy, status: int) -> str:
 
 
 class Http:
-    """The pool. It is safe for threads; `timeout` is in seconds, for one request and its answer.
+    """The connection pool. Threads may share it. `timeout` is in seconds, for one request and its answer.
 
-    `environment`: where proxies and certificate authorities come from; that of the process by default. Raises
-    `ConfigurationError` where it names a proxy or a file of certificates that is none.
+    `environment` names proxies and certificate authorities. Its default is the environment of the process. Raises
+    `ConfigurationError` if a proxy or a file of certificates in it cannot be used.
     """
 
     def __init__(self, *, api_url: str, timeout: float, environment: Mapping[str, str] = os.environ) -> None:
@@ -150,9 +149,9 @@ class Http:
         etag: str | None = None,
         api_version: str = API_VERSION,
     ) -> Answer:
-        """Return the answer to one request, whatever its status; with an `etag` it may be 304.
+        """Return the answer to one request, whatever its status. With an `etag` the status may be 304.
 
-        Raises `Retryable`.
+        Raises `Retryable` if there is no complete answer.
         """
         headers = {
             "Accept": "application/vnd.github+json",
@@ -182,10 +181,11 @@ class Http:
             )
             content = _read(response, call)
             status = response.status
-            if self._proxy is not None and status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:  # of plain http
+            # This is the answer of a proxy for plain http.
+            if self._proxy is not None and status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
                 raise Retryable(f"GitHub at {self._where()} did not answer: {_refused_by(self._proxy, status)}")
         except urllib3.exceptions.HTTPError as error:
-            # The text of the cause may hold the URL, and with it what was asked for.
+            # The text of the cause might contain the URL with the names in it.
             raise Retryable(f"GitHub at {self._where()} did not answer: {self._why(error)}") from None
         finally:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
@@ -195,20 +195,21 @@ class Http:
         return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)
 
     def _why(self, error: urllib3.exceptions.HTTPError) -> str:
-        """Return in words why no answer came, and what helps where that is known."""
+        """Return a description of the failure, with a cure if one is known."""
         if self._proxy is not None and (found := _TUNNEL.search(str(error))) is not None:
             return _refused_by(self._proxy, int(found[1]))
         return reason_and_cure(error)
 
     def _where(self) -> str:
-        """Return host and port, and the proxy on the way there."""
+        """Return host and port, and the proxy if there is one."""
         where = endpoint(self._api_url)
         return where if self._proxy is None else f"{where}, by the proxy {self._proxy.address},"
 
     def moved_repository(self, answer: Answer) -> str | None:
-        """Return the path that a redirect of a call other than GET names, if it is that of a repository by its id.
+        """Return the path of a renamed repository by its id, if the answer redirects a call other than GET there.
 
-        Anything else is not followed: a credential and a body go nowhere but to this API ("Renaming a repository").
+        Return None for any other answer. No other redirect is followed, because a credential and a body must go only to
+        this API ("Renaming a repository").
         """
         if answer.status not in {307, 308}:
             return None

@@ -1,6 +1,6 @@
-"""The one retry layer of calls to GitHub: what `rules.upstream.retry` decides, within the deadline of the call.
+"""The one retry layer of calls to GitHub: `rules.upstream.retry` decides, within the deadline of the call.
 
-Only what leaves as `Retryable` is retried. A rate limit is not: the governor, or the task, waits for it.
+Only `Retryable` is retried. A rate limit is not retried here, because the governor or the task waits for its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
-    """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
+    """Return the result of `once`, retried by `policy` until `deadline`. Raises its last error."""
     attempt = 1
     while True:
         try:
@@ -36,6 +36,6 @@ def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, tim
 def _failure(error: Retryable) -> Failure:
     if error.status is None:
         return Failure(network=Network.RESET)
-    if error.status in SUCCESS:  # an answer that makes no sense
+    if error.status in SUCCESS:  # an answer that cannot be parsed
         return Failure(network=Network.TRUNCATED)
     return Failure(status=error.status)

@@ -1,7 +1,7 @@
 """Calls to GitHub's REST API in the name of the App or of one of its installations.
 
-One call is one attempt, except that a refused installation token is renewed and tried once more. The modules of
-GitHub's documentation pages decide what to call, what an answer holds, and whether `retry` may call again.
+One call is one attempt, with one exception: after a 401 the installation token is renewed and the call tried once more.
+The modules of `endpoints` decide what to call, how to parse the answer, and whether `retry` may repeat the call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """The connections, the tokens and the pace that all calls of one App share; safe for threads."""
+    """The connections, tokens and governor that all calls of one App share. Threads may share it."""
 
     def __init__(
         self, *, http: Http, auth: AppAuth, governor: Governs, clock: Callable[[], datetime], timing: Timing
@@ -37,7 +37,7 @@ class Session:
         self._timing = timing
 
     def now(self) -> datetime:
-        """Return this machine's time, which GitHub's is compared with."""
+        """Return the time of this machine, which is compared with GitHub's."""
         return self._clock()
 
     def call(
@@ -54,7 +54,7 @@ class Session:
     ) -> Answer:
         """Return the answer to a call in the name of an installation.
 
-        A refused token is renewed and a renamed repository followed, by its id, once each.
+        A refused token is renewed once. A renamed repository is followed once, by its id.
         """
         followed = False
         for attempt in (1, 2, 3):
@@ -91,16 +91,17 @@ class Session:
         return self._http.request(method="GET", path=path, authorization=None, deadline=deadline)
 
     def expect(self, answer: Answer, *statuses: HTTPStatus, what: str) -> None:
-        """Raise what an answer with any other status stands for; `what` was asked, as `mint`."""
+        """Raise the error for an answer whose status is not in `statuses`. `what` names the call, such as `mint`."""
         if answer.status not in statuses:
             raise refusal(answer, what=what, now=self._clock())
 
     def read(
         self, answer: Answer, reader: Callable[[Answer], T], *, what: str, status: HTTPStatus = HTTPStatus.OK
     ) -> T:
-        """Return what `reader` makes of an answer with this status.
+        """Return the result of `reader` for an answer with this status.
 
-        Raises what another status stands for, and `Retryable` for an answer that makes no sense: it may be half of one.
+        Raises the error for any other status. Raises `Retryable` for an answer that cannot be parsed, because it might
+        be incomplete.
         """
         self.expect(answer, status, what=what)
         try:
@@ -109,10 +110,10 @@ class Session:
             raise Retryable(f"GitHub's answer to {what} makes no sense", status=answer.status) from None
 
     def retry(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:
-        """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
+        """Return the result of `once`, retried by `policy` until `deadline`. Raises its last error."""
         return retry(once, policy=policy, deadline=deadline, timing=self._timing)
 
 
 def deadline_of(seconds: float | None, policy: RetryPolicy) -> Deadline:
-    """Return the time of a call and its repetitions: the least that was given."""
+    """Return the deadline of a call and its retries: the earlier one of `seconds` and the policy's deadline."""
     return Deadline(min((each for each in (seconds, policy.deadline) if each is not None), default=None))

@@ -1,7 +1,8 @@
-"""GitHub's own words about a refusal, made safe to keep and to show.
+"""GitHub's own words about a refusal, made safe to store and to show.
 
-They are foreign text: one line without characters that a terminal obeys, cut to `LONGEST`, and with whatever looks like
-a credential replaced (law L13). Only an error's `message` and the permissions that a call would have needed are read.
+The text comes from outside, so it becomes one line of at most `LONGEST` characters. Characters that control a terminal
+are replaced, and so is any text that looks like a credential (law L13). Only the `message` of an error and the
+permissions that the call needs are read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from github_adapters.calls.http import Answer
 from github_adapters.fields import Malformed, decode, without_controls
 
 LONGEST = 200
-"""Characters of a message that are kept."""
+"""Most characters of a message that are stored."""
 
 HIDDEN = "***"
 
@@ -29,9 +30,9 @@ _PERMISSIONS = re.compile(r"[a-z_]{1,64}=(?:read|write|admin)(?:[,;] ?[a-z_]{1,6
 
 
 def words_of(answer: Answer) -> str | None:
-    """Return why GitHub refused a call, in its words and with the permissions it asks for; None when it says nothing.
+    """Return GitHub's reason for a refusal, with the permissions that the call needs. Return None if GitHub gives none.
 
-    Github docs: "Troubleshooting the REST API" (`x-accepted-github-permissions`).
+    GitHub docs: "Troubleshooting the REST API" (`x-accepted-github-permissions`).
     """
     parts = [_message(answer.body), _permissions(answer.headers.get("x-accepted-github-permissions"))]
     return " ".join(part for part in parts if part) or None
@@ -44,7 +45,7 @@ def _message(body: bytes) -> str | None:
         return None
     if not isinstance(message, str):
         return None
-    # Cut before the rest is done: a body is as long as it likes.
+    # Cut first, because the body might be very long.
     line = " ".join(message[: LONGEST * 20].encode("utf-8", "replace").decode().split())
     line = _CREDENTIAL.sub(HIDDEN, without_controls(line))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

@@ -37,7 +37,7 @@ class AppSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppInstallation:
-    """An installation and its permissions: the owner might not have accepted all that the App asks for."""
+    """An installation and its permissions. The owner might not have accepted all permissions that the App requests."""
 
     id: int
     login: str
@@ -57,33 +57,39 @@ class InstallationSeen:
 
 
 class App:
-    """The App itself, and where it is installed."""
+    """The App itself, and its installations."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def get_app(self, *, deadline_seconds: float | None = None) -> AppSeen:
-        """Return the App itself: that GitHub answers proves its id and its key, and their clocks' agreement."""
+        """Return the App itself.
+
+        A successful answer proves that the App's id and key are right, and that the clocks agree.
+        """
         answer = self._session.call_as_app(
             call_class=CallClass.READ, method="GET", path="/app", deadline=Deadline(deadline_seconds)
         )
         return self._session.read(answer, read_app, what="look-up of the App")
 
     def is_public(self, *, slug: str, deadline_seconds: float | None = None) -> bool | None:
-        """Return whether anybody may install the App of this slug; None when GitHub does not say.
+        """Return whether anybody may install the App of this slug. Return None if GitHub's answer does not show this.
 
-        GitHub shows an App to a caller who is not authenticated only when it is public ("Get an app").
+        GitHub shows an App to an unauthenticated caller only if the App is public ("Get an app").
         """
         answer = self._session.call_as_nobody(path=f"/apps/{quote(slug, safe='')}", deadline=Deadline(deadline_seconds))
         return {200: True, 404: False}.get(answer.status)
 
     def clock_ahead(self, *, deadline_seconds: float | None = None) -> timedelta | None:
-        """Return by how much our clock is ahead of GitHub's, by the date of any answer; None when it has none."""
+        """Return the lead of this machine's clock over GitHub's clock.
+
+        It is negative if this machine's clock is behind. Return None if the answer has no date.
+        """
         answer = self._session.call_as_nobody(path="/", deadline=Deadline(deadline_seconds))
         return clock_ahead(answer, self._session.now())
 
     def get_installation(self, *, installation_id: int, deadline_seconds: float | None = None) -> InstallationSeen:
-        """Return an installation of the App, under the login that its account has now. Raises `NotInstalled`."""
+        """Return an installation of the App, with the present login of its account. Raises `NotInstalled`."""
         answer = self._session.call_as_app(
             call_class=CallClass.READ,
             method="GET",
@@ -95,7 +101,7 @@ class App:
         return self._session.read(answer, _installation_seen, what="look-up of an installation")
 
     def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
-        """Return up to 100 installations of the App and the permissions granted to each."""
+        """Return up to 100 installations of the App, with the permissions granted to each."""
         answer = self._session.call_as_app(
             call_class=CallClass.READ,
             method="GET",
@@ -131,7 +137,7 @@ def read_app(answer: Answer) -> AppSeen:
 
 
 def read_installations(answer: Answer) -> list[AppInstallation]:
-    """Return a page of installations, without those at enterprises, which are logged. Raises `Malformed`."""
+    """Return a page of installations. Installations at enterprises are logged and left out. Raises `Malformed`."""
     try:
         listed = json.loads(answer.body)
     except ValueError:
@@ -173,7 +179,7 @@ def _events(source: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def clock_ahead(answer: Answer, now: datetime) -> timedelta | None:
-    """Return by how much `now` is ahead of the answer's date; None when it has none."""
+    """Return the lead of `now` over the answer's date, negative if `now` is earlier. Return None without a date."""
     try:
         there = parsedate_to_datetime(answer.headers.get("date", ""))
     except ValueError:

@@ -1,6 +1,6 @@
 """Calls of GitHub's page "REST API endpoints for GitHub App webhooks".
 
-Every attempt is an entry of its own; the attempts of one event share its GUID.
+Every delivery attempt is a separate entry. The attempts of one event have the same GUID.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySeen:
-    """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx.
+    """One attempt to deliver a webhook. `delivered_at` is in UTC. `accepted` means that it was answered with 2xx.
 
-    `status_code` is 0 when nothing answered. `installation_id` is None for an event of no installation, as a ping.
+    `status_code` is 0 if there was no answer. `installation_id` is None for an event without an installation, such as a
+    ping.
     """
 
     id: int
@@ -45,7 +46,7 @@ class DeliverySeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPage:
-    """Attempts, newest first; `next_cursor` None on the last page. `malformed` counts entries left out."""
+    """Attempts, newest first. `next_cursor` is None on the last page. `malformed` counts entries that were left out."""
 
     deliveries: tuple[DeliverySeen, ...]
     next_cursor: str | None
@@ -61,7 +62,8 @@ class Deliveries:
     def list_deliveries(self, *, cursor: str | None = None, policy: RetryPolicy = ONCE) -> DeliveryPage:
         """Return a page of the attempts to deliver to the App's webhook, newest first.
 
-        `cursor` is that of the page before, None for the first. Raises `Invalid` when GitHub does not take the cursor.
+        `cursor` is the `next_cursor` of the page before, or None for the first page. Raises `Invalid` if GitHub refuses
+        the cursor.
         """
         query = f"per_page={PAGE}" + ("" if cursor is None else f"&cursor={quote(cursor, safe='')}")
         deadline = Deadline(policy.deadline)
@@ -75,7 +77,7 @@ class Deliveries:
         return self._session.retry(once, policy=policy, deadline=deadline)
 
     def probe(self, *, deadline_seconds: float | None = None) -> None:
-        """Ask for one delivery at most, as the App itself, only to see whether GitHub answers."""
+        """List at most one delivery as the App itself, to check whether GitHub answers."""
         answer = self._session.call_as_app(
             call_class=CallClass.READ,
             method="GET",
@@ -85,9 +87,9 @@ class Deliveries:
         self._session.expect(answer, HTTPStatus.OK, what="probe")
 
     def redeliver(self, *, delivery_id: int, deadline_seconds: float | None = None) -> None:
-        """Ask GitHub to deliver once more, under the same GUID; it does so later, as an attempt of its own.
+        """Request a redelivery. GitHub makes it later, as a new attempt with the same GUID.
 
-        Raises `Gone` (GitHub keeps the delivery no more) and `Invalid` (it cannot be delivered again).
+        Raises `Gone` if GitHub has deleted the delivery, and `Invalid` if it cannot be delivered again.
         """
         answer = self._session.call_as_app(
             call_class=CallClass.WRITE,
@@ -99,9 +101,9 @@ class Deliveries:
 
 
 def read_page(answer: Answer) -> DeliveryPage:
-    """Return a page; an entry that makes no sense is left out and counted (law L14).
+    """Return a page. An entry that cannot be parsed is left out and counted (law L14).
 
-    Raises `Malformed` when the page is no list, none of it makes sense, or its next page cannot be asked for.
+    Raises `Malformed` if the page is no list, if no entry can be parsed, or if the link to the next page is invalid.
     """
     try:
         entries = json.loads(answer.body)
@@ -143,7 +145,7 @@ def _delivery(source: Any) -> DeliverySeen:
 
 
 def _next_cursor(link: str) -> str | None:
-    """Return the cursor of the next page; only that is taken from the address, whose host is never asked."""
+    """Return the cursor of the next page from the `link` header. The host and the rest of the link are ignored."""
     found = _LINK.search(link)
     if found is None:
         return None

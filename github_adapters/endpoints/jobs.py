@@ -1,6 +1,6 @@
 """Calls of GitHub's page "REST API endpoints for workflow jobs".
 
-A job that a list shows is read as the event that its webhook would have been, so that it can go the same way.
+A job in a list is parsed into the same event as a webhook, so that the same code can apply it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rules.upstream.retry import ONCE, RetryPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """A job as GitHub shows it; `status` and `conclusion` are GitHub's words, times are in UTC."""
+    """A job as GitHub shows it. `status` and `conclusion` are GitHub's words. Times are in UTC."""
 
     id: int
     run_id: int
@@ -54,10 +54,10 @@ class Jobs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> JobSeen | None:
-        """Return a job of a repository, by its `owner/name` or its id, or None when GitHub does not know it.
+        """Return a job of a repository, or None if GitHub does not know it.
 
-        An `optional` look-up is shed first when calls are scarce. Raises `Invalid` when the repository's name cannot be
-        one.
+        `repository` is its `owner/name` or its id. When the quota runs low, an `optional` call is refused before
+        others. Raises `Invalid` if `repository` is no valid name.
         """
         found = look_up(
             self._session,
@@ -81,9 +81,10 @@ class Jobs:
         etag: str | None = None,
         policy: RetryPolicy = ONCE,
     ) -> ListPage[WorkflowJobEvent]:
-        """Return a page of the jobs of a run, each as the webhook would be that tells its status of now.
+        """Return a page of the jobs of a run, each as the event that a webhook would send for its present status.
 
-        Of its latest attempt, or of all. Shed first when calls are scarce.
+        The page has the jobs of the latest attempt, or of all attempts with `every_attempt`. When the quota runs low,
+        this call is among the first to be refused.
         """
         path = f"{Scope.repository(repository).path}/actions/runs/{run.id}/jobs"
         query = f"filter={'all' if every_attempt else 'latest'}&per_page={PAGE}&page={page}"
@@ -100,7 +101,7 @@ class Jobs:
 
 
 def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> WorkflowJobEvent:
-    """Return what a webhook would say of a job as it is now; its action is its status. Raises `Malformed`."""
+    """Return the event that a webhook would send for a job now. Its action is the job's status. Raises `Malformed`."""
     if not isinstance(source, dict) or fields.number(source, "run_id") != run.id:
         raise fields.Malformed("job")
     return read_job(source, action=fields.word(source, "status"), home=run.home, installation_id=installation_id)

@@ -1,4 +1,4 @@
-"""Pages of GitHub's lists, and look-ups of one item, with their etag and their cost."""
+"""Pages of GitHub's lists, and single items in the same form, with their etag and their cost."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ LONGEST_ETAG = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage(Generic[T]):
-    """One page of a list; or `unchanged`: it is what it was under the etag that was sent, and cost no quota.
+    """One page of a list.
 
-    `total`: how many GitHub counts on all pages. `malformed`: entries that made no sense and were left out. `quota`:
-    calls an hour that the installation has, if the answer said so. `cost`: calls of it that the page used up; each
-    redirect that was followed is one more.
+    - `total`: GitHub's count of items on all pages.
+    - `malformed`: number of entries that could not be parsed and were left out.
+    - `unchanged`: the page is the same as under the given etag. It has no items here and used no quota.
+    - `quota`: calls per hour that the installation has, or None if the answer did not say.
+    - `cost`: calls that the page used up, including one for each redirect that was followed.
     """
 
     items: tuple[T, ...] = ()
@@ -51,7 +53,7 @@ def list_page(
     key: str,
     read: Callable[[Any], T],
 ) -> ListPage[T]:
-    """Return the page of the list under `key` that `path` names; shed first when calls are scarce."""
+    """Return the page of the list under `key` at `path`. When the quota runs low, such calls are refused first."""
     deadline = Deadline(policy.deadline)
 
     def once() -> ListPage[T]:
@@ -80,7 +82,7 @@ def look_up(
     what: str,
     read: Callable[[Mapping[str, Any]], T],
 ) -> ListPage[T]:
-    """Return the item that `path` names as a page of one, or of none when GitHub does not know it."""
+    """Return the item at `path` as a page with one item, or with no item if GitHub does not know it."""
     deadline = Deadline(policy.deadline)
 
     def once() -> ListPage[T]:
@@ -95,14 +97,17 @@ def look_up(
 
 
 def home_of(repository: str | int) -> str:
-    """Return the beginning of a repository's paths. The form by id is that of GitHub's redirect after a renaming."""
+    """Return the prefix of a repository's API paths, for an `owner/name` or an id.
+
+    GitHub's redirects after a rename use the form with the id.
+    """
     return f"/repositories/{repository}" if isinstance(repository, int) else Scope.repository(repository).path
 
 
 def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage[T]:
-    """Return a page of the list under `key`; an entry that makes no sense is left out and counted (law L14).
+    """Return a page of the list under `key`. An entry that cannot be parsed is left out and counted (law L14).
 
-    Raises `Malformed` when it is no such page, or none of it makes sense.
+    Raises `Malformed` if the answer is no such page, or if no entry can be parsed.
     """
     content = fields.decode(answer.body)
     total, entries = content.get("total_count"), content.get(key)
@@ -127,13 +132,13 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
 
 
 def only(item: T | None, answer: Answer) -> ListPage[T]:
-    """Return a page of one item or none, from an answer that is not a list."""
+    """Return a page with one item or none, from an answer that is not a list. None as `item` gives an empty page."""
     items = () if item is None else (item,)
     return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
 
 
 def unchanged(answer: Answer) -> ListPage[Any]:
-    """Return the page that an answer 304 stands for."""
+    """Return the page for a 304 answer."""
     return ListPage(unchanged=True, quota=_quota(answer), cost=answer.redirects)
 
 

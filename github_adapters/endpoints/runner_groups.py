@@ -34,9 +34,10 @@ class RunnerGroups:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
     ) -> list[GroupSeen]:
-        """Return all runner groups of an organisation, or those that the repository of this name may use.
+        """Return all runner groups of an organisation.
 
-        Raises `Retryable` when GitHub showed fewer than it counted.
+        With `visible_to`, return only groups that this repository may use. `visible_to` is the repository's name.
+        Raises `Retryable` if GitHub listed fewer groups than it counted.
         """
         deadline = deadline_of(deadline_seconds, policy)
         only_for = "" if visible_to is None else f"&visible_to_repository={quote(visible_to, safe='')}"
@@ -81,6 +82,6 @@ def read_group(source: Any) -> GroupSeen:
         id=fields.number(source, "id"),
         name=name,
         visibility=fields.word(source, "visibility"),
-        # An Enterprise Server of before this setting lets none in.
+        # An Enterprise Server without this setting allows no public repository.
         public=source.get("allows_public_repositories") is True,
     )

@@ -13,11 +13,11 @@ from github_adapters.calls.session import Session
 from rules.routing.scopes import Scope
 
 DEPRECATIONS = "2026-03-10"
-"""The version of the API that tells how long a runner version is good for."""
+"""The version of the API that has the end date of a runner version."""
 
 
 class RunnerVersions:
-    """The versions of the runner application that GitHub lets register."""
+    """The versions of the runner application that GitHub allows to register."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -25,9 +25,9 @@ class RunnerVersions:
     def runner_ends(
         self, *, installation_id: int, login: str, version: str, deadline_seconds: float | None = None
     ) -> datetime | None:
-        """Return until when runners of a version may register; None where GitHub does not say.
+        """Return the time until which runners of a version may register. Return None if GitHub does not say.
 
-        Github docs: "Get runner version deprecation info", of API version 2026-03-10.
+        GitHub docs: "Get runner version deprecation info", of API version 2026-03-10.
         """
         answer = self._session.call(
             installation_id=installation_id,

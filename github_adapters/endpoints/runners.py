@@ -34,7 +34,7 @@ class Jit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSeen:
-    """A runner as GitHub shows it; `status` is `online` or `offline`."""
+    """A runner as GitHub shows it. `status` is `online` or `offline`."""
 
     id: int
     name: str
@@ -42,12 +42,15 @@ class RunnerSeen:
     busy: bool
     labels: tuple[str, ...]
     version: str | None = None
-    """Of its software; None until it has connected, and where GitHub does not say."""
+    """Version of the runner's software. It is None until the runner has connected, and if GitHub does not say."""
     os: str | None = None
 
     @property
     def has_connected(self) -> bool:
-        """Return whether the runner has ever been started: of one that has not GitHub knows no system."""
+        """Return whether the runner has ever been started.
+
+        GitHub knows its version and system only after its first start.
+        """
         return self.version is not None or (self.os or "unknown") != "unknown"
 
     @property
@@ -74,8 +77,8 @@ class Runners:
     ) -> Jit:
         """Register a just-in-time runner with exactly these labels.
 
-        Raises `Conflict` (the name is taken: nearly always by an attempt whose answer was lost) and
-        `Invalid` (GitHub refuses name, labels or group).
+        Raises `Conflict` if the name is in use, nearly always by an attempt whose answer was lost. Raises `Invalid` if
+        GitHub refuses the name, the labels or the group.
         """
         body = {"name": name, "runner_group_id": runner_group_id, "labels": list(labels), "work_folder": "_work"}
         answer = self._session.call(
@@ -97,7 +100,7 @@ class Runners:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
     ) -> RunnerSeen | None:
-        """Return the runner of that name, or None when GitHub says that there is none."""
+        """Return the runner with this name, or None if GitHub says that there is none."""
         deadline = deadline_of(deadline_seconds, policy)
         query = f"name={quote(name, safe='')}&per_page={PAGE}"
         runners, total = self._page(
@@ -105,7 +108,7 @@ class Runners:
         )
         found = _named(runners, name)
         if found is None and total > len(runners):
-            # An Enterprise Server that does not know the filter answers with everyone.
+            # An Enterprise Server that does not know the filter returns all runners.
             everyone = self._list(installation_id=installation_id, scope=scope, deadline=deadline, policy=policy)
             found = _named(everyone, name)
         return found
@@ -119,11 +122,13 @@ class Runners:
         optional: bool = False,
         between: Callable[[], RetryPolicy] | None = None,
     ) -> list[RunnerSeen]:
-        """Return all runners of a scope; `Retryable` when GitHub showed fewer than it counted (law L8).
+        """Return all runners of a scope. Raises `Retryable` if GitHub listed fewer than it counted (law L8).
 
-        An `optional` list is shed first when calls are scarce. A runner may be missing when others went between two
-        pages, so one check proves no absence. `between` is called before each further page and returns its policy,
-        whose deadline is then that page's; without it the deadline is for all pages.
+        When the quota runs low, an `optional` list is refused before others. A runner might be missing if other runners
+        disappeared between two pages, so one list does not prove absence.
+
+        `between` is called before each further page and returns the policy for this page, with its deadline. Without
+        `between` the deadline of `policy` limits all pages together.
         """
         return self._list(
             installation_id=installation_id,
@@ -143,10 +148,10 @@ class Runners:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
     ) -> None:
-        """Deregister a runner; one that is not there any more is as good as deregistered.
+        """Deregister a runner. A runner that does not exist any more counts as deregistered.
 
-        Raises `Busy` when it executes a job. A 404 counts only where GitHub still lists the runners of the scope:
-        under the old name of an owner it says nothing of the runner.
+        Raises `Busy` if the runner executes a job. A 404 counts as success only if GitHub can still list the runners of
+        the scope. Under the old name of a renamed owner, the list fails too.
         """
         deadline = deadline_of(deadline_seconds, policy)
 
@@ -182,7 +187,7 @@ class Runners:
         seen: dict[int, RunnerSeen] = {}
 
         def ask(page: int) -> tuple[int, int]:
-            """Ask for a page; return how many are on it, and on all."""
+            """Read a page, and return the number of runners on it and GitHub's count of all runners."""
             nonlocal policy, deadline
             if between is not None and seen:
                 policy = between()
@@ -204,7 +209,7 @@ class Runners:
             if total < before - PAGE:
                 raise Retryable("more runners went than a page has")
             if total < before:
-                ask(page - 1)  # some went, so as many others slid from the beginning of this page to the end of that
+                ask(page - 1)  # runners disappeared, so others moved from this page to the page before
             if shown < PAGE or page * PAGE >= total:
                 break
             before = total
@@ -222,7 +227,7 @@ class Runners:
         policy: RetryPolicy,
         call_class: CallClass = CallClass.READ,
     ) -> tuple[list[RunnerSeen], int]:
-        """Return one page of runners and how many GitHub counts in all."""
+        """Return one page of runners, and GitHub's count of all runners."""
 
         def once() -> tuple[list[RunnerSeen], int]:
             answer = self._session.call(
@@ -279,5 +284,5 @@ def _runner(source: Any) -> RunnerSeen:
 
 
 def _short(value: Any) -> str | None:
-    """Return a word of at most 100 characters, else None. It is only shown, so no list fails because of it."""
+    """Return a word of at most 100 characters, else None. It is only displayed, so a bad one must not fail a list."""
     return value.lower() if isinstance(value, str) and 0 < len(value) <= 100 else None  # noqa: PLR2004

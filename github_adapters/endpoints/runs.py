@@ -21,10 +21,10 @@ from rules.upstream.retry import ONCE, RetryPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A workflow run; `status`, `conclusion` and `event` are GitHub's words, `attempt` counts its re-runs from 1.
+    """A workflow run. `status`, `conclusion` and `event` are GitHub's words. `attempt` counts its re-runs from 1.
 
-    `head_repository_id`: where its head is, None where GitHub shows none; `pull_request_heads`: the same of each open
-    pull request that it lists.
+    `head_repository_id` is the repository of its head commit, or None if GitHub does not show it. `pull_request_heads`
+    has the head repository of each open pull request that the run lists.
     """
 
     id: int
@@ -39,7 +39,7 @@ class RunSeen:
 
     @property
     def origin(self) -> Origin:
-        """Return whether it comes from a fork."""
+        """Return whether the run comes from a fork."""
         return origin_of(
             event=self.event,
             repository_id=self.home.repository_id,
@@ -49,7 +49,7 @@ class RunSeen:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing of this attempt will run any more."""
+        """Return whether no job of this attempt will run any more."""
         return self.status == "completed"
 
 
@@ -68,9 +68,10 @@ class Runs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> RunSeen | None:
-        """Return a workflow run of a repository, as `get_job`, or None when GitHub does not know it.
+        """Return a workflow run of a repository, or None if GitHub does not know it.
 
-        An `optional` look-up is shed first when calls are scarce. Raises `Invalid` as `get_job` does.
+        `repository` is its `owner/name` or its id. When the quota runs low, an `optional` call is refused before
+        others. Raises `Invalid` if `repository` is no valid name.
         """
         found = self.look_up_run(
             installation_id=installation_id, repository=repository, run_id=run_id, policy=policy, optional=optional
@@ -86,7 +87,7 @@ class Runs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> ListPage[RunSeen]:
-        """Return the run of `get_run` as a page of one or none, and the cost of the call."""
+        """Return the result of `get_run` as a page with one run or none, and the cost of the call."""
         return look_up(
             self._session,
             installation_id=installation_id,
@@ -107,9 +108,10 @@ class Runs:
         etag: str | None = None,
         policy: RetryPolicy = ONCE,
     ) -> ListPage[RunSeen]:
-        """Return a page of the workflow runs of a repository that have this status; shed first when calls are scarce.
+        """Return a page of the workflow runs of a repository with this status.
 
-        GitHub shows no more than the newest 1,000 of such a list, however many it counts.
+        When the quota runs low, this call is among the first to be refused. GitHub lists only the newest 1,000 runs,
+        even if it counts more.
         """
         path = f"{Scope.repository(repository).path}/actions/runs?status={quote(status, safe='')}"
         return list_page(
@@ -150,7 +152,7 @@ def read_run(source: Any) -> RunSeen:
 
 
 def _pull_request_heads(listed: Any) -> tuple[int | None, ...]:
-    """Return the repositories of the heads of the pull requests that a run lists."""
+    """Return the head repository of each pull request that a run lists."""
     if not isinstance(listed, list):
         return ()
     heads = (each.get("head") if isinstance(each, dict) else None for each in listed)
@@ -158,6 +160,6 @@ def _pull_request_heads(listed: Any) -> tuple[int | None, ...]:
 
 
 def _id_of(repository: Any) -> int | None:
-    """Return the id of a repository; None of one that is not shown, or makes no sense."""
+    """Return the id of a repository. Return None if GitHub does not show it or it cannot be parsed."""
     found = repository.get("id") if isinstance(repository, dict) else None
     return found if isinstance(found, int) and not isinstance(found, bool) else None

@@ -31,7 +31,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """`v1`, or `group/version`."""
+        """Return `v1`, or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property

@@ -32,18 +32,18 @@ class Stored:
 
     @property
     def metadata(self) -> Json:
-        """The object's metadata."""
+        """Return the object's metadata."""
         metadata: Json = self.content["metadata"]
         return metadata
 
     @property
     def uid(self) -> str:
-        """The object's UID."""
+        """Return the object's UID."""
         return str(self.metadata["uid"])
 
     @property
     def terminating(self) -> bool:
-        """Whether its deletion has begun."""
+        """Return whether the object is being deleted."""
         return "deletionTimestamp" in self.metadata
 
     @cached_property

@@ -1,4 +1,4 @@
-"""`ostler-lab chaos`: a chaos run, with exit status 0 only for a clean verdict."""
+"""`ostler-lab chaos`: a chaos run. The exit status is 0 only for a clean verdict."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ GROUP = 7
 NODE, SPARE = "doomed", "spare"
 
 WITHIN = 60.0
-"""Seconds that a job of a healthy pool may wait until it starts."""
+"""Longest time in seconds that a job of a healthy pool may wait until it starts."""
 
 QUOTA = 5000
 SHARE = 0.2
@@ -214,7 +214,7 @@ def run_fleets(
 
 
 class _Day:
-    """One run: it queues the jobs, loses the node, and reads the list of pools and the calls of each installation."""
+    """One run. It queues the jobs, loses the node, and reads the list of pools and the calls of each installation."""
 
     def __init__(
         self, system: System, sampler: Sampler, bad: Sequence[Cause], *, cluster: str, quick: bool, say: Say

@@ -48,7 +48,7 @@ class Freeze:
 
 
 class Freezer:
-    """Freezes processes of a system whose `Options.own_roles` is set. Use it from the thread that reads `freezes`."""
+    """Freezes processes of a system with `Options.own_roles`. Use it in the thread that reads `freezes`."""
 
     def __init__(self, system: System) -> None:
         self.freezes: list[Freeze] = []
@@ -81,7 +81,7 @@ class Freezer:
                     elif (freeze := self._stop(db, name)) is not None:
                         self.freezes.append(freeze)
                         return freeze
-        except DBAPIError:  # Postgres is restarting
+        except DBAPIError:  # Postgres is being restarted
             return None
         return None
 
@@ -143,7 +143,8 @@ def _settled(db: Connection, name: str) -> list[str]:
             {"names": [name]},
         ).all()
         idle = [row.xid for row in rows if row.state == "idle in transaction"]
-        # The signal might have come after a commit was sent. Only a transaction that is open twice stays open.
+        # The process might have sent a commit before the stop. A transaction that is open twice, a moment apart, stays
+        # open.
         if len(idle) == len(rows) or time.monotonic() > end:
             time.sleep(SETTLES_WITHIN / 10)
             still = db.execute(

@@ -25,7 +25,7 @@ A list might leave out a runner that exists, so the first check might miss a run
 
 REFUSED = 503
 ANSWERS_WITHIN = 10.0
-"""Seconds for which the lab's GitHub waits for an answer."""
+"""Seconds that the lab's GitHub waits for an answer."""
 
 Log = Sequence[Mapping[str, Any]]
 
@@ -202,7 +202,7 @@ class Kill:
 
 
 def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
-    """Judge whether each tick kept its budget (L9)."""
+    """Yield the ticks that exceeded their budget (L9)."""
     for kill in kills:
         if kill.killed > kill.allowed:
             yield Broken(

@@ -1,4 +1,4 @@
-"""Report that a chaos run prints at its end."""
+"""Report at the end of a chaos run."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
-from beat_schedule import SWEEPS, periods
+from beat_schedule import periods
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from lab.bootstrap import ACCOUNTS, POOLS
 from lab.chaos.breaker import WEBHOOKS, Breaker
@@ -43,6 +43,7 @@ from lab.timings import merged
 from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
 from ostler.errors import UpstreamError
+from ostler.task_names import SWEEPS
 from ostler.timings import Timings
 from ostler.variables import TIMINGS
 from rules.sweeps.reaping import SUCCESSES, allowance

@@ -39,7 +39,7 @@ BUDGET = 4
 """Pods of each account. If all three accounts use their budgets, two of the small pool's 14 Pods are free."""
 
 WITHIN = 60.0
-"""Seconds that an honest job may wait until it starts."""
+"""Longest time in seconds that an honest job may wait until it starts."""
 
 PAGE = 500
 """Number of jobs that the tenant queues in one call.

@@ -19,7 +19,7 @@ PAUSE = 1.0
 """Seconds between the end of a process and its restart. The pause doubles after each start that did not last."""
 
 LASTS = 10.0
-"""Seconds after which a start counts as one that lasted."""
+"""Seconds after which a start counts as lasting."""
 
 TRIES = 5
 """Number of consecutive starts that did not last after which the demo fails."""

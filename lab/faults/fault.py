@@ -176,7 +176,7 @@ class FaultPlan:
             return {"seed": self.seed, "faults": [asdict(each.fault) for each in self._faults]}
 
     def add(self, fault: Fault) -> None:
-        """Put a fault in force."""
+        """Activate a fault."""
         with self._lock:
             dice = random.Random(f"{self.seed}/{self._added}")
             self._faults.append(_InForce(fault, self._clock(), fault.times, dice))

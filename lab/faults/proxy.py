@@ -299,7 +299,7 @@ class FaultProxy:
         return self._plan.routes
 
     def add(self, fault: Fault) -> Fault:
-        """Put a fault in force and return it."""
+        """Activate a fault and return it."""
         self._plan.add(fault)
         return fault
 

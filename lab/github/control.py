@@ -234,7 +234,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def list_runners(self, _request: Request) -> Response:
-        """Show every registered runner."""
+        """Return every registered runner."""
         runners = [
             {**runner.view(), "scope": runner.scope, "job": runner.job.id if runner.job else None}
             for runner in self._world.runners.values()
@@ -284,7 +284,7 @@ class Control:
         return JSONResponse(dataclasses.asdict(self._sender.weather))
 
     async def list_deliveries(self, _request: Request) -> Response:
-        """Show every kept delivery, oldest first."""
+        """Return every stored delivery, oldest first."""
         found = [{**each.view(), "job": each.job_id} for each in self._sender.deliveries.values()]
         return JSONResponse({"deliveries": found})
 

@@ -103,7 +103,7 @@ class Rest:
             ]
         return routes
 
-    # The App itself
+    # The App
 
     async def access_token(self, request: Request) -> Response:
         """Issue an installation token to the App."""
@@ -233,7 +233,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, {"total_count": len(runners), "runners": page})
 
     async def get_runner(self, request: Request, caller: Caller) -> Response:
-        """Show a runner."""
+        """Return a runner."""
         runner = self._world.runners.get(int(request.path_params["id"]))
         if runner is None or runner.scope != self._scope(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -252,7 +252,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, body)
 
     async def delete_runner(self, request: Request, caller: Caller) -> Response:
-        """Deregister a runner, unless it is busy."""
+        """Deregister a runner unless it is busy."""
         runner = self._world.runners.get(int(request.path_params["id"]))
         if runner is None or runner.scope != self._scope(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -279,7 +279,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, {"total_count": len(groups), "runner_groups": page})
 
     async def get_group(self, request: Request, caller: Caller) -> Response:
-        """Show a runner group."""
+        """Return a runner group."""
         group = caller.account.groups.get(int(request.path_params["id"]))
         if group is None or self._scope(request, caller) is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -288,7 +288,7 @@ class Rest:
     # Jobs
 
     async def get_job(self, request: Request, caller: Caller) -> Response:
-        """Show a job."""
+        """Return a job."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None or job.repository is not self._repository(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -310,7 +310,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, body)
 
     async def get_run(self, request: Request, caller: Caller) -> Response:
-        """Show a run."""
+        """Return a run."""
         run = self._run(request, caller)
         if run is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -439,7 +439,7 @@ def _barred(account: Account, app: App, request: Request) -> str | None:
 
 
 def _permits(permissions: Mapping[str, str], request: Request) -> bool:
-    """Return whether an App's permissions cover a call ("Permissions required for GitHub Apps")."""
+    """Return whether the permissions of an App cover a call ("Permissions required for GitHub Apps")."""
     path = request.url.path
     if "/actions/runner" not in path:
         needed = "actions"

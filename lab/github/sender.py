@@ -93,7 +93,7 @@ class Delivery:
 
 
 class Sender:
-    """Sends webhooks over one pool of connections."""
+    """Sends webhooks over one connection pool."""
 
     def __init__(self, *, url: str | None, secret: str, app_id: str, journal: Journal, rng: Random) -> None:
         self.weather = Weather()
@@ -117,7 +117,7 @@ class Sender:
         return len(self._tasks) + len(self._held)
 
     async def open(self) -> None:
-        """Open the pool of connections."""
+        """Open the connection pool."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
@@ -157,7 +157,7 @@ class Sender:
         self._url, self._secret, self._app_id = url, secret.encode(), app_id
 
     def ping(self, *, app_id: int, body: dict[str, Any]) -> None:
-        """Send the ping that a new App's webhook gets."""
+        """Send the ping for the webhook of a new App."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),

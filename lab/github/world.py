@@ -48,10 +48,10 @@ class Knobs:
     lock_expiry_seconds: float = 5
     requeue_after_seconds: float = 60
     answer_delay_seconds: float = 0
-    forgetful_rate: float = 0  # share of runners that are missing from a list, as from a replica that lags behind
-    # Limits of each installation. GitHub's own limits are 5,000 to 15,000 calls per hour, 900 points per minute and
-    # 100 concurrent calls. These are higher, because a few accounts run as many jobs as hundreds of real accounts.
-    # Without `rate_limits`, answers have no rate-limit headers, as on an Enterprise Server.
+    forgetful_rate: float = 0  # share of runners that a list omits, like a replica that lags behind
+    # Limits of each installation. GitHub has 5,000 to 15,000 calls an hour, 900 points a minute, 100 concurrent calls.
+    # Here a few accounts do the work of hundreds, so the limits are higher. Without `rate_limits` the answers have no
+    # rate-limit headers, as on an Enterprise Server.
     rate_limits: bool = True
     rate_limit_per_hour: int = 1_000_000
     rate_window_seconds: int = 3600
@@ -103,7 +103,7 @@ class World:
         self._sabotage = sabotage
         self._doubled: int | None = None
         self._owed: Job | None = None
-        # Ids grow from run to run, so that a database that outlives this process never sees an id again.
+        # Ids grow from run to run, so that they never collide with ids in a database that outlives this process.
         self._last_id = int(time.time()) * 100
         self._pairing: asyncio.TimerHandle | None = None
 
@@ -333,7 +333,7 @@ class World:
             raise RunnerBusy
         self._remove(runner)
 
-    # Calls of a started runner
+    # Started runners
 
     def connect(self, jit: str, *, version: str | None = None, updates: bool = False) -> Session | None:
         """Start a runner with its JIT config. Return None if the config is unknown or used, or its runner was deleted.
@@ -408,7 +408,7 @@ class World:
         """End a session. An idle runner stays registered and offline; the lock of a busy runner will expire."""
         self._end_session(session)
 
-    # Time
+    # Expiry
 
     async def patrol(self) -> None:
         """Expire locks, assignments and idle sessions until cancelled."""
@@ -456,7 +456,7 @@ class World:
         for job_id, runner_id in pairs:
             job, runner = self.jobs[job_id], self.runners[runner_id]
             if owed := self._owed_instead_of(job, pairs):
-                self._market.offer_job(job)  # its runner goes to the job that is to run twice
+                self._market.offer_job(job)  # its runner becomes the second runner of the job that must run twice
                 self._pair_soon()
                 job = owed
                 self._market.withdraw_job(job)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from beat_schedule import SWEEPS
+from ostler.task_names import SWEEPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,21 @@
-"""Busy judgement: might a Pod hold a JIT? This one function implements law L3 for every caller.
+"""Busy judgement: whether a Pod might hold a JIT. This one function implements law L3 for every caller.
 
-The verdict is yes if a claim of the Pod was delivered, its poller exited 0, its container `runner` is or was ready, or
-a runner of its mint attempts is online or busy on GitHub. After that only proof ends it. Proof is: the Pod is over or
-gone, GitHub removed the runner, or the job that the runner *executed* ended long ago and the runner was absent or idle
-in two checks. The end of the job that the Pod was *claimed* for proves nothing, because GitHub gives a job to any
-runner whose labels cover it. The evidence therefore has no field for it.
+Each of these signs makes a Pod busy:
 
-A runner that was minted and never delivered is not enough for a yes. A failed look-up of a runner adds nothing: it
-makes a Pod neither busy nor free.
+- A claim of the Pod was delivered.
+- Its poller exited 0.
+- Its container `runner` is or was ready.
+- A runner of its mint attempts is online or busy on GitHub.
+
+A Pod with a sign stays busy until one of these proofs exists:
+
+- The Pod is over or gone.
+- GitHub removed the runner.
+- The job that the runner *executed* ended long ago, and the runner was absent or idle in two checks.
+
+The end of the job that the Pod was *claimed* for proves nothing, because GitHub gives a job to any runner whose labels
+cover it. The evidence therefore has no field for it. A runner that was minted but never delivered is no sign. If GitHub
+cannot be asked about a runner, the verdict depends on the other evidence only.
 """
 
 from __future__ import annotations
@@ -21,13 +29,20 @@ JOB_OVER_AFTER = 900.0
 
 @dataclass(frozen=True, slots=True)
 class PodEvidence:
-    """Evidence from Postgres, Kubernetes and GitHub about one Pod UID; of several runners the most active one.
+    """Evidence from Postgres, Kubernetes and GitHub about one Pod UID. Of several runners, the most active one counts.
 
-    `any_delivered`: one of its claims has `delivered_at` set. `runner_ever_ready`: container `runner` is or was ready.
-    `github_runner_seen`: result of the last check, `unknown` if GitHub could not be asked. `runner_removed_proof`:
-    GitHub answered 204 to the removal, or the runner was absent in two checks a minute apart.
-    `executed_job_terminal_for_seconds`: seconds since the end of the job that the runner executed; None while it runs
-    or if no execution is known. Signs of a JIT are required arguments; a proof that is not given does not exist.
+    - `any_delivered`: one of the Pod's claims has `delivered_at` set.
+    - `poller_exit_code`: exit code of the poller, or None while the poller has not ended.
+    - `runner_ever_ready`: container `runner` is or was ready.
+    - `github_runner_seen`: result of the last check of the runner, or `unknown` if GitHub could not be asked.
+    - `terminal`: the Pod is over.
+    - `gone`: the Pod does not exist any more.
+    - `runner_removed_proof`: GitHub answered 204 to the removal, or the runner was absent in two checks a minute apart.
+    - `executed_job_terminal_for_seconds`: seconds since the end of the job that the runner executed. The value is None
+      while the job runs, and if no execution is known.
+    - `runner_absent_or_idle_in_two_checks`: neither of two consecutive checks found the runner busy.
+
+    The signs of a JIT are required arguments. Without a value for a proof, the proof does not exist.
     """
 
     any_delivered: bool
@@ -43,16 +58,17 @@ class PodEvidence:
 
 @dataclass(frozen=True, slots=True)
 class BusyVerdict:
-    """Verdict on whether the Pod might hold a JIT, with everything that supports it."""
+    """Verdict on whether the Pod might hold a JIT, with the signs or proofs that support it."""
 
     busy: bool
     reasons: tuple[str, ...]
 
 
 def may_hold_jit(evidence: PodEvidence, *, job_over_after: float = JOB_OVER_AFTER) -> BusyVerdict:
-    """Return whether the Pod might hold a JIT; `job_over_after` is in seconds.
+    """Return whether the Pod might hold a JIT. `job_over_after` is in seconds.
 
-    A proof that the last check of GitHub contradicts (removed, yet online or busy) does not count: doubt means busy.
+    If the last check of GitHub contradicts a proof, the proof does not count. An example is a removed runner that is
+    online. In doubt, a Pod is busy.
     """
     proofs = _proofs(evidence, job_over_after)
     if proofs:

@@ -1,8 +1,8 @@
-"""Silent cuts: a JIT that was delivered but never arrived, because the Pod's own stamp cut its connection to web.
+"""Silent cuts: a JIT was sent but never arrived, because the Pod's own stamp cut its connection to web.
 
-A network policy that drops packets shows nothing to web: the answer is sent, and never arrives. The Pod cannot poll
-again until its stamp is removed. So one Pod with a delivery may be un-stamped, but only on evidence of the cluster and
-of GitHub: a row says that the JIT was sent, never that it did not arrive.
+A network policy that drops packets is invisible to web, which sends the answer as usual. The Pod cannot poll again
+until its stamp is removed. Only in this case may a Pod with a delivery be un-stamped. The un-stamp needs evidence from
+the cluster and from GitHub, because the row only says that the JIT was sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CUT_OFF_AFTER = 15.0
 class CutEvidence:
     """Result of a GET of the Pod and a check of its runner, `delivered_seconds` after the delivery.
 
-    `runner_began`: container `runner` is ready or has ended. `stamped`: the Pod carries an owner label.
+    `runner_began` says that container `runner` is ready or has ended. `stamped` says that the Pod has an owner label.
     """
 
     delivered_seconds: float
@@ -30,14 +30,14 @@ class CutEvidence:
 
 @dataclass(frozen=True, slots=True)
 class CutVerdict:
-    """Verdict on whether the stamp of a Pod with a delivery may be removed, and why."""
+    """Verdict on whether the stamp of a Pod with a delivery may be removed, with the reason."""
 
     cut: bool
     why: str
 
 
 def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
-    """Return whether the Pod is cut off by its stamp; `after` is in seconds. Doubt means no."""
+    """Return whether the Pod is cut off by its stamp. `after` is in seconds. In doubt, the answer is no."""
     against = (
         (not seen.delivered_seconds >= after, "the JIT was delivered a moment ago"),
         (not seen.stamped, "the Pod carries no stamp"),

@@ -1,16 +1,17 @@
 """Fair order of accounts, and the jobs of one batch.
 
-The account with the smallest weighted dominant share comes first: its usage over all pools as a share of the sum of all
-budgets, the largest of count, vCPU and memory, divided by its weight; a tie goes to the older head. (Dominant Resource
-Fairness, Ghodsi et al., NSDI 2011.) Each pick raises that share at once, so a batch is filled progressively and its
-size changes nobody's part of it.
+The account with the smallest weighted dominant share comes first. For each of count, vCPU and memory, an account's
+share is its usage over all pools divided by the sum of all budgets. The dominant share is the largest of the three. It
+is divided by the account's weight. In a tie, the account with the older first job comes first. (Dominant Resource
+Fairness, Ghodsi et al., NSDI 2011.) Each pick raises the share at once, so the result does not depend on the size of
+the batch.
 
 Within an account the higher priority comes first, then the older job, then the lower id. A job that does not fit blocks
-the later jobs of its account in the same pool: letting smaller ones overtake it would starve it. It blocks no other
-account (law L14), and other pools of its account only through a reservation.
+the later jobs of its account in the same pool, because smaller jobs would otherwise starve it. It does not block other
+accounts (law L14). It blocks other pools of its account only through a reservation.
 
-The plan only admits. Whether the budget still has room is counted again from rows, under the accounts' locks, before
-anything is inserted (law L2).
+The plan only selects jobs. Under the locks of the accounts, the matcher counts the usage again from rows before it
+inserts a claim (law L2).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from heapq import heapify, heappop, heappush
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What an account may use at once over all pools: jobs, millicores, MiB."""
+    """The most that an account may use at once over all pools: jobs, millicores, MiB."""
 
     count: int
     vcpu_millicores: int
@@ -35,7 +36,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an account uses now over all pools: jobs, millicores, MiB."""
+    """The present usage of an account over all pools: jobs, millicores, MiB."""
 
     count: int
     vcpu_millicores: int
@@ -44,7 +45,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class AccountView:
-    """One account as the batch sees it. A weight that is no positive finite number counts as 1."""
+    """One account in a batch. A weight that is not a positive finite number counts as 1."""
 
     account_id: int
     weight: float
@@ -54,7 +55,7 @@ class AccountView:
 
 @dataclass(frozen=True, slots=True)
 class JobHead:
-    """One dispatchable job near the head of its account's queue, with the size of its pool's Pod."""
+    """One of the first dispatchable jobs of its account, with the size of its pool's Pod."""
 
     job_id: int
     account_id: int
@@ -67,11 +68,13 @@ class JobHead:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room of one account, reserved for a job of `pool_id` that waited long for budget.
+    """Part of an account's budget that is reserved for a job of `pool_id`, because the job has waited long for budget.
 
-    Jobs of that pool may use it; younger jobs of the account's other pools must leave it. An older job does not have
-    to: otherwise two pools of an account with room for one job would wait for each other for ever. A reservation lasts
-    for the whole batch, even after a job of its pool was picked. Its owner has to check which job that was.
+    Jobs of that pool may use the reserved part. Younger jobs of the account's other pools must not use it, but older
+    ones may. Otherwise two pools of an account with budget for one job would wait for each other for ever.
+
+    A reservation lasts for the whole batch, even after a job of its pool was picked. The caller must check whether this
+    was the job with the reservation.
     """
 
     vcpu_millicores: int
@@ -83,11 +86,11 @@ class Reservation:
 
 
 class SkipReason(StrEnum):
-    """Why an account could not have a job of this batch.
+    """Reason why an account did not get a job in this batch.
 
-    - `budget_zero`: its budget counts no job at all; only a change of the budget helps.
-    - `over_budget`: its next job does not fit into what is left of its budget.
-    - `reserved`: it would fit, but not beside the room kept for another pool of the account.
+    - `budget_zero`: its budget allows no job at all. Only a change of the budget helps.
+    - `over_budget`: its next job does not fit into the rest of its budget.
+    - `reserved`: its next job fits only into the part that is reserved for another pool of the account.
     - `not_read`: the account was not read, for example because another matcher holds its lock.
     """
 
@@ -99,10 +102,10 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The jobs to claim, in order, and by account why something of it was left although slots were free.
+    """The jobs to claim, in order, and the accounts that did not get all their jobs although slots were free.
 
-    An account in `skipped` may still have picks: those before its budget was full. An account that was
-    not reached because the slots ran out is not in it.
+    An account in `skipped` may still have picks, made before its budget was full. If the slots were used up before an
+    account's turn, the account is not in `skipped`.
     """
 
     picks: tuple[JobHead, ...]
@@ -121,10 +124,11 @@ def plan_batch(
     reservations: Mapping[int, Reservation] | None = None,
     last: Mapping[int, int] | None = None,
 ) -> BatchPlan:
-    """Return which of `heads`, at most `slots`, to claim, in O((n + slots) log n).
+    """Return the jobs of `heads` to claim, at most `slots`, in O((n + slots) log n).
 
-    `totals` is the sum of the budgets of all accounts, `reservations` at most one per account id. `heads`
-    may come in any order. Accounts in `last` come after all others, whatever they use: the smallest number first.
+    `heads` may be in any order. `totals` is the sum of the budgets of all accounts. `reservations` has at most one
+    reservation per account id. `last` maps account ids to positive numbers. These accounts come after all others,
+    whatever their usage, and the smallest number comes first among them.
     """
     reserved = reservations or {}
     places = last or {}
@@ -154,7 +158,7 @@ def plan_batch(
 
 
 def refusal(head: JobHead, account: AccountView, reservation: Reservation | None = None) -> SkipReason | None:
-    """Return why the account's budget does not admit this job now, or None when it does."""
+    """Return the reason why the account's budget does not admit this job now, or None if it does."""
     budget = account.budget
     if budget.count <= 0:
         return SkipReason.BUDGET_ZERO
@@ -178,7 +182,7 @@ def refusal(head: JobHead, account: AccountView, reservation: Reservation | None
 
 
 def dominant_share(usage: Usage, totals: Budget) -> float:
-    """Return the largest share of `totals` in use; what nobody has a budget for is left out."""
+    """Return the largest share of `totals` in use. A resource whose total is 0 is left out."""
     return max(
         usage.count / totals.count if totals.count > 0 else 0.0,
         usage.vcpu_millicores / totals.vcpu_millicores if totals.vcpu_millicores > 0 else 0.0,
@@ -187,8 +191,8 @@ def dominant_share(usage: Usage, totals: Budget) -> float:
 
 
 def weighted_share(account: AccountView, totals: Budget) -> float:
-    """Return the number that orders accounts; the smallest comes first."""
-    # NaN and infinity pass the column's CHECK (weight > 0); either would spoil the order for everybody (L14).
+    """Return the number that orders accounts. The smallest comes first."""
+    # NaN and infinity pass the column's CHECK (weight > 0). Either would spoil the order of all accounts (L14).
     weight = account.weight if math.isfinite(account.weight) and account.weight > 0 else 1.0
     return dominant_share(account.usage, totals) / weight
 

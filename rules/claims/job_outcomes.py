@@ -1,4 +1,4 @@
-"""Outcome of a job whose claim ends, from GitHub's answer about the job (law L4)."""
+"""Outcome of a job whose claim ends, derived from GitHub's answer about the job (law L4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class NextStep(StrEnum):
-    """Next step of a job: one of three, so that no job disappears."""
+    """Next step of a job. Every outcome has a next step, so that no job is lost."""
 
     REQUEUE = "requeue"
     FINISH = "finish"
@@ -16,7 +16,7 @@ class NextStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """An outcome with its reason; `conclusion` only for `FINISH`."""
+    """An outcome with its reason. `conclusion` is set only for `FINISH`."""
 
     next_step: NextStep
     why: str
@@ -42,11 +42,13 @@ class OverRun:
 def from_github(
     *, status: str | None, conclusion: str | None, run: OverRun | None = None, runner: str | None = None
 ) -> JobOutcome:
-    """Return the outcome of a job from GitHub's answer; `status` None is a 404, `runner` is named in the reason.
+    """Return the outcome of a job from GitHub's answer. `status` is None after a 404. `runner` is named in the reason.
 
-    GitHub also answers 404 when we have no access, for example after a repository was removed from the installation. So
-    a 404 ends no job here: `rules.sweeps.unresolved` judges jobs that stay invisible. If its `run` is over, a job that
-    GitHub shows as waiting will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
+    GitHub also answers 404 if the App lacks access, for example after a repository was removed from the installation. A
+    404 therefore ends no job here. `rules.sweeps.unresolved` judges jobs that stay invisible.
+
+    `run` is the job's run if the run is over, else None. A job that still waits in a run that is over will never start,
+    so its outcome is `FINISH`. For example, a run that ends as `startup_failure` leaves its jobs queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"

@@ -1,8 +1,8 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes a state.
-The kill-point test derives its halting points from `TRANSITIONS`. So a step that is not in the table cannot be
-committed, and a step in the table is tested by killing the process on both sides of its commit.
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event. No other code changes a state,
+so a transition that is not in the table cannot be committed. The kill-point test derives its halting points from
+`TRANSITIONS`, and kills the process on both sides of each commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Purpose(StrEnum):
 
 
 class ClaimState(StrEnum):
-    """State of a claim; `ended` is the only terminal one."""
+    """State of a claim. Only `ended` is terminal."""
 
     CLAIMED = "claimed"
     MINTED = "minted"
@@ -30,7 +30,7 @@ class ClaimState(StrEnum):
 
 
 class JobState(StrEnum):
-    """State of a job; `completed` is terminal and final."""
+    """State of a job. `completed` is terminal."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -40,7 +40,7 @@ class JobState(StrEnum):
 
 
 class Stamp(StrEnum):
-    """Recorded state of a claim's stamp on its Pod. A fact beside the state, not a state."""
+    """Recorded state of a claim's stamp on its Pod. It is independent of the state of the claim."""
 
     NONE = "none"
     ON = "on"
@@ -61,7 +61,7 @@ class EndReason(StrEnum):
 
 
 class Machine(StrEnum):
-    """Subject of a transition. `LEASE` entries commit the start of a step; they change no state."""
+    """Subject of a transition. A `LEASE` entry commits the start of a step and changes no state."""
 
     CLAIM = "claim"
     JOB = "job"
@@ -78,7 +78,7 @@ class Process(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One allowed transition. Without a source the transition inserts the row."""
+    """One allowed transition. With empty `sources` the transition inserts the row."""
 
     name: str
     machine: Machine
@@ -87,7 +87,7 @@ class Transition:
     process: Process
     purpose: Purpose = Purpose.JOB
     seconds: float = 0.0
-    """Of a `LEASE`: how long it lasts, which is the time that its step has for everything it does."""
+    """Seconds that a `LEASE` lasts. The step must finish all its work within this time."""
 
 
 _C = ClaimState
@@ -163,5 +163,5 @@ TRANSITIONS: dict[str, Transition] = {
 
 
 def allowed(name: str) -> Transition:
-    """Return the entry of `name`; a name that is not in the table is a bug and raises KeyError."""
+    """Return the entry of `name`. Raises KeyError for an unknown name, which is a bug of the caller."""
     return TRANSITIONS[name]

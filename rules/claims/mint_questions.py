@@ -1,7 +1,7 @@
-"""Backoff keys of refused mints: the part of a request to GitHub that the refusal applies to.
+"""Backoff keys of refused mints: each key names the jobs that a refusal of GitHub affects.
 
-A refusal holds only what was requested: the repository if runners are registered in repositories (of a user account),
-or the runner group of an organisation. A refused default group counts as a refusal of the account.
+If runners are registered in a repository (of a user account), a refusal affects this repository. In an organisation it
+affects the runner group. A refusal for the default group counts as a refusal of the whole account.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _FULL = re.compile(r"has reached max(?:imum)? limit of [0-9,]+ runners", re.IGNO
 
 
 def is_full(words: str | None) -> bool:
-    """Return whether GitHub says that the runner group has no room for another runner (10,000 at most, a 422)."""
+    """Return whether GitHub's words say that the runner group is full. A group has at most 10,000 runners (a 422)."""
     return words is not None and _FULL.search(words) is not None
 
 
 def group_key(installation_id: int | None, group: int | str) -> str:
-    """Return the key of a runner group as a pool names it; a name stands in quotes, a number does not."""
+    """Return the key of a runner group. A name is quoted in the key, and a number is not."""
     return f"{installation_id}/" + (str(group) if isinstance(group, int) else f"'{group}'")
 
 
@@ -40,7 +40,10 @@ def asked_for(
     group: int | str,
     full: bool = False,
 ) -> tuple[str, str]:
-    """Return kind and key of the backoff of a mint. `full`: the group is full, so only the group is affected."""
+    """Return kind and key of the backoff of a mint. `full` says that the runner group is full.
+
+    A full group affects only the jobs of this group, even if it is the default group.
+    """
     if Scope.parse(scope).repository_name is not None:
         return REPOSITORY, repository
     if is_default(group) and not full:
@@ -49,7 +52,7 @@ def asked_for(
 
 
 def describe(kind: str, key: str) -> str:
-    """Return a phrase that names the jobs which a backoff holds."""
+    """Return a phrase that names the jobs that a backoff affects."""
     if kind != RUNNER_GROUP:
         return f"{kind} {key}"
     installation, _, group = key.partition("/")
@@ -87,7 +90,7 @@ _CURES = (
 
 
 def cure_of_refusal(detail: str) -> str:
-    """Return the cure for a hold. GitHub's words select one of these texts and are not used otherwise."""
+    """Return the cure for a hold. GitHub's words only select one of the fixed texts."""
     lower = detail.lower()
     known = next((cure for words, cure in _CURES if words in lower), None)
     if known is not None:

@@ -1,7 +1,7 @@
 """Descriptions of a runner Pod's end, built from observations of its deletion and its containers.
 
-Ostler deletes no Pod that has a live job claim (law L7). So a deletion that was requested while a job had the Pod came
-from another client: a person, a drain, a controller of Kubernetes, or the kubelet.
+Ostler deletes no Pod that has a live job claim (law L7). If a deletion was requested while the Pod had such a claim,
+another client requested it: a person, a drain, a controller of Kubernetes, or the kubelet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from rules.claims.pod_events import PodEvent
 
 
 class How(StrEnum):
-    """Cause of a Pod's end, as a metric label; `deleted` has no known client, `unknown` was not observed."""
+    """Cause of a Pod's end, used as a metric label.
+
+    `deleted` means a deletion by an unknown client. `unknown` means that the end was not observed.
+    """
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -52,11 +55,11 @@ _AUDIT = f"{_OTHERS}; the audit log of the API server names the client"
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """Observations of the end of a Pod; None and False mean not observed.
+    """Observations of the end of a Pod. None and False mean "not observed".
 
-    `deletion_at`: time of the deletion request. `reason`: Kubernetes' reason, of the Pod or of its container `runner`.
-    `ours`: a retire claim deleted it. `over`: its containers `poller` and `runner` were seen terminated. `event`: the
-    Event of another component about its end.
+    `deletion_at` is the time of the deletion request. `reason` is Kubernetes' reason for the end of the Pod or of its
+    container `runner`. `ours` says that a retire claim deleted it. `over` says that its containers `poller` and
+    `runner` were seen terminated. `event` is the Event of another component about its end.
     """
 
     deletion_at: datetime | None = None
@@ -70,7 +73,7 @@ class PodEnd:
 
     @property
     def how(self) -> How:
-        """Cause of the end."""
+        """Return the cause of the end."""
         named = _named(self.reason)
         if named is not None:
             return named[0]
@@ -82,7 +85,7 @@ class PodEnd:
 
 
 def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
-    """Return a clause about the end of a Pod; None if nothing shows that it ends."""
+    """Return a clause about the end of a Pod. Return None if no observation shows that it ends."""
     named = _named(end.reason)
     told = end.event is not None and end.event.names_somebody
     if end.deletion_at is not None:
@@ -113,5 +116,5 @@ def _quoted(event: PodEvent) -> str:
 
 
 def _named(reason: str | None) -> tuple[How, str] | None:
-    """Return the entry of a reason. A reason can be followed by the number of a signal in brackets."""
+    """Return the entry of a reason, or None. A reason may end with the number of a signal in brackets."""
     return None if reason is None else _REASONS.get(reason.partition(" ")[0])

@@ -1,6 +1,6 @@
 """Choice of the Kubernetes Event that best explains the end of a Pod.
 
-The text comes from another component. It is shown to people and never used in a decision (law L6).
+Another component wrote the text. It is shown to people, and no decision depends on it (law L6).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 LONGEST_WORD = 100
-"""Longest reason or component name in characters; the rest is cut."""
+"""Most characters of a reason or component name. The rest is cut off."""
 LONGEST_NOTE = 200
-"""Longest message in characters; the rest is cut."""
+"""Most characters of a message. The rest is cut off."""
 
 _ORDER = (
     "Preempted",  # the scheduler, for another Pod
@@ -24,9 +24,9 @@ _ORDER = (
     "TaintManagerEviction",
     "NodeControllerEviction",
     "DeadlineExceeded",  # the kubelet
-    "NodeNotReady",  # the node controller; the Pod may live on
+    "NodeNotReady",  # the node controller; the Pod might continue to run
     "ExceededGracePeriod",  # the kubelet, after the client that requested the deletion
-    "Killing",  # the same
+    "Killing",  # the kubelet, after the client that requested the deletion
 )
 _NAMES_NOBODY = frozenset({"NodeNotReady", "ExceededGracePeriod", "Killing"})
 _UNDONE = "Cancelling deletion"
@@ -35,7 +35,7 @@ _UNDONE = "Cancelling deletion"
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """One Event about a Pod; `action` and `at` are None if its writer did not set them."""
+    """One Event about a Pod. `action` and `at` are None if the writer of the Event did not set them."""
 
     reason: str
     component: str
@@ -45,17 +45,20 @@ class PodEvent:
 
     @property
     def kind(self) -> str:
-        """The reason, or the action if that is more specific."""
+        """Return the action if it is more specific than the reason, else the reason."""
         return self.action if self.action == "Descheduled" else self.reason
 
     @property
     def names_somebody(self) -> bool:
-        """Whether its component requested the end of the Pod, and did not merely execute or observe it."""
+        """Return whether the Event's component requested the end of the Pod.
+
+        Other components only execute or observe it.
+        """
         return self.kind not in _NAMES_NOBODY
 
 
 def choose(events: Iterable[PodEvent]) -> PodEvent | None:
-    """Return the latest Event that best explains the end of the Pod; None if no Event explains it."""
+    """Return the latest Event of the kind that best explains the end of the Pod, or None if no Event explains it."""
     found = [each for each in events if each.kind in _ORDER and not each.note.startswith(_UNDONE)]
     if not found:
         return None

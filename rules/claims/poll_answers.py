@@ -1,8 +1,8 @@
 """Answers to the polls of runner Pods, from the rows about the Pod.
 
-The answers are those of `POST /runners/v1/dispatch`. 410 makes a Pod exit for ever, so it is given only if the Pod is
-to be deleted under a retire claim, or if its JIT cannot be delivered any more. An old template, a deleted pool or a
-drain alone is never a reason.
+The answers are those of `POST /runners/v1/dispatch`. After a 410 a Pod exits and never polls again. A 410 is therefore
+given only if the Pod will be deleted under a retire claim, or if its JIT cannot be delivered any more. An old template,
+a deleted pool or a drain alone is no reason for a 410.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Verdict(StrEnum):
     NOTHING = "nothing"  # 204: a newer poll of this Pod has the offer
     REPLACE = "replace"  # 410
     REFUSE = "refuse"  # 403
-    NOT_YET = "not_yet"  # 503: cannot be judged now
-    LOOK_UP = "look_up"  # no row: the cluster knows whether the Pod is ours
+    NOT_YET = "not_yet"  # 503: the poll cannot be judged now
+    LOOK_UP = "look_up"  # the Pod has no row, so the cluster is asked whether it is Ostler's
 
 
 @dataclass(frozen=True, slots=True)
 class PolledClaim:
-    """The live claim on the Pod that polls. `delivered`: its JIT was delivered at least once."""
+    """The live claim on the Pod that polls. `delivered` says that its JIT was delivered at least once."""
 
     id: int
     purpose: Purpose
@@ -41,13 +41,14 @@ class PolledClaim:
 class PollFacts:
     """Facts from the rows about the Pod that polls.
 
-    - `known`: it has a row.
-    - `bound`: that row carries its UID.
-    - `gone`: it is proven terminal or gone.
-    - `offered`: the offer is this poll's.
+    - `known`: the Pod has a row.
+    - `bound`: the row has the UID of the Pod.
+    - `gone`: the Pod is proven terminal or gone.
+    - `offered`: the offer belongs to this poll.
     - `used`: an ended claim on this UID was delivered.
-    - `locked`: another transaction holds a row that its offer needs.
-    - `arrived`: the statement that read these facts also wrote the poll's first offer, so the poll is newer than all
+    - `claim`: the live claim on the Pod, or None.
+    - `locked`: another transaction holds a lock on a row that the offer needs.
+    - `arrived`: the statement that read these facts also wrote the poll's first offer. The poll is then newer than all
       facts.
     """
 
@@ -63,9 +64,10 @@ class PollFacts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict with its reason; `claim_id` is set if a JIT is to be delivered.
+    """A verdict with its reason. `claim_id` is set if a JIT is to be delivered.
 
-    `cancels_unstamp`: the poll arrived after the un-stamp of its Pod began, so nothing has to be un-stamped (L10).
+    `cancels_unstamp` says that the poll arrived after the un-stamp of its Pod began. This proves that the Pod reaches
+    web, so the un-stamp is not needed (L10).
     """
 
     verdict: Verdict
@@ -107,7 +109,7 @@ def _of_undelivered(claim: PolledClaim, *, arrived: bool) -> Answer:
 
 
 def _of_claim(claim: PolledClaim) -> Answer | None:
-    """Return the answer that a claim requires, whichever poll has the offer; None if it requires none."""
+    """Return the answer that a claim requires for every poll of its Pod, or None if the answer depends on the offer."""
     if claim.purpose is Purpose.RETIRE:
         return Answer(Verdict.REPLACE, "this Pod is being retired")
     if claim.state is ClaimState.EXECUTING:

@@ -1,7 +1,7 @@
-"""Brakes for pools whose runners never execute: when a pool or an account is braked, and when a probe may start.
+"""Brakes for pools whose runners never execute: the time when dispatch is braked, and the time of each probe.
 
-A failure is a Pod that got a JIT and ended, or whose runner never appeared, while its job was still queued at GitHub.
-Then the runner is too old, its image is broken, or it does not reach GitHub. The rule reads the consecutive failures of
+A failure is a Pod that got a JIT and then ended, or whose runner never appeared, while its job stayed queued at GitHub.
+The runner is then too old, its image is broken, or it cannot reach GitHub. The rule reads the consecutive failures of
 the pool's present template since the last execution.
 """
 
@@ -15,31 +15,40 @@ from rules.claims.pod_ends import How
 
 FEWEST_JOBS = 3
 FEWEST_PODS = 2
-"""Different jobs and different Pods that must have failed before a pool, or an account in it, is braked."""
+"""Fewest different jobs and fewest different Pods that must fail before a pool, or an account in it, is braked."""
 
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 300.0
-"""Seconds before the first probe, and the longest wait. Each failed probe doubles the wait."""
+"""Seconds. `FIRST_WAIT` is the wait before the first probe.
+
+Each failed probe doubles the wait, up to `LONGEST_WAIT`.
+"""
 
 PROBE_LASTS = timedelta(minutes=15)
-"""Longest age of a probe. An older claim does not count as one: its runner waits for GitHub to assign it a job."""
+"""Longest age of a probe.
+
+The runner of an older claim only waits for a job, so the claim counts as no probe any more.
+"""
 
 TOO_OLD = 7
-"""Exit code of a runner whose version GitHub refuses, as `poller/run.sh` requests it."""
+"""Exit code of a runner whose version GitHub refuses. `poller/run.sh` makes the runner use it."""
 
 JOB_TRIES = 3
 ASIDE = timedelta(hours=1)
-"""A job that failed on `JOB_TRIES` Pods is set aside, and tried once after each period of `ASIDE`."""
+"""A job that failed on `JOB_TRIES` Pods is set aside. It is tried once after each period of `ASIDE`."""
 
 ENDED_BEFORE_IT = "ended before it began"
-"""Phrase in the hold detail of such a job. It selects the explanation of the job."""
+"""Phrase in the hold detail of a job that was set aside after failures. It selects the explanation of the job."""
 
 _TAKEN_AWAY = frozenset({How.DELETED, How.EVICTED, How.PREEMPTED, How.NODE})
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A delivered Pod that never executed a job. `claimed_at`: time of its claim; `why`: description of its end."""
+    """A Pod with a delivery that never executed a job. `claimed_at` is the time of its claim.
+
+    `why` describes its end.
+    """
 
     pod_uid: str
     job_id: int
@@ -52,11 +61,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """A restriction of dispatch to one probe at a time, for a whole pool or for one account in it (`account_id`).
+    """A restriction of dispatch to one probe at a time. `account_id` is the braked account, or None for the whole pool.
 
-    `since`: start of the brake; `last_at`: the last failure that counted; `probe_at`: earliest time of the next claim.
-    `accounts`: the accounts with failures, the one with the latest failure last. `tells_last`: the reader is allowed to
-    see how the latest failure ended.
+    - `since`: start of the brake.
+    - `last_at`: time of the last failure that counted.
+    - `probe_at`: earliest time of the next claim.
+    - `jobs`, `pods`: numbers of different jobs and Pods that failed.
+    - `exit_code`, `why`: exit code and description of the latest failure.
+    - `accounts`: the accounts with failures, ordered by their latest failure.
+    - `tells_last`: whether the reader may see how the latest failure ended.
     """
 
     account_id: int | None
@@ -71,9 +84,9 @@ class Brake:
     tells_last: bool = True
 
     def seen_by(self, accounts: Collection[int] | None) -> Brake:
-        """Return the brake as shown to a reader who may see only these accounts (None: all).
+        """Return the brake for a reader who may see only these accounts, or all accounts if `accounts` is None.
 
-        The end of another account's runner is hidden. The fact that the pool's runners do not start is not.
+        The end of another account's runner is hidden. The fact that the pool's runners do not start is always shown.
         """
         if accounts is None or (self.accounts and self.accounts[-1] in accounts):
             return self
@@ -81,11 +94,11 @@ class Brake:
 
     @property
     def too_old(self) -> bool:
-        """Whether GitHub refuses the version of the runner."""
+        """Return whether GitHub refuses the version of the runner."""
         return self.exit_code == TOO_OLD
 
     def describe(self) -> str:
-        """Return the problem in one clause."""
+        """Return a clause that describes the problem."""
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:
             code = f" (exit code {TOO_OLD})" if self.tells_last else ""
@@ -97,7 +110,10 @@ class Brake:
 
 
 def counts(how: How) -> bool:
-    """Return whether a Pod with this end says something about its runner. A Pod that was taken away does not."""
+    """Return whether a Pod with this end counts as a failure.
+
+    If another client removed the Pod, its end is no failure.
+    """
     return how not in _TAKEN_AWAY
 
 
@@ -109,9 +125,10 @@ def wait_seconds(step: int) -> float:
 def brake_of(failures: Sequence[Failure]) -> Brake | None:
     """Return the brake that results from the consecutive failures of a pool, or None.
 
-    Failures of one account alone brake that account, unless GitHub refuses the version of the runner. A claim made
-    before the last counted failure does not double the wait: it was already under way. When the brake of an account
-    becomes that of the pool, the wait starts again: the other accounts do not inherit a long wait.
+    If all failures are of one account, only this account is braked, unless GitHub refuses the version of the runner. A
+    claim that was made before the last counted failure was under way already, so its failure does not double the wait.
+    If the brake of an account becomes the brake of the pool, the wait starts again at its first length. The other
+    accounts therefore do not inherit a long wait.
     """
     jobs: set[int] = set()
     pods: set[str] = set()

@@ -1,7 +1,7 @@
 """Name of a runner on GitHub: the name of its Pod, cut to fit, and 8 hex digits.
 
-GitHub allows at most 64 characters. A name is used for one mint attempt only and is committed before the call, so that
-an attempt with an unknown outcome can be looked up by it. The digits make the name new; the index on `mint_attempts`
+GitHub allows at most 64 characters. A name is used for one mint attempt only. The name is committed before the call, so
+that an attempt with an unknown outcome can be looked up. The digits make the name new, and the index on `mint_attempts`
 guarantees that it is unique.
 """
 
@@ -16,14 +16,14 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def make_runner_name(pod_name: str, suffix8hex: str) -> str:
-    """Return `<pod name>-<8 hex>`, at most 64 of the characters `A-Za-z0-9._-`.
+    """Return `<pod name>-<8 hex>`, with at most 64 of the characters `A-Za-z0-9._-`.
 
-    Any other character becomes `-`. ValueError when the suffix is not 8 lower-case hex digits.
+    Any other character becomes `-`. Raises ValueError if the suffix is not 8 lower-case hex digits.
     """
     if _SUFFIX.fullmatch(suffix8hex) is None:
         raise ValueError("the suffix of a runner name must be 8 lower-case hex digits")
     room = MAX_LENGTH - len(suffix8hex) - 1
-    # First the leading separators, then the cut, then the trailing ones: the cut might end on a separator.
+    # The trailing separators are removed last, because the cut might end on a separator.
     stem = _NOT_ALLOWED.sub("-", pod_name).lstrip("-._")[:room].rstrip("-._")
     return f"{stem or 'runner'}-{suffix8hex}"
 

@@ -1,7 +1,7 @@
 """Stalls of a job, its claim or its Pod: causes, finders, and the step that ends each stall.
 
-A stall is a state that only a repair can end. A path is a cause with its finder: one cause might be found quickly by
-one finder and slowly by another, so `docs/metrics.md` and the time limits list them separately.
+A stall is a state that only a repair can end. A path is a pair of a cause and a finder. Different finders might need
+different times for the same cause. `docs/metrics.md` and the time limits therefore list each path separately.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rules.claims.machines import ClaimState, Machine, allowed
 class Cause(StrEnum):
     """Cause of a stall.
 
-    - `message_lost`: the message of a claim's next step was lost, or the process that had begun the step.
+    - `message_lost`: the message for a claim's next step was lost, or the process that had begun the step died.
     - `pod_gone`: the Pod of a live claim is gone.
-    - `pod_spent`: the Pod of a live claim has ended, and no `completed` came.
-    - `runner_unused`: a JIT was delivered, and nothing executes.
+    - `pod_spent`: the Pod of a live claim has ended, and no `completed` arrived.
+    - `runner_unused`: a JIT was delivered, and its runner executes nothing.
     - `webhook_lost`: a webhook of GitHub did not arrive.
     """
 
@@ -31,7 +31,7 @@ class Cause(StrEnum):
 class FoundBy(StrEnum):
     """Component that found a stall.
 
-    `lists`: the reconciler or `missing_pods`; `watch`: an event; the others are sweeps.
+    `lists` is the reconciler or the sweep `missing_pods`. `watch` is an event of the watch. The others are sweeps.
     """
 
     RESUME = "resume"
@@ -55,7 +55,7 @@ PATHS = (
 
 
 class After(StrEnum):
-    """State of a stalled claim after a transition; `never_was`: it turned out not to have been stalled."""
+    """State of a stalled claim after a transition. `never_was` means that the claim proved not to be stalled."""
 
     STALLED = "stalled"
     SERVED = "served"
@@ -63,15 +63,15 @@ class After(StrEnum):
 
 
 def after(cause: Cause, transition: str) -> After:
-    """Return the state of a claim stalled by `cause` after the transition of this name.
+    """Return the state of a claim that was stalled by `cause` after the named transition.
 
-    The start of a release does not end a stall: the job is queued again only at its end.
+    The start of a release does not end a stall, because the job is queued again only at the end of the release.
     """
     moved = allowed(transition)
     if moved.machine is not Machine.CLAIM or transition == "begin_release":
         return After.STALLED
     if moved.target == ClaimState.ENDED or cause is Cause.MESSAGE_LOST:
         return After.SERVED
-    if cause is Cause.RUNNER_UNUSED:  # it executes, contrary to the assumption
+    if cause is Cause.RUNNER_UNUSED:  # its runner executes, so the claim was never stalled
         return After.NEVER_WAS
     return After.STALLED

@@ -1,11 +1,11 @@
 """Value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
 
-It exists from the Pod's creation and is never removed. Stamp, un-stamp and release all write it, each with a higher n,
-and name the value they replace. So it shows which claim wrote last, not whether the Pod is stamped: that is the owner
-label.
+The annotation exists from the Pod's creation and is never removed. Stamp, un-stamp and release all write it. Each write
+has a higher n and names the value that it replaces. The annotation shows the claim that wrote last. Only the owner
+label shows whether the Pod is stamped.
 
-The value is read from the cluster, where any authorised client might have written it. A value that Ostler would not
-write parses as None.
+Any authorised client of the cluster might have written the value. A value that Ostler would not write is parsed as
+None.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _VALUE = re.compile(r"(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class StampValue:
-    """The claim that wrote last (0: none yet) and the number of that write.
+    """The id of the claim that wrote last, and the number of its write. Id 0 means that no claim has written yet.
 
-    Raises ValueError if one of them is negative or does not fit a bigint.
+    Raises ValueError if one of the numbers is negative or does not fit into a bigint.
     """
 
     claim_id: int
@@ -34,12 +34,12 @@ class StampValue:
 
 
 def format_stamp(value: StampValue) -> str:
-    """Return the annotation's text."""
+    """Return the text of the annotation."""
     return f"{value.claim_id}.{value.n}"
 
 
 def parse(text: str | None) -> StampValue | None:
-    """Return the value of the annotation, or None if it is missing or not in Ostler's format."""
+    """Return the value of the annotation. Return None if it is missing or not in Ostler's format."""
     found = _VALUE.fullmatch(text or "")
     if found is None:
         return None

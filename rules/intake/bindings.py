@@ -1,8 +1,8 @@
-"""Binding of a started job to the claim that runs it, and the outcome for those that it displaces.
+"""Binding of a started job to the claim that runs it, and the effect on claims that lose their job.
 
-GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job might not be the one that
-was minted for it. These functions check rows and return a verdict; `models.intake.bindings` locks the rows before and
-writes the verdict afterwards.
+GitHub gives a job to any idle runner whose labels cover it. The runner of a started job might therefore be another one
+than the runner that was minted for this job. These functions check rows and return a verdict. `models.intake.bindings`
+locks the rows before the check and writes the verdict afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.claims.machines import ClaimState, JobState
 
 @dataclass(slots=True)
 class JobView:
-    """A job as its locked row shows it. `execution` is the open or ended execution, if there is one."""
+    """A job as its locked row shows it."""
 
     id: int
     state: str
@@ -27,7 +27,7 @@ class JobView:
 
 @dataclass(slots=True)
 class ClaimView:
-    """A live claim for a job, as its locked row shows it. `executes` is the job of its open execution."""
+    """A live claim for a job, as its locked row shows it. `executes` is the job of its open execution, or None."""
 
     id: int
     state: str
@@ -42,14 +42,14 @@ class ClaimView:
 
 
 class Loss(StrEnum):
-    """Effect on a claim whose job went elsewhere."""
+    """Effect on a claim whose job runs elsewhere or has ended."""
 
     SPARE = "spare"
-    """Delivered: a registered runner without a job of its own."""
+    """The JIT was delivered. The claim becomes a spare, which has a registered runner and no job."""
     RELEASE = "release"
-    """Never delivered: its mint is undone and its Pod is warm again."""
+    """The JIT was never delivered. The mint is undone and the Pod is warm again."""
     FORGET = "forget"
-    """In release or executing another job: it only stops naming the job."""
+    """The claim is in release or executes another job. Only its reference to the job is removed."""
 
 
 class Runner(StrEnum):
@@ -57,15 +57,18 @@ class Runner(StrEnum):
 
     OURS = "ours"
     FOREIGN = "foreign"
-    """No live claim has this runner: it is not Ostler's, or its claim has ended."""
+    """No live claim has this runner. It is not Ostler's, or its claim has ended."""
     UNDELIVERED = "undelivered"
-    """Its claim never delivered a JIT, so this is impossible: an anomaly, treated as foreign."""
+    """The claim never delivered a JIT, so its runner cannot execute. This is an anomaly, treated as foreign."""
     TAKEN = "taken"
-    """A single-use runner reported for a second job: an anomaly, treated as foreign."""
+    """A single-use runner was reported for a second job. This is an anomaly, treated as foreign."""
 
 
 def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> Runner:
-    """Return whether `job_id` can be executing on the runner of `claim`, the live claim found by its name."""
+    """Return whether `job_id` can run on the runner `runner_name`.
+
+    `claim` is the live claim with this runner, or None.
+    """
     if claim is None:
         return Runner.FOREIGN
     if claim.runner_name != runner_name or claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
@@ -76,7 +79,7 @@ def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> R
 
 
 def loss_of(claim: ClaimView) -> Loss:
-    """Return the effect on `claim` when its job goes elsewhere."""
+    """Return the effect on `claim` if its job runs elsewhere or has ended."""
     if claim.state == ClaimState.DELIVERED:
         return Loss.SPARE
     if claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
@@ -85,10 +88,10 @@ def loss_of(claim: ClaimView) -> Loss:
 
 
 def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> bool:
-    """Return whether `loser`, whose job `winner` took, can continue with the job of `winner` instead.
+    """Return whether `loser`, whose job `winner` runs, can continue with the former job of `winner`.
 
-    The swap is allowed only within one pool, scope and account, and only for a job that still waits for its runner. The
-    loser must be on its way to a free runner: not in release, not executing.
+    `former` is this job, or None. Both claims must have the same pool, scope and account. The former job must still
+    wait for its runner. The loser must not be in release and must not execute.
     """
     return (
         former is not None

@@ -1,4 +1,4 @@
-"""Events of GitHub's webhooks, as every floor reads them."""
+"""Events of GitHub's webhooks, in the form that all packages use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowJobEvent:
-    """One `workflow_job` webhook; every value fits the tables. Times are in UTC.
+    """One `workflow_job` webhook. Every value fits the tables. Times are in UTC.
 
-    `action`, `status` and `conclusion` are GitHub's words. GitHub may send new ones.
+    `action`, `status` and `conclusion` are GitHub's words. GitHub might send new ones.
     """
 
     action: str
@@ -40,9 +40,9 @@ class WorkflowJobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationEvent:
-    """One `installation` webhook: the App was installed, removed, suspended or let in again at an owner.
+    """One `installation` webhook: the App was installed, removed, suspended or unsuspended at an owner.
 
-    `at`: GitHub's time of the installation's last change, which this is, if it says.
+    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain it.
     """
 
     action: str
@@ -54,7 +54,7 @@ class InstallationEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRenamed:
-    """An organisation or user has another login: `organization` or `installation_target`, action `renamed`."""
+    """An organisation or user has a new login: `organization` or `installation_target`, action `renamed`."""
 
     action: str
     owner_id: int
@@ -64,9 +64,9 @@ class OwnerRenamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryRenamed:
-    """A repository has another name (`repository`, action `renamed`); `full_name` is `owner/name` of now.
+    """A repository has a new name (`repository`, action `renamed`). `full_name` is its present `owner/name`.
 
-    `at`: GitHub's time of its last change, which this is, if it says.
+    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain it.
     """
 
     action: str

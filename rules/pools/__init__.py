@@ -1,1 +1,1 @@
-"""Pools: plan, status, scaling and template of the fleet."""
+"""Pools: plan, status, scaling and template of the Pods of each pool."""

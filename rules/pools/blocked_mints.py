@@ -8,16 +8,21 @@ from datetime import UTC, datetime
 from rules.claims.mint_questions import describe
 
 INSTALLATION = "installation"
-"""Kind of backoff after GitHub did not answer or asked to wait. The other kinds are refusals."""
+"""Kind of the backoff that follows if GitHub did not answer or asked to wait. The other kinds follow refusals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockedMints:
     """The backoff that blocks the most jobs of a pool.
 
-    `words`: the reason, with GitHub's own words. `jobs`: jobs of the pool that wait for it, its probe included;
-    `oldest`: queue time of the first of them. `account`: the login that all of them are charged to. `others`: queued
-    jobs of the pool that wait only for a Pod. `more`: number of further backoffs that block its jobs.
+    - `words`: the reason, with GitHub's own words.
+    - `failures`: number of consecutive failures.
+    - `not_before`: end of the backoff.
+    - `jobs`: number of the pool's jobs that wait for its end, including its probe.
+    - `oldest`: queue time of the oldest of these jobs.
+    - `account`: login of the account of these jobs.
+    - `others`: number of the pool's queued jobs that wait only for a Pod.
+    - `more`: number of further backoffs that block jobs of the pool.
     """
 
     kind: str
@@ -37,7 +42,10 @@ class BlockedMints:
         return "MintsBackOff" if self.kind == INSTALLATION else "MintsRefused"
 
     def describe(self, *, busy: int, now: datetime) -> str:
-        """Return the message of the condition. `busy`: Pods of the pool with a job, which are not affected."""
+        """Return the message of the condition.
+
+        `busy` is the number of the pool's Pods with a job, which are not affected.
+        """
         waits = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         verb, oldest = ("waits", "queued at") if self.jobs == 1 else ("wait", "the oldest since")
         told = [
@@ -53,7 +61,7 @@ class BlockedMints:
     def _next_try(self, now: datetime) -> str:
         if self.not_before <= now:
             return "the next try is due now"
-        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # it is probed earlier
+        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # a probe may start before this time
         return f"next try {by} {_time(self.not_before)}"
 
 

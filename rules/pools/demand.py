@@ -1,11 +1,11 @@
-"""Demand of pools: the queued jobs that budgets allow and that only lack Pods.
+"""Demand of pools: the number of queued jobs that the budgets admit and that lack only a Pod.
 
-A job that its account's budget does not admit needs no Pod. Counted as demand it would keep one idle, and if pools
-share nodes it would take that Pod from a pool whose jobs could run.
+A job that its account's budget does not admit needs no Pod. If it counted, the autoscaler would add a Pod that stays
+idle. On shared nodes this Pod would take the room of a Pod for a job that could run.
 
-The rest of a budget is given to the account's pools in turn, the one with the more urgent head first. So an account
-whose jobs wait in several pools fills none of them beyond its budget, and no pool is starved. (`rules.claims.fairness`
-decides which job the matcher takes; here only numbers count.)
+The free part of a budget is given to the account's pools one job at a time, and the pool with the most urgent first job
+comes first. An account whose jobs wait in several pools therefore gets no more Pods than its budget allows, and each
+pool gets its part. (`rules.claims.fairness` decides which job the matcher takes. Here only numbers count.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rules.claims.fairness import AccountView, JobHead, refusal
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Jobs of one account that are queued in one pool and not held; priority and age are those of their head.
+    """Queued jobs of one account in one pool that are not held. Priority and age are those of the first job.
 
-    `jobs` can be capped at the places of the pool, or at the count of the account's budget.
+    `jobs` may be capped at the places of the pool, or at the count of the account's budget.
     """
 
     pool_id: int
@@ -33,7 +33,10 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Pods of a pool that can still get a job, including Pods that might be created, and the size of one."""
+    """Number of Pods of a pool that can still get a job, and the size of one Pod.
+
+    Pods that may be created count too.
+    """
 
     count: int
     vcpu_millicores: int
@@ -43,7 +46,7 @@ class Places:
 def dispatchable(
     queues: Sequence[Queue], accounts: Mapping[int, AccountView], pools: Mapping[int, Places]
 ) -> dict[int, int]:
-    """Return, by pool, the number of queued jobs that the budgets of their accounts admit, at most its places.
+    """Return, by pool, the number of queued jobs that the budgets of their accounts admit, at most the pool's places.
 
     An account or a pool that was not read has no demand.
     """
@@ -59,7 +62,7 @@ def dispatchable(
 
 
 def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int, Places]) -> dict[int, int]:
-    """Return the number of one account's jobs that its budget admits in each pool, round-robin over the pools."""
+    """Return, by pool, the number of one account's jobs that its budget admits. The pools take turns."""
     ordered = sorted(queues, key=lambda queue: (-queue.priority, queue.queued_at, queue.pool_id))
     left = {queue.pool_id: min(queue.jobs, max(0, pools[queue.pool_id].count)) for queue in ordered}
     admitted = dict.fromkeys(left, 0)
@@ -78,7 +81,7 @@ def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int,
                 pool_id=queue.pool_id,
             )
             if left[queue.pool_id] <= 0 or refusal(head, account) is not None:
-                del left[queue.pool_id]  # a job that does not fit now cannot fit later, because the rest only shrinks
+                del left[queue.pool_id]  # it cannot fit later, because the rest only shrinks
                 continue
             left[queue.pool_id] -= 1
             admitted[queue.pool_id] += 1

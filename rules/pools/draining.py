@@ -1,7 +1,7 @@
-"""Draining of a pool whose deletion was requested: when it may be deleted, and its status until then.
+"""Draining of a pool whose deletion was requested: the condition for its end, and its status until then.
 
-Nothing here ends a job: a draining pool waits for its busy Pods without a limit. `drainTimeout` only sets the time
-after which the condition is reported as overdue.
+No job is ended here: a draining pool waits for its busy Pods without a limit. After `drainTimeout`, the pool's
+condition reports the drain as overdue, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class DrainSeen:
-    """Remains of a pool: its Pods by a complete list first, its rows second.
+    """Remaining Pods of a pool. The complete list of Pods must be read first, and the rows second.
 
-    `alive`: listed Pods that are not terminal. `unrecorded`: listed terminal Pods whose exit is in no row. `open_rows`:
-    rows of Pods that are neither known to be gone nor over, including Pods that are about to be created.
+    `alive` counts listed Pods that are not terminal. `unrecorded` counts listed terminal Pods whose exit is in no row.
+    `open_rows` counts rows of Pods that are neither known to be gone nor over, including Pods that are still to be
+    created.
     """
 
     alive: int
@@ -25,14 +26,17 @@ class DrainSeen:
 
 @dataclass(frozen=True, slots=True)
 class DrainVerdict:
-    """Whether the pool may be deleted, and what it waits for."""
+    """Whether the pool may be deleted, and a description of the Pods that it waits for."""
 
     go: bool
     waits_for: tuple[str, ...]
 
 
 def judge_drain(seen: DrainSeen) -> DrainVerdict:
-    """Return whether the pool may be deleted: cluster and rows must agree that nothing of it is alive (L8)."""
+    """Return whether the pool may be deleted.
+
+    The cluster and the rows must agree that none of its Pods is alive (L8).
+    """
     found = (
         (seen.alive, "Pods that are not terminal"),
         (seen.unrecorded, "Pods whose exit is not recorded"),
@@ -44,7 +48,11 @@ def judge_drain(seen: DrainSeen) -> DrainVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A draining pool. `timeout` is in seconds; `oldest_job` is the job that has been running longest, if any."""
+    """A draining pool. `timeout` is in seconds, or None without a limit.
+
+    `busy` is the number of busy Pods, and `left` the number of all remaining Pods. `oldest_job` is the job that has
+    been running longest, or None.
+    """
 
     since: datetime
     timeout: float | None
@@ -64,7 +72,7 @@ class DrainReport:
 
 
 def report(drain: Drain, *, now: datetime) -> DrainReport:
-    """Return the report on a draining pool. Only its Pods change the text, not the passing of time."""
+    """Return the report on a draining pool. Its text changes only when its Pods change or it becomes overdue."""
     late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
     overdue = late and drain.left > 0
     parts = [f"Draining since {_time(drain.since)}: {drain.busy} of {drain.left} remaining Pods are busy"]

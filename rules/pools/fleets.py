@@ -1,10 +1,11 @@
 """Shares of pools that use the same nodes: real load first, then floors, then headroom.
 
-Real load is always granted in full, even beyond the capacity: a Pod that is pending for a job makes an operator, or a
-node autoscaler, add a node. The floors and then the headroom get the rest. What does not fit is split in proportion and
-rounded down, and later tiers get nothing. If the capacity is unknown or appears to be zero, every pool gets what it
-wants: doubt about nodes must never end Pods (law L8). A node that is not Ready is such a doubt: it might come back, so
-`capacity` can count it for a while.
+Real load is always granted in full, even beyond the capacity. A Pod that is pending for a job makes a node autoscaler
+or an operator add a node. The floors get the rest of the capacity, and the headroom gets what the floors leave. If the
+rest is too small for a tier, it is split in proportion and rounded down. Later tiers then get nothing.
+
+If the capacity is unknown or appears to be zero, every pool gets all that it wants, because doubt about nodes must
+never end Pods (law L8). A node that is not Ready might come back, so `capacity` can count it for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ USABLE = Fraction(9, 10)
 
 
 _OF_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""Prefixes of taints that Kubernetes itself adds to a node that is not Ready, and removes again."""
+"""Prefixes of taints that Kubernetes adds to a node that is not Ready, and removes later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A toleration of a Pod. Its operator is Exists or Equal; without a key or an effect it matches any."""
+    """A toleration of a Pod. Its operator is Exists or Equal.
+
+    A key of None matches every key, and so does the effect.
+    """
 
     key: str | None
     operator: str
@@ -71,9 +75,10 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node; `usable`: it is Ready and not cordoned. `taints` are those that repel Pods.
+    """A node. `usable` means that it is Ready and not cordoned. `taints` has only taints that repel Pods.
 
-    `not_ready`: it is not cordoned and its condition Ready is not True, since `not_ready_since` if that is known.
+    `not_ready` means that the node is not cordoned and its condition Ready is not True. `not_ready_since` is the time
+    of this change, or None if it is unknown.
     """
 
     labels: Mapping[str, str]
@@ -84,19 +89,22 @@ class Node:
     not_ready_since: datetime | None = None
 
     def may_return(self, *, lost_before: datetime) -> bool:
-        """Return whether the node is not Ready but was Ready at that time, or the time of its loss is unknown."""
+        """Return whether the node is not Ready, but was Ready at `lost_before`.
+
+        An unknown time of the change counts as later.
+        """
         return self.not_ready and (self.not_ready_since is None or self.not_ready_since > lost_before)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes that pools share: those with these labels (none: all nodes)."""
+    """The nodes that pools share: all nodes with these labels. Without labels, all nodes of the cluster."""
 
     selector: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, selector: Mapping[str, str]) -> Fleet:
-        """Return the fleet of a node selector, independent of the order of its labels."""
+        """Return the fleet of a node selector. The order of its labels does not matter."""
         return cls(tuple(sorted(selector.items())))
 
     def __str__(self) -> str:
@@ -105,7 +113,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pool of a fleet: its wishes and the size of one of its Pods."""
+    """A pool of a fleet: the Pods that it wants, and the size of one Pod."""
 
     pool_id: int
     wants: Parts
@@ -117,7 +125,7 @@ def capacity(
 ) -> Size:
     """Return the capacity of the fleet's usable nodes for Pods with these tolerations.
 
-    With `lost_before`, also count nodes that are not Ready but were Ready at that time.
+    With `lost_before`, nodes that are not Ready also count if they were Ready at that time.
     """
     total = NOTHING
     for node in nodes:
@@ -131,9 +139,9 @@ def capacity(
 
 
 def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING) -> dict[int, Parts]:
-    """Return the grant of each pool of a fleet. `room` is the capacity, `taken` the part that others use.
+    """Return the grant of each pool of a fleet. `room` is the capacity, and `taken` the part that other Pods use.
 
-    A room that is unknown, or without CPU or memory, grants everything.
+    If `room` is None or has no CPU or no memory, every pool is granted all that it wants.
     """
     if room is None or room.vcpu <= 0 or room.memory <= 0:
         return {member.pool_id: member.wants for member in members}
@@ -147,7 +155,7 @@ def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING
 
 
 def _tier(left: Size, wants: Sequence[tuple[Size, int]]) -> tuple[list[int], Size]:
-    """Return each pool's part of `left`, and the rest for the next tier: nothing, if not all of it fits."""
+    """Return each pool's part of `left`, and the rest for the next tier. If `left` is too small, there is no rest."""
     need = NOTHING
     for size, many in wants:
         need += size.times(many)

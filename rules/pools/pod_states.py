@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class PodState(StrEnum):
-    """The states of a runner Pod; a stale template is a flag beside them.
+    """The states of a runner Pod. Whether its template is stale is a flag beside the state.
 
     - `starting`: it has never polled, or is not created yet.
     - `warm`: it polls, has no live claim, and never got a JIT.
@@ -15,8 +15,8 @@ class PodState(StrEnum):
     - `busy`: it might hold a JIT.
     - `ending`: its delivered claim has ended, but the Pod is not over.
     - `retiring`: it has a live retire claim.
-    - `unresponsive`: it polled once and stopped polling.
-    - `spent`: it is over, whatever containers other than `poller` and `runner` do.
+    - `unresponsive`: it has polled before and stopped polling.
+    - `spent`: it is over, even if containers other than `poller` and `runner` still run.
     """
 
     STARTING = "starting"
@@ -30,15 +30,21 @@ class PodState(StrEnum):
 
 
 AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.ENDING})
-"""States of Pods that serve or can serve at once. A rollout waits for the others."""
+"""States of Pods that serve or can serve at once. A rollout waits until Pods in other states reach one of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFacts:
     """Facts about one Pod from rows, evidence and the cluster.
 
-    `may_hold_jit` is the verdict of `rules.claims.busy`. `delivered`: by its live claim; `ever_delivered`: by any of
-    its claims. `heard`: it is offered, or polled recently.
+    - `claimed`: the Pod has a live job claim.
+    - `retiring`: the Pod has a live retire claim.
+    - `delivered`: the live claim was delivered.
+    - `ever_delivered`: any claim of the Pod was delivered.
+    - `may_hold_jit`: verdict of `rules.claims.busy`.
+    - `ever_polled`: the Pod has polled at some time.
+    - `heard`: the Pod is offered, or polled recently.
+    - `terminal`: the Pod is over.
     """
 
     terminal: bool = False

@@ -1,9 +1,9 @@
 """Overlay of a pool on the runner Pod: the allowed fields, and the merge with the Pod that Ostler builds.
 
-The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named things merge by name, every other
-list is replaced. The overlay may contain only fields that are known to be harmless, so a field of a later Kubernetes is
-refused until it has been reviewed. Container `poller` holds the token and container `runner` runs foreign code: no
-field may weaken their separation.
+The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named items merge by name, and every
+other list is replaced. The overlay may contain only fields that are known to be harmless. A field of a later Kubernetes
+is therefore refused until it has been reviewed. Container `poller` holds the token and container `runner` runs foreign
+code, so no field may weaken their separation.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
 
 
 def lay_over(pod: Json, overlay: Json) -> Json:
-    """Return the Pod with the overlay applied; neither argument is changed. Call `refusals` first."""
+    """Return the Pod with the overlay applied. Neither argument is changed. Check `refusals` before."""
     merged = copy.deepcopy(pod)
     for part in ("metadata", "spec"):
         if part in overlay:
@@ -156,17 +156,17 @@ def _merge_named(below: Sequence[Json], above: Sequence[Json], key: str) -> list
 def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
     """Return a Pod's tolerations, extended so that the loss of its node's network never evicts the Pod.
 
-    The effect must be NoExecute: without one the scheduler would place new Pods on dead nodes. Ostler's tolerations
-    come first, because the first toleration that matches a taint decides how long the Pod stays; a later one, such as a
-    wildcard with `tolerationSeconds`, has no effect. Tolerations of the same keys are replaced, tolerations of other
-    taints stay.
+    The effect of the added tolerations must be NoExecute. Without an effect, the scheduler would place new Pods on dead
+    nodes. The added tolerations come first, because the first toleration that matches a taint decides how long the Pod
+    stays. A later wildcard with `tolerationSeconds` then has no effect. The added tolerations replace given ones with
+    the same key. Tolerations of other taints stay.
     """
     ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in LOST_NODE_TAINTS]
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
 def refusals(overlay: Any) -> tuple[str, ...]:
-    """Return why this overlay is refused, each reason with its field; empty if it is allowed."""
+    """Return the reasons why this overlay is refused, each with its field. The result is empty if it is allowed."""
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is no object",)
     try:
@@ -209,7 +209,10 @@ def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
 
 
 def _misshapen(value: Any, where: str) -> Iterator[str]:
-    """Yield the fields that must be maps or lists and are not. A null removes everything below it, as `$patch` does."""
+    """Yield the fields that must be a map or a list but are not, and the fields that remove something.
+
+    A null or `$patch` removes everything below its field.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
             here = f"{where}.{key}"

@@ -1,10 +1,12 @@
 """Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and the state of its starts.
 
-A pure plan over observations. Pods that might hold a JIT or have a job are never in it (L3). Retirements are bounded
-per tick (L9). A serving Pod is retired for its template or its node only while the allowed share of unavailable
-replicas is not used up. Pods of the new template count as available once they have polled, so a template that never
-polls stops its own rollout. Up to `maxSurge` new Pods are created before old ones are retired, so that a pool of one
-warm Pod is never empty.
+It is a pure plan over observations. It never retires a Pod that might hold a JIT or has a job (L3). The number of
+retirements per tick is limited (L9).
+
+A serving Pod is retired because of its template or its node only while fewer replicas are unavailable than allowed.
+Pods of the new template count as available after their first poll, so a template whose Pods never poll stops its own
+rollout. Up to `maxSurge` new Pods are created before old ones are retired. Without surge, a pool with one warm Pod
+would be empty for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, fail
 
 
 class Why(StrEnum):
-    """Reason for the retirement of a Pod, as the claim's event has it."""
+    """Reason for the retirement of a Pod, in the words of the claim's event."""
 
     SURPLUS = "the pool has too many Pods"
     DRAINED = "the pool is being deleted"
@@ -31,11 +33,16 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedPod:
-    """One Pod, or the row of a Pod that is to be created (`unborn`). `seen`: it was listed; other Pods are not touched.
+    """One Pod, or the row of a Pod that is still to be created (`unborn`).
 
-    `idle_since`: its first poll, or the end of its last claim. `stale`: its template is not the pool's present one.
-    `terminating`: another client deletes it, for example a drain of its node. `node_gone`: its node is gone. `waiting`:
-    the kubelet's reason for a waiting container. `poller_exit_code` is None while the poller runs.
+    - `idle_since`: its first poll, or the end of its last claim.
+    - `stale`: its template is not the pool's present one.
+    - `cordoned`, `node_gone`: its node is cordoned, or gone.
+    - `seen`: the Pod was in the list. Other Pods are not retired.
+    - `terminating`: another client deletes it, for example a drain of its node.
+    - `unschedulable`: the scheduler found no node for it.
+    - `waiting`: the kubelet's reason for a waiting container, or None.
+    - `poller_exit_code`: None while the poller runs.
     """
 
     id: int
@@ -57,11 +64,17 @@ class ObservedPod:
 class ObservedPool:
     """The pool's row, with the facts that affect its Pods.
 
-    `leaving`: its object is being deleted, or gone. `suspended`: it is paused or its spec is invalid, so its Pods stay
-    unchanged. `max_surge`: Pods above `replicas` that a rollout may create; None is the default (`surge_of`).
-    `web_beats`: a web process was up for all of `start_timeout` (seconds), so silence of a Pod is meaningful.
-    `gate_open`: the gate of Kubernetes; a closed one stops all deletions of Pods. `retired`: Pods retired by earlier
-    plans of this tick. A pool can be reconciled several times in a tick, and these runs share one budget.
+    - `leaving`: its object is being deleted, or gone.
+    - `suspended`: it is paused or its spec is invalid, so its Pods stay unchanged.
+    - `max_unavailable_percent`: share of the replicas that a rollout may make unavailable.
+    - `max_surge`: Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
+    - `start_timeout`: seconds that a Pod has from its creation to its first poll.
+    - `max_concurrent`: most Pods that may be starting at the same time.
+    - `starts`: state of its starts.
+    - `web_beats`: a web process was up for all of `start_timeout`, so a Pod without a recorded poll did not poll.
+    - `gate_open`: whether the gate of Kubernetes is open. While it is closed, no Pod is retired.
+    - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
+      tick, and these runs share one budget.
     """
 
     replicas: int
@@ -78,13 +91,13 @@ class ObservedPool:
 
     @property
     def wanted(self) -> int:
-        """Number of Pods that the pool should have."""
+        """Return the number of Pods that the pool should have."""
         return 0 if self.leaving else self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """One Pod to retire; `detail` adds to the reason if there is more to say."""
+    """One Pod to retire. `detail` adds to the reason, or is empty."""
 
     id: int
     why: Why
@@ -96,13 +109,19 @@ class Retirement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPlan:
-    """The actions, and the state of the pool before them; a row without a Pod is not counted.
+    """The actions, and the state of the pool before them.
 
-    `lost`: Pods on gone nodes. `counts` omits them unless they are terminal.
-
-    `create`: number of rows to insert. `creates`: whether Pods may be created for rows now. `give_up`: rows whose Pod
-    was never created. `failed_starts`: the troubles of the Pods that are retired for them. `hopeless`: the kubelet's
-    reason for an image of starting Pods that no waiting helps.
+    - `create`: number of rows to insert.
+    - `creates`: whether Pods may be created now for existing rows.
+    - `give_up`: rows to close because their Pod was never created and is no longer needed.
+    - `retire`: the Pods to retire.
+    - `starts`: the new state of the pool's starts.
+    - `failed_starts`: the troubles of the Pods that are retired because they did not start.
+    - `counts`: number of Pods by state, without rows that have no Pod and without `lost` Pods.
+    - `stale`: number of Pods of an older template.
+    - `lost`: number of Pods on gone nodes that are not terminal.
+    - `hopeless`: the kubelet's reason for an image that can never be used, or None.
+    - `wanted`: number of Pods that the pool should have.
     """
 
     create: int = 0
@@ -119,12 +138,12 @@ class PoolPlan:
 
     @property
     def available(self) -> int:
-        """Pods that serve, or can serve at once."""
+        """Return the number of Pods that serve, or can serve at once."""
         return sum(self.counts.get(state, 0) for state in AVAILABLE)
 
     @property
     def alive(self) -> int:
-        """Pods that are not spent, including those that are being retired."""
+        """Return the number of Pods that are not spent, including those that are being retired."""
         return sum(count for state, count in self.counts.items() if state is not PodState.SPENT)
 
     @property
@@ -134,38 +153,38 @@ class PoolPlan:
 
 
 TICK = 9.0
-"""Period in seconds of one budget of retirements: the reconciler's interval, less the earliness of a run.
+"""Seconds in which one budget of retirements applies. The value is below the reconciler's interval of ten seconds.
 
-With all ten seconds, a run that came a little early would meet the budget of the previous one, and the next run would
-be ten seconds away.
+If it were ten seconds, a run that starts a little early would find the budget of the run before, which is used up. The
+run could then retire nothing, and the next run would be ten seconds away.
 """
 
 
 def budget_of(pods: int) -> int:
-    """Return how many Pods may be retired in one tick, if `pods` are alive (L9)."""
+    """Return the number of Pods that may be retired in one tick if `pods` Pods are alive (L9)."""
     return max(5, pods // 10)
 
 
 def share_of(pool: ObservedPool) -> int:
-    """Return how many replicas may be unavailable during a rollout, at least one."""
+    """Return the number of replicas that may be unavailable during a rollout. It is at least one."""
     return max(1, pool.wanted * pool.max_unavailable_percent // 100)
 
 
 NO_ROOM = frozenset({Trouble.UNSCHEDULABLE, Trouble.QUOTA})
-"""Troubles of a Pod that lacks room next to the existing Pods."""
+"""Troubles that mean a lack of room: no node, or no part of the quota, is free for one more Pod."""
 
 ROOM_WITHIN = 90.0
-"""Seconds that a rollout waits for a node with room for a surge Pod, while more than its share of the Pods are warm."""
+"""Seconds that a rollout waits for room for a surge Pod while more Pods are warm than it may replace at once."""
 
 SURGE_AGAIN = timedelta(minutes=10)
 """Time after which a rollout that found no room for a surge Pod tries again."""
 
 
 def surge_of(pool: ObservedPool) -> int:
-    """Return how many Pods above the replicas a rollout may create: by default 1 if the share is 1, else none.
+    """Return the number of Pods above the replicas that a rollout may create.
 
-    The result is 0 if this rollout found no room for one. Then an old Pod is retired first, and its successor takes its
-    room.
+    The default is 1 if only one replica may be unavailable, else 0. The result is 0 if this rollout found no room for a
+    surge Pod. The rollout then retires an old Pod first, and the new Pod takes its room.
     """
     if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
         return 0
@@ -175,12 +194,12 @@ def surge_of(pool: ObservedPool) -> int:
 
 
 def unavailable_of(pool: ObservedPool) -> int:
-    """Return how many replicas may be unavailable during a rollout: the share less the surge Pods."""
+    """Return the number of replicas that may be unavailable during a rollout: `share_of` less the surge Pods."""
     return max(0, share_of(pool) - surge_of(pool))
 
 
 def _extra(pool: ObservedPool, kept: Iterable[ObservedPod]) -> int:
-    """Return how many Pods above the replicas are allowed now: at most the number of warm Pods to replace."""
+    """Return the number of Pods above the replicas that are allowed now: at most the number of warm Pods to replace."""
     return min(surge_of(pool), sum(_is_replaced(pod) for pod in kept))
 
 
@@ -190,16 +209,16 @@ def _is_replaced(pod: ObservedPod) -> bool:
 
 
 def rolls(pods: Iterable[ObservedPod]) -> bool:
-    """Return whether warm Pods are left to replace, because of a template or a cordoned node."""
+    """Return whether warm Pods remain to be replaced because of a template or a cordoned node."""
     return any(_is_replaced(pod) and not _leaves(pod) for pod in pods)
 
 
 def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
-    """Return the state of starts, updated by the fate of a surge Pod.
+    """Return the state of starts, updated by the result of a surge Pod.
 
-    The last warm Pods of a pool wait for the whole `start_timeout`; after it the surge Pod is a failed start. If more
-    Pods are warm than a rollout may replace at a time, the rollout continues earlier. This result becomes invalid when
-    the other Pods get jobs.
+    If more Pods are warm than a rollout may replace at once, the rollout waits `ROOM_WITHIN` for a surge Pod without a
+    node and then continues without surge. This state ends when enough of the other Pods get jobs. If fewer Pods are
+    warm, the rollout waits for the whole `start_timeout`. The surge Pod then is a failed start.
     """
     starts = pool.starts
     refused = [
@@ -239,7 +258,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
     retire = _retirements(pool, kept, overdue, too_many - len(give_up))[:budget]
     retired = {each.id for each in retire}
-    # A failed start that could not be retired yet is counted when it is retired.
+    # A failed start that could not be retired yet is counted later, when it is retired.
     counted = {pod.id for pod, _, _ in overdue} & retired
     starting = sum(pod.state is PodState.STARTING and pod.id not in retired for pod in kept) - len(give_up)
     starts = starts if counted else pool.starts
@@ -260,9 +279,10 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
 
 
 def _leaves(pod: ObservedPod) -> bool:
-    """Return whether a Pod is over or being deleted. A working Pod is waited for, whichever client deletes it.
+    """Return whether a Pod no longer counts as a replica: it is over, it is being deleted, or its node is gone.
 
-    Nothing works on a gone node: its Pods take no place, and the sweep `gone_nodes` deletes them.
+    A working Pod still counts, even if another client deletes it. The sweep `gone_nodes` deletes the Pods of gone
+    nodes.
     """
     if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
@@ -278,7 +298,10 @@ Overdue = tuple[ObservedPod, Trouble, str]
 
 
 def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
-    """Return the Pods that did not poll in time, with the cause; none while no web process could hear them."""
+    """Return the Pods that did not poll in time, with the cause.
+
+    Return none while no web process could receive a poll.
+    """
     if not pool.web_beats:
         return []
     found = []
@@ -300,7 +323,10 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
 def _count(
     pool: ObservedPool, overdue: Sequence[Overdue], *, now: datetime
 ) -> tuple[Starts, list[tuple[int, Trouble]]]:
-    """Return the state of starts after these failures. Failures of an older template do not count."""
+    """Return the state of starts after the failures in `overdue`, and the trouble of each Pod.
+
+    Failures of an older template do not count in the state.
+    """
     starts = pool.starts
     for pod, trouble, detail in sorted(overdue, key=lambda each: each[0].created_at):
         if not pod.stale:
@@ -313,9 +339,8 @@ def _retirements(
 ) -> list[Retirement]:
     """Return the Pods to retire, most dispensable first: failed starts, surplus, stale starts, then serving Pods.
 
-    Of the surplus, unresponsive Pods come first and starting ones next, Pods without a node before others, so that
-    serving Pods stay. Of the warm Pods, those come first that would be replaced anyway (cordoned, then stale), then
-    those that have been idle longest.
+    The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Serving
+    Pods therefore stay longest. Warm Pods have this order: on cordoned nodes, stale, idle for the longest time.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
@@ -342,6 +367,6 @@ def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, int]:
 
 
 def _hopeless(kept: Iterable[ObservedPod]) -> str | None:
-    """Return the kubelet's reason for a present image that no waiting helps; None without such a reason."""
+    """Return the kubelet's reason if the present image can never be used, else None."""
     starting = (pod for pod in kept if pod.state is PodState.STARTING and not pod.stale)
     return next((pod.waiting for pod in starting if pod.waiting in IMAGE_REFUSED), None)

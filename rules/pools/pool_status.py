@@ -1,6 +1,6 @@
 """Status of a pool: counts, and the conditions Ready, Draining and Degraded with their reasons.
 
-A condition's `lastTransitionTime` changes only with its status, so an evaluation with the same result changes nothing.
+A condition's `lastTransitionTime` changes only with its status. An evaluation with the same result changes nothing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from rules.pools.starts import Starts, Trouble
 Json = dict[str, Any]
 
 REPEATED = 2
-"""Consecutive failed starts after which a pool is Degraded. A missing image degrades it at once."""
+"""Consecutive failed starts after which a pool is Degraded. A missing image makes it Degraded at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
     """Facts for the status in addition to the plan.
 
-    `problem`: why the spec is invalid; `drain`: only of a deleted pool.
-
-    `brake`: its runners never execute; `blocked_mints`: mints of its jobs back off. `replicas_writer`: another field
-    manager that sets the replicas of an autoscaled pool.
+    - `problem`: why the spec is invalid, or None.
+    - `allowed_unavailable`: number of replicas that may be unavailable.
+    - `drain`: report on the drain of a deleted pool, or None.
+    - `brake`: brake of a pool whose runners never execute, or None.
+    - `blocked_mints`: the backoff that blocks mints for its jobs, or None.
+    - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
 
     generation: int
@@ -45,7 +47,7 @@ class PoolNow:
     brake: Brake | None = None
     blocked_mints: BlockedMints | None = None
     version: str | None = None
-    """Warning about the version of its runner, if there is one."""
+    """Warning about the version of its runner, or None."""
     replicas_writer: str | None = None
 
 
@@ -60,7 +62,7 @@ class Condition:
 
 
 def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
-    """Return the whole status; `before` is the previous one."""
+    """Return the whole status. `before` is the previous status, or None."""
     status: Json = {
         "observedGeneration": pool.generation,
         "replicas": plan.alive,
@@ -99,7 +101,7 @@ def dated(
 
 
 def conditions_of(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
-    """Return Ready, Draining and Degraded, and RunnerOutdated if GitHub refuses the runner or soon will."""
+    """Return Ready, Draining and Degraded, and RunnerOutdated if GitHub refuses the runner now or soon."""
     found = _ready(pool, plan), _draining(pool), _degraded(pool, plan, now=now)
     if pool.version is None:
         return found
@@ -146,7 +148,7 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
 
 
 def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:
-    """Return the problem of a pool whose Pods start, if there is one."""
+    """Return the condition for a problem of a pool whose Pods start, or None without a problem."""
     if pool.brake is not None:
         return _of_runners(pool.brake)
     if pool.blocked_mints is not None:
@@ -166,7 +168,7 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
 
 
 def _of_runners(brake: Brake) -> Condition:
-    """Return the condition of a braked pool; its message names the cure if one is known."""
+    """Return the condition of a braked pool. Its message names the cure if one is known."""
     whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
     cure = "; use an image with a newer runner" if brake.too_old else ""
     return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 SOON = timedelta(days=14)
-"""Time of the warning before the end. GitHub refuses a version 30 days after a newer one was released."""
+"""Time before the end at which the warning starts.
+
+GitHub refuses a version 30 days after the release of a newer one.
+"""
 
 
 def warn(version: str, ends_at: datetime | None, *, now: datetime) -> str | None:
-    """Return the warning about a version that GitHub refuses or soon will; None without one."""
+    """Return the warning about a version that GitHub refuses now or soon, or None if no warning is due."""
     if ends_at is None or ends_at > now + SOON:
         return None
     day = f"{ends_at:%Y-%m-%d}"

@@ -1,12 +1,14 @@
 """Replicas of an autoscaled pool: the formula, the cool-down, and the verdict with its reason.
 
-`clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`: `load` counts the Pods that have a job or had one and are
-not over, `queue` the jobs that budgets allow to run (`rules.pools.demand`), `usual` the Pods that were needed in all
-but 5 % of the last hour's minutes. Scale-ups happen at once, scale-downs when the last scale-up is `scaleDownDelay`
-old. `maxReplicas` is a hard bound and applies at once.
+The formula is `clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`. `load` counts the Pods that have a job, and
+Pods that had a job and are not over. `queue` counts the jobs that budgets allow to run (`rules.pools.demand`). `usual`
+is the number of Pods that was enough in 95 % of the last hour's minutes.
 
-Surplus Pods cost money, missing Pods cost waiting time. So anything unknown leaves the replicas unchanged (law L8), and
-every verdict states its inputs in numbers.
+A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
+is a hard limit and applies at once.
+
+Surplus Pods cost money, and missing Pods cost waiting time. If an input is unknown, the replicas stay unchanged (law
+L8). Every verdict states its inputs in numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The fields of a pool's `spec.autoscaling`; the delay is in seconds."""
+    """The fields of a pool's `spec.autoscaling`. The delay is in seconds."""
 
     min_warm: int
     max_replicas: int
@@ -27,7 +29,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand of a pool in Pods. `load`: reserved, busy and ending ones; `queue`: dispatchable jobs."""
+    """Demand of a pool in Pods.
+
+    `load` counts reserved, busy and ending Pods, and `queue` counts dispatchable jobs. `usual` is the number of Pods
+    that was enough in 95 % of the last hour's minutes.
+    """
 
     load: int
     queue: int
@@ -44,7 +50,7 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """Sum of all parts."""
+        """Return the sum of all parts."""
         return self.real + self.floor + self.headroom
 
 
@@ -54,7 +60,7 @@ class Verdict(StrEnum):
     - `up`, `down`: the replicas are changed.
     - `steady`: the replicas are right.
     - `cooling`: fewer are needed, but the last scale-up is too recent.
-    - `left`: something is unknown or in doubt, so the replicas stay.
+    - `left`: an input is unknown or in doubt, so the replicas stay.
     """
 
     UP = "up"
@@ -66,7 +72,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The replicas of a pool, and why."""
+    """The replicas of a pool, with the reason."""
 
     replicas: int
     verdict: Verdict
@@ -74,7 +80,7 @@ class Decision:
 
 
 def wanted(demand: Demand, limits: Limits) -> Parts:
-    """Return the wishes of a pool by purpose; their sum is the formula above."""
+    """Return the Pods that a pool wants, by purpose. Their sum is the result of the formula above."""
     most = max(0, limits.max_replicas)
     needed = max(0, demand.load + demand.queue)
     target = min(most, max(needed, demand.usual) + max(0, limits.min_warm))
@@ -86,9 +92,9 @@ def wanted(demand: Demand, limits: Limits) -> Parts:
 def decide(
     replicas: int, granted: Parts, *, limits: Limits, scaled_up_at: datetime | None, why: str, now: datetime
 ) -> Decision:
-    """Return the decision about the `replicas` of a pool with this grant; `why` explains the grant.
+    """Return the decision about the `replicas` of a pool with this grant. `why` explains the grant.
 
-    `scaled_up_at` is the time of the last scale-up; None if there was none.
+    `scaled_up_at` is the time of the last scale-up, or None if there was none.
     """
     target = min(granted.total, max(0, limits.max_replicas))
     if target > replicas:
@@ -111,12 +117,15 @@ def left(replicas: int, why: str) -> Decision:
 
 
 def growth_only(decision: Decision, replicas: int, *, why: str) -> Decision:
-    """Return a decision without its scale-down, for use when the counts might be too low."""
+    """Return the decision without a scale-down. Use it if the counts might be too low."""
     return left(replicas, why) if decision.verdict is Verdict.DOWN else decision
 
 
 def explain(demand: Demand, limits: Limits, granted: Parts, *, short_of: str | None) -> str:
-    """Return one line of numbers about the grant of a pool; `short_of` names the resource that limited it."""
+    """Return one line of numbers about the grant of a pool.
+
+    `short_of` names the resource that limited it, or is None.
+    """
     needed = demand.load + demand.queue
     usual = f", usually {demand.usual}" if demand.usual > needed else ""
     asked = wanted(demand, limits)

@@ -1,7 +1,7 @@
 """Failed starts: the troubles of Pods that never poll, and the backoff before new Pods are created.
 
-A failure is counted once for all Pods that were created before it: a broken image is one failure per round, however
-large the pool is. A first poll of a Pod with the present template resets the count.
+If several Pods of one round fail, they count as one failure. A broken image is therefore one failure per round, for a
+pool of any size. The first poll of a Pod with the present template resets the count.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from enum import StrEnum
 
 FIRST_STEP = 5.0
 LONGEST_STEP = 300.0
-"""Seconds: 0 after the first failure, then 5, 10, 20, 40, 80 … up to this maximum."""
+"""Longest backoff in seconds. The backoff is 0 after the first failure, then 5, 10, 20, 40, 80 and so on."""
 
 IMAGE_REFUSED = frozenset({"ErrImageNeverPull", "InvalidImageName", "ImageInspectError"})
-"""Reasons of a kubelet for an image that no waiting helps."""
+"""Reasons of a kubelet for an image that can never be used."""
 
 IMAGE_MISSED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 """Reasons of a kubelet for an image that it could not pull and will try again."""
 
 
 class Trouble(StrEnum):
-    """Trouble that stops the Pods of a pool from polling.
+    """Trouble that keeps the Pods of a pool from polling.
 
     - `image`: the kubelet cannot pull the image.
     - `container`: the kubelet cannot create or run a container, for example because a Secret is missing.
@@ -31,7 +31,7 @@ class Trouble(StrEnum):
     - `poller`: the poller ended before its first poll was accepted.
     - `unresponsive`: the Pod runs, but no poll arrives.
     - `refused`: the API server refuses the Pod (Pod Security, admission, an invalid field).
-    - `quota`: the namespace's quota is used up; this is no failure, the pool waits.
+    - `quota`: the namespace's quota is used up. The pool waits, and this does not count as a failure.
     """
 
     IMAGE = "image"
@@ -47,8 +47,8 @@ class Trouble(StrEnum):
 class Starts:
     """State of a pool's starts: consecutive failures, and the time before which no Pod is created.
 
-    `trouble` and `detail` stay until a Pod polls; those of the API server stay until it accepts a Pod. `unschedulable`
-    without a failure is the result of a rollout that found no room for a surge Pod (`without_room`).
+    `trouble` and `detail` stay until a Pod polls. If they come from a refusal of the API server, they stay until it
+    accepts a Pod. `unschedulable` with no failures means that a rollout found no room for a surge Pod (`without_room`).
     """
 
     failures: int = 0
@@ -59,7 +59,7 @@ class Starts:
 
     @property
     def without_surge(self) -> bool:
-        """Whether a rollout continues without surge Pods because there was no room for one."""
+        """Return whether a rollout continues without surge Pods because there was no room for one."""
         return self.trouble is Trouble.UNSCHEDULABLE and self.failures == 0
 
     def waits(self, now: datetime) -> bool:
@@ -79,7 +79,10 @@ def backoff_seconds(failures: int) -> float:
 
 
 def failed(starts: Starts, *, trouble: Trouble, detail: str, made_at: datetime, now: datetime) -> Starts:
-    """Return the state after the failure of a Pod made at `made_at`; a round that is already counted adds nothing."""
+    """Return the state after the failure of a Pod that was created at `made_at`.
+
+    If the Pod was created before the last counted failure, the state does not change.
+    """
     if starts.failures and starts.failed_at is not None and made_at < starts.failed_at:
         return starts
     failures = starts.failures + 1
@@ -93,12 +96,12 @@ def failed(starts: Starts, *, trouble: Trouble, detail: str, made_at: datetime, 
 
 
 def refused(starts: Starts, *, detail: str, now: datetime) -> Starts:
-    """Return the state after the API server refused a Pod; every refusal counts."""
+    """Return the state after the API server refused a Pod. Every refusal counts as a failure."""
     return failed(replace(starts, failed_at=None), trouble=Trouble.REFUSED, detail=detail, made_at=now, now=now)
 
 
 def over_quota(starts: Starts, *, detail: str) -> Starts:
-    """Return the state while a quota is used up: the pool waits, without a failure."""
+    """Return the state while a quota is used up. The pool waits, and this does not count as a failure."""
     if starts.without_surge:
         return Starts(trouble=Trouble.QUOTA, detail=detail)
     if starts.trouble not in {None, Trouble.QUOTA}:
@@ -107,7 +110,7 @@ def over_quota(starts: Starts, *, detail: str) -> Starts:
 
 
 def taken(starts: Starts) -> Starts:
-    """Return the state after the API server accepted a Pod: its earlier refusals no longer apply."""
+    """Return the state after the API server accepted a Pod. Earlier refusals and quota problems no longer apply."""
     if starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}:
         return starts
     return Starts(failures=starts.failures, failed_at=starts.failed_at, create_after=starts.create_after)
@@ -131,7 +134,7 @@ def trouble_of(
 def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tuple[Trouble, str]:
     """Return the trouble of a Pod that ended before its first poll, with a description.
 
-    `reason` is the Pod's own reason: the kubelet sets it if it did not admit the Pod (`OutOfcpu`) or evicted it.
+    `reason` is the Pod's own reason. The kubelet sets it if it did not admit the Pod (`OutOfcpu`) or evicted it.
     """
     if reason is not None:
         return Trouble.UNSCHEDULABLE, f"the node did not admit or evicted the Pod: {reason}"
@@ -141,15 +144,15 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
 
 
 def without_room(*, since: datetime) -> Starts:
-    """Return the state in a rollout that found no room for a surge Pod; it is no failure."""
+    """Return the state of a rollout that found no room for a surge Pod. This does not count as a failure."""
     return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node has room for one more Pod")
 
 
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:
-    """Return the state after these first polls of Pods with the present template: one poll resets the failures.
+    """Return the state after first polls of Pods with the present template. One poll resets the failures.
 
-    `rolls`: there are warm Pods left to replace. Until they are gone the missing room for a surge Pod stays recorded: a
-    successor that polls has merely taken the room of an old Pod.
+    `rolls` says that some warm Pods must still be replaced. The missing room for a surge Pod stays recorded until all
+    of them are replaced. Until then, the poll of a new Pod only shows that this Pod took the room of an old Pod.
     """
     failed_at = starts.failed_at
     if starts.without_surge and not rolls:

@@ -1,1 +1,1 @@
-"""Restore: the epoch of Postgres, and the rebuilding of claims from the cluster."""
+"""Restore: the epoch of Postgres, and the verdicts that rebuild lost claims."""

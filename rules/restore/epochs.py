@@ -1,7 +1,8 @@
 """Epoch judgement: whether this Postgres is older than the state recorded in the cluster.
 
-A number in Postgres and in the cluster increases every few seconds, first in Postgres. So the cluster's number is never
-higher, unless Postgres was restored to an earlier state. Then every Pod that was claimed since would look free.
+A number in Postgres and in the cluster increases every few seconds, and Postgres is written first. The cluster's number
+can therefore be higher only if Postgres was restored to an earlier state. Pods that were claimed after that state would
+then look free.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ CLUSTER_LOST_IT = "the cluster's epoch is gone"
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Epoch of one side. `database` identifies the Postgres that wrote it: created once, and restored with a backup."""
+    """Epoch in Postgres or in the cluster. `database` is the identifier of the Postgres that wrote it.
+
+    The identifier is created once and is part of every backup.
+    """
 
     number: int
     database: str
@@ -24,8 +28,9 @@ class Epoch:
 class Standing(StrEnum):
     """Comparison of the two sides.
 
-    - `current`: Postgres is as new as the cluster; the epoch may increase.
-    - `first`: the cluster has no epoch. Postgres writes one, unless Pods are stamped by claims that it does not know.
+    - `current`: Postgres is as new as the cluster, and the epoch may increase.
+    - `first`: the cluster has no epoch, and no Pod has the stamp of a claim that Postgres does not know. Postgres
+      writes an epoch.
     - `older`: Postgres was restored to an earlier state.
     - `foreign`: another Postgres wrote the cluster's epoch.
     """
@@ -45,14 +50,15 @@ class EpochVerdict:
 
     @property
     def older(self) -> bool:
-        """Whether the absence of a row in Postgres proves nothing."""
+        """Return whether rows might be missing, so that a missing row in Postgres proves nothing."""
         return self.standing in {Standing.OLDER, Standing.FOREIGN}
 
 
 def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int) -> EpochVerdict:
-    """Return the standing of Postgres; the cluster's epoch was read before ours.
+    """Return the standing of Postgres. The cluster's epoch must be read before the epoch of Postgres.
 
-    `unknown_stamps`: number of Pods stamped by claims that Postgres does not know, counted if the cluster has no epoch.
+    `unknown_stamps` is the number of Pods stamped by claims that Postgres does not know. It matters only if the cluster
+    has no epoch.
     """
     if cluster is None:
         if unknown_stamps:

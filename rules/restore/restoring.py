@@ -1,6 +1,6 @@
-"""Verdicts of `ostler restore` on Pods: from the Pod, its stamp and GitHub's runners, if the rows are too old.
+"""Verdicts of `ostler restore` on Pods: from the Pod, its stamp and GitHub's runners, because the rows are too old.
 
-In doubt a Pod stays: a Pod that might hold a JIT gets a claim, whatever else is known about it.
+In doubt, a Pod stays. A Pod that might hold a JIT gets a claim, whatever else is known about it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ _SUFFIX_LENGTH = 8
 class Act(StrEnum):
     """Action on a Pod.
 
-    - `leave`: the rows are sufficient, or nothing can go wrong with it.
-    - `execute`: it has a claim that the rows show as undelivered; the claim becomes executing.
-    - `rebuild`: its claim is lost; it gets one that executes, or a spare if its runner is idle.
-    - `keep`: as `rebuild`, but its runner is unknown. Only the end of the Pod ends that claim.
-    - `release`: it is claimed and nothing was delivered. The claim (rebuilt if it is lost) is released, which
-      deregisters first and obeys a refusal.
+    - `leave`: the rows are sufficient, or the Pod can do no harm.
+    - `execute`: the Pod has a claim that the rows show as undelivered. The claim becomes executing.
+    - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim, which becomes executing, or a spare if the
+      runner is idle.
+    - `keep`: the claim of the Pod is lost, and its runner is unknown. The Pod gets a new claim, which ends only with
+      the Pod.
+    - `release`: the Pod is claimed, and nothing was delivered. The claim is released, and is rebuilt first if it is
+      lost. The release deregisters the runner first, and stops if GitHub refuses.
     """
 
     LEAVE = "leave"
@@ -47,18 +49,21 @@ class Registered:
 
     @property
     def seen(self) -> RunnerSeen:
-        """Return GitHub's statement about it."""
+        """Return the state of the runner at GitHub."""
         return "busy" if self.busy else "online" if self.online else "offline"
 
     @property
     def certain(self) -> bool:
-        """Return whether it was listed where no other repository can be; some scopes are listed by name and by id."""
+        """Return whether the scope of the runner is certain. Some scopes are listed both by name and by id.
+
+        A list by name might show the runners of another repository that has this name now.
+        """
         return Scope.parse(self.scope).certain
 
 
 @dataclass(frozen=True, slots=True)
 class RowClaim:
-    """The live claim of a Pod in the restored rows, and the scope of its runner as far as it is known."""
+    """The live claim of a Pod in the restored rows. The scope of its runner is None if it is unknown."""
 
     id: int
     purpose: Purpose
@@ -69,7 +74,7 @@ class RowClaim:
     scope: str | None = None
 
     def is_of_another(self, owner: int | None, runner: Registered | None) -> bool:
-        """Return whether a Pod with this owner label and this runner serves another account than that of the claim."""
+        """Return whether a Pod with this owner label and this runner serves another account than the claim's."""
         if owner is not None and self.account_id is not None and owner != self.account_id:
             return True
         if runner is None or self.scope is None:
@@ -78,7 +83,7 @@ class RowClaim:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return whether two scopes are the same: compare repository ids if both are known, else names."""
+    """Return whether two scopes are the same. Repository ids are compared if both are known, else names."""
     mine, its = Scope.parse(one), Scope.parse(other)
     if mine.repository_id is not None and its.repository_id is not None:
         return mine.repository_id == its.repository_id
@@ -89,9 +94,12 @@ def _same(one: str, other: str) -> bool:
 class RestoredPod:
     """A Pod as the cluster, GitHub and the rows show it.
 
-    `owner`: the account of its owner label, or None. `stamp_claim`: the claim that wrote its annotation last, 0 if none
-    did. `asked`: GitHub was asked for the runners of every possible scope of its runner. `used`: an ended claim of it
-    in the rows was delivered. `runners`: those with its name.
+    - `owner`: the account in its owner label, or None.
+    - `stamp_claim`: the claim that wrote its annotation last, or 0.
+    - `runners`: the runners at GitHub with a name of this Pod.
+    - `asked`: GitHub was asked for the runners of every possible scope of its runner.
+    - `used`: the rows have an ended claim of it that was delivered.
+    - `claim`: its live claim in the rows, or None.
     """
 
     terminal: bool
@@ -106,15 +114,16 @@ class RestoredPod:
 
     @property
     def stamped(self) -> bool:
-        """Whether it has an owner label."""
+        """Return whether the Pod has an owner label."""
         return self.owner is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """Action on a Pod, and why; `runner` is its runner as far as it can be identified.
+    """Action on a Pod, with the reason. `runner` is its runner, or None if the runner cannot be identified.
 
-    `drops`: its claim in the rows ends first, because the Pod serves another one.
+    `drops` is the Pod's claim in the rows if it must end first, because the Pod serves another claim. Otherwise it is
+    None.
     """
 
     act: Act
@@ -124,7 +133,7 @@ class PodVerdict:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known what the Pod does."""
+        """Return whether it is known what the Pod does. It is unknown only after the action `keep`."""
         return self.act is not Act.KEEP
 
 
@@ -136,7 +145,7 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
     claim, drops = pod.claim, None
     undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
     if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):
-        claim, drops = None, claim  # the Pod went on with a later claim or another account: this claim was over
+        claim, drops = None, claim  # the Pod has a later claim or another account, so this claim was over
     if claim is not None and claim.delivered:
         return PodVerdict(Act.LEAVE, f"its claim {claim.id} was delivered before, and goes on")
     if pod.used and claim is None:
@@ -179,12 +188,15 @@ def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -
 
 
 def stem_of(pod_name: str) -> str:
-    """Return the common start of the names of a Pod's runners. Pods with long names can share it."""
+    """Return the start that the names of all runners of a Pod have in common. Pods with long names can share it."""
     return make_runner_name(pod_name, "0" * _SUFFIX_LENGTH)[: -_SUFFIX_LENGTH - 1]
 
 
 def stem_of_runner(runner_name: str) -> str | None:
-    """Return the start of the names of Pods that might own this runner. It is only ever a reason to keep a Pod."""
+    """Return the start of the names of Pods that might own this runner, or None if no Pod can own it.
+
+    The result must only be used as a reason to keep a Pod.
+    """
     stem, suffix = runner_name[: -_SUFFIX_LENGTH - 1], runner_name[-_SUFFIX_LENGTH:]
     try:
         return stem if make_runner_name(stem, suffix) == runner_name else None

@@ -1,1 +1,1 @@
-"""Routing: labels, pools, accounts, runner groups, and the holds of a job that cannot go on."""
+"""Routing: labels, pools, accounts, runner groups, and the holds of a job that must wait."""

@@ -1,6 +1,7 @@
-"""Access of accounts: the decision to serve their jobs at all.
+"""Access of accounts: the decision whether their jobs are served at all.
 
-GitHub signs the webhooks of everybody who installs the App, so a signature does not prove a right to use the cluster.
+GitHub signs the webhooks of every owner that installs the App. A valid signature therefore does not prove a right to
+use the cluster.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from enum import StrEnum
 class Access(StrEnum):
     """Whether the jobs of an account are served.
 
-    - `allowed`: they are, within its budget.
-    - `held`: no operator has allowed the account; its jobs are held (`unknown_account`).
+    - `allowed`: its jobs are served within its budget.
+    - `held`: no operator has allowed the account, so its jobs are held (`unknown_account`).
     """
 
     ALLOWED = "allowed"

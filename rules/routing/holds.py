@@ -1,7 +1,7 @@
-"""Holds: why a queued job is not offered to any Pod, and which task may lift the hold.
+"""Holds: the reason why a queued job is not offered to any Pod, and the task that may lift the hold.
 
-A hold is a column beside the job's state, so a held job stays queued at its age and costs the matcher nothing. Every
-reason has exactly one owner (law L4).
+A hold is a column beside the job's state. A held job therefore stays queued with its age, and the matcher skips it
+without cost. Every reason has exactly one owner (law L4).
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from enum import StrEnum
 class HoldReason(StrEnum):
     """Reason why a job is held.
 
-    - `unknown_account`: no operator has allowed its account. Lifted when an operator allows the account, or when GitHub
-      says that it owns the App; else by `rematch`.
-    - `no_pool`: no pool covers its labels. Lifted by a change of a pool, else by `rematch`.
-    - `not_allowed`: pools cover its labels, but a rule of each refuses it. Lifted as `no_pool`.
-    - `origin_unknown`: it is not known yet whether it comes from a fork. Lifted by `ask_run` with GitHub's answer;
-      `rematch` sends that again until there is one.
-    - `runner_group`: the pool's runner group does not exist at its owner, or does not admit its repository. Lifted by a
-      change of the pool, else by `rematch` after its wait.
-    - `two_pools`: several pools serve it equally well. Lifted by a change of a pool, else by `rematch`.
-    - `budget_zero`: the budget of its account is 0. Lifted by a change of the budget, else by `rematch`.
-    - `backoff`: GitHub refused or asked to wait. Lifted by `rematch` once `not_before` has passed.
-    - `set_aside`: GitHub refuses its runner as invalid, or three of its runners ended before it began. Lifted by
-      `rematch` after its backoff; `unresolved_jobs` asks GitHub about it after an hour.
-    - `ask_github`: its result is unknown. Lifted only by `unresolved_jobs`, with GitHub's answer.
+    - `unknown_account`: no operator has allowed the job's account. The hold is lifted when an operator allows the
+      account, or when GitHub says that the account owns the App. Otherwise `rematch` lifts it.
+    - `no_pool`: no pool covers the job's labels. A change of a pool or `rematch` lifts the hold.
+    - `not_allowed`: pools cover the job's labels, but a rule of each pool refuses the job. A change of a pool or
+      `rematch` lifts the hold.
+    - `origin_unknown`: it is not known yet whether the job comes from a fork. `ask_run` lifts the hold with GitHub's
+      answer. `rematch` sends `ask_run` again until there is an answer.
+    - `runner_group`: the pool's runner group does not exist at the job's owner, or does not admit the job's repository.
+      A change of the pool lifts the hold. After the wait, `rematch` lifts it too.
+    - `two_pools`: several pools serve the job equally well. A change of a pool or `rematch` lifts the hold.
+    - `budget_zero`: the budget of the job's account is 0. A change of the budget or `rematch` lifts the hold.
+    - `backoff`: GitHub refused or asked to wait. `rematch` lifts the hold once `not_before` has passed.
+    - `set_aside`: GitHub refuses the job's runner as invalid, or three of its runners ended before it began. `rematch`
+      lifts the hold after the backoff. `unresolved_jobs` asks GitHub about the job after an hour.
+    - `ask_github`: the result of the job is unknown. Only `unresolved_jobs` lifts the hold, with GitHub's answer.
     """
 
     UNKNOWN_ACCOUNT = "unknown_account"

@@ -1,11 +1,16 @@
 """Choice of the pool for a job.
 
-A pool serves a job if its labels cover the job's labels, ignoring case, its allow lists name the job's account and
-repository (an empty list allows all), and the job is not from a fork or the pool allows forks. Of several pools the one
-with exactly the job's labels wins, then the one with the fewest labels, then the highest `spec.routingPriority`. A
-remaining tie is held for a human, never broken arbitrarily: such a choice would change with the order of the rows.
+A pool serves a job under three conditions:
 
-A job without labels is served by no pool: every pool would cover it, and GitHub never sends one.
+- Its labels cover the job's labels, ignoring case.
+- Its allow lists name the job's account and repository, or are empty.
+- The job is not from a fork, or the pool allows forks.
+
+If several pools serve the job, the pool with exactly the job's labels wins. After that, the pool with the fewest labels
+wins, then the pool with the highest `spec.routingPriority`. If pools are still equal, the job is held for a person to
+decide. An arbitrary choice would change with the order of the rows.
+
+No pool serves a job without labels. Every pool would cover it, and GitHub never sends one.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
 MOST_REFUSALS = 3
-"""Pools whose rules a hold's detail names. There could be hundreds."""
+"""Most pools whose rules the detail of a hold names. There could be hundreds."""
 
 
 class Rule(StrEnum):
@@ -33,8 +38,8 @@ class Rule(StrEnum):
 class PoolLabels:
     """Fields of a pool that decide whether it serves a job.
 
-    `labels` and `allowed_repositories` (`owner/name`) are lower-cased; an empty allow list allows all. The higher
-    `routing_priority` wins. `runner_group` is a number or a name, resolved at the owner of the job.
+    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. A higher
+    `routing_priority` wins between pools. `runner_group` is a number or a name. It is resolved at the owner of the job.
     """
 
     id: int
@@ -49,7 +54,7 @@ class PoolLabels:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A pool that covers the job's labels, and the rule that refuses the job."""
+    """A pool that covers the job's labels, and the rule of this pool that refuses the job."""
 
     pool: str
     rule: Rule
@@ -57,10 +62,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """The pool of a job, or why it has none: exactly one of `pool_id` and `hold_reason` is set.
+    """The pool of a job, or the reason why it has none. Exactly one of `pool_id` and `hold_reason` is set.
 
-    `candidates`: the pools that serve the job, best first; for a job held as `two_pools` only the tied ones, by id.
-    `refusals`: set for a job held as `not_allowed`, best pool first.
+    `candidates` are the pools that serve the job, best first. If the job is held as `two_pools`, `candidates` has only
+    the equal pools, by id. `refusals` is set if the job is held as `not_allowed`, best pool first.
     """
 
     pool_id: int | None
@@ -79,7 +84,7 @@ def choose_pool(
 ) -> PoolChoice:
     """Return the pool that serves a job with these labels (any case) of this account, repository and origin.
 
-    If the origin is unknown the job is held, unless the origin makes no difference.
+    If the origin is unknown, the job is held, unless the result is the same for both origins.
     """
     wanted = frozenset(label.lower() for label in labels)
     covering = [pool for pool in pools if wanted and wanted <= pool.labels]
@@ -108,7 +113,7 @@ def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, 
 
 
 def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bool) -> Rule | None:
-    """Return the rule of a pool that refuses a job whose labels it covers; `full_name` is lower-cased."""
+    """Return the rule of a pool that refuses a job whose labels it covers, or None. `full_name` is in lower case."""
     if pool.allowed_accounts and account_id not in pool.allowed_accounts:
         return Rule.ACCOUNTS
     if pool.allowed_repositories and full_name not in pool.allowed_repositories:
@@ -119,7 +124,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bo
 
 
 def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, repository: str) -> str | None:
-    """Return the detail of a hold, in addition to its reason; None for a job with a pool."""
+    """Return the detail of a hold, in addition to its reason. Return None for a job with a pool."""
     match choice.hold_reason:
         case None:
             return None
@@ -150,7 +155,7 @@ def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
 
 
 def _merit(pool: PoolLabels) -> tuple[int, int]:
-    # Among pools that cover the job, the exact match has the fewest labels, so one key serves both rules.
+    # Among pools that cover the job, the exact match has the fewest labels, so one key implements both rules.
     return len(pool.labels), -pool.routing_priority
 
 

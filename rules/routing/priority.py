@@ -1,8 +1,8 @@
 """Priority of a job within its account's queue, from the rules of the account.
 
 A rule is `{"repository": …, "workflow": …, "branch": …, "priority": …}`. The first three are shell patterns (`*`, `?`,
-`[…]`); one that is absent or null matches everything. The first rule that matches decides. Repositories are compared
-without case, as on GitHub; workflows and branches with it.
+`[…]`). A pattern that is absent or null matches everything. The first rule that matches decides. Repositories are
+compared without case, as on GitHub. Workflows and branches are compared with case.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 DEFAULT = 0
 LIMIT = 2**31
-"""Bound of priorities. Larger ones are cut to it, so that no rule can make a job's row unwritable."""
+"""Largest and, negated, smallest priority. Priorities beyond it are cut, so that no rule makes a job's row invalid."""
 
 
 def priority_of(
     rules: Sequence[Mapping[str, Any]], *, repository: str, workflow: str | None, branch: str | None
 ) -> int:
-    """Return the priority of the first rule that matches, or 0; larger goes first.
+    """Return the priority of the first rule that matches, or 0. A larger priority comes first.
 
-    A malformed rule matches nothing: a typing error costs its priority, not the job (law L14).
+    A malformed rule matches nothing. A typing error costs the job its priority, but the job still runs (law L14).
     """
     for rule in rules:
         priority = rule.get("priority")

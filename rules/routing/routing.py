@@ -1,6 +1,6 @@
 """Route of a queued job: its pool, and the first reason to hold it, if any.
 
-Missing service comes before waiting, so that the reported reason is the one to correct first.
+A missing pool or permission is reported before a wait, because a person has to correct it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.routing.labels import PoolChoice
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A retry that is allowed no earlier than `until`, and why."""
+    """A wait: the time before which a retry is not allowed, and the reason for the wait."""
 
     detail: str
     until: datetime
@@ -23,7 +23,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Pool of a queued job, and its hold (None: not held)."""
+    """Pool of a queued job, and its hold. A `hold` of None means that it is not held."""
 
     pool_id: int | None
     hold: HoldReason | None
@@ -42,9 +42,11 @@ def route(
 ) -> Route:
     """Return the route of a job.
 
-    `access` is that of its account: the jobs of an account that is not allowed are held, whatever else they lack.
-    `detail` belongs to the choice, `budget_count` to its account; `group` is the refusal of the pool's runner group,
-    `backoff` the longest wait of its installation, account or repository.
+    - `choice`, `detail`: its pool or the reason why it has none, with the detail.
+    - `budget_count`: number of jobs that the budget of its account allows.
+    - `group`: the refusal of the pool's runner group, or None.
+    - `backoff`: the longest wait of its installation, account or repository, or None.
+    - `access`: access of its account. If the account is not allowed, its jobs are held before all other reasons.
     """
     if access is not Access.ALLOWED:
         return Route(None, HoldReason.UNKNOWN_ACCOUNT, "nobody has let its account in", None)

@@ -1,8 +1,8 @@
 """Runner group of a job's runner, and whether GitHub would assign the job to a runner in it.
 
-A pool names its group by number or by name; numbers differ between organisations, except that 1 is the default group
-everywhere. GitHub registers a runner in a group that does not admit the job's repository without an error, and then
-never gives it the job. So the group is checked before a runner is created (GitHub docs, "REST API endpoints for
+A pool names its group by number or by name. Numbers differ between organisations, but 1 is always the default group.
+GitHub registers a runner without an error even in a group that does not admit the job's repository, and then never
+gives it the job. The group is therefore checked before a runner is created (GitHub docs, "REST API endpoints for
 self-hosted runner groups"; "Managing access to self-hosted runners using groups").
 """
 
@@ -20,7 +20,7 @@ DEFAULT_NAME = "default"
 class GroupSeen:
     """A group as GitHub lists it.
 
-    `visibility`: `all`, `private` or `selected`; `public`: admits public repositories too.
+    `visibility` is `all`, `private` or `selected`. `public` says that it admits public repositories too.
     """
 
     id: int
@@ -30,7 +30,7 @@ class GroupSeen:
 
 
 class Ask(StrEnum):
-    """Question to GitHub before a verdict: all groups, or those that this repository may use."""
+    """Question to GitHub before a verdict: all groups, or the groups that this repository may use."""
 
     GROUPS = "groups"
     VISIBLE = "visible"
@@ -38,9 +38,9 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:
-    """The group's number, the question to ask first, or why the job cannot run there: exactly one is set.
+    """The group's number, the question to ask GitHub first, or the reason for a refusal. Exactly one of these is set.
 
-    `everywhere`: the refusal applies to every repository of the owner.
+    `everywhere` says that the refusal applies to every repository of the owner.
     """
 
     group_id: int | None = None
@@ -59,11 +59,11 @@ def judge_group(
     groups: Sequence[GroupSeen] | None = None,
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:
-    """Return the verdict on the group `wanted` by a pool for a job of this repository.
+    """Return the verdict on the group `wanted` by a pool, for a job of this repository.
 
-    `groups` are all of the organisation's, `visible` the numbers of those that the repository may use; None: not asked.
-    No question is asked about the default group of a private repository: nearly all jobs have it, and a call for each
-    installation would almost always confirm it.
+    `groups` has all groups of the organisation. `visible` has the numbers of the groups that the repository may use.
+    Each is None if GitHub was not asked. The default group of a private repository needs no question. Nearly all jobs
+    use this group, and a call for each installation would almost always confirm it.
     """
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:

@@ -1,7 +1,7 @@
 """Scopes: the organisation or repository that a runner is registered in.
 
-Organisations register runners for all their repositories. A user account has no such endpoint, so the runners of its
-jobs are registered in the repository (GitHub docs, "REST API endpoints for self-hosted runners").
+An organisation registers runners for all its repositories. GitHub registers no runners for a whole user account, so the
+runners for its jobs are registered in the repository (GitHub docs, "REST API endpoints for self-hosted runners").
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ID = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """An organisation (`repository_name` is None) or a repository; `str()` is its form in tables.
+    """An organisation (`repository_name` is None) or a repository. `str()` is its form in tables.
 
-    With a `repository_id` GitHub is asked by id, because another repository might have the name by now. The text form
-    appends it to the name, as in `repos/ada/app#5`.
+    If there is a `repository_id`, calls to GitHub use the id, because another repository might have the name by now.
+    The text form appends the id to the name, as in `repos/ada/app#5`.
     """
 
     login: str
@@ -79,9 +79,9 @@ class Scope:
 
     @property
     def certain(self) -> bool:
-        """Return whether its path always names the same owner; a repository's name might belong to another one by now.
+        """Return whether the scope's path always names the same owner. A repository's name might be reused.
 
-        The name of an organisation might change owners, too, but then its installation no longer answers there.
+        An organisation's name might be reused too, but calls of the old installation then fail under this name.
         """
         return self.repository_name is None or self.repository_id is not None
 

@@ -12,18 +12,18 @@ from enum import StrEnum
 from rules.claims.machines import JobState
 
 BASE_QUOTA = 5000
-"""Calls per hour of an installation whose quota is unknown so far ("Rate limits for GitHub Apps")."""
+"""Calls per hour of an installation whose quota is still unknown ("Rate limits for GitHub Apps")."""
 
 LONGEST_WAIT = timedelta(hours=1)
 
 
 class Catch(StrEnum):
-    """Treatment of a listed job.
+    """Action on a listed job.
 
-    - `bring`: its webhook `queued` never arrived; the job is taken in the same way now.
-    - `finish`: its webhook `completed` never arrived.
-    - `later`: one of these, unless its webhook still arrives.
-    - `leave`: nothing to do; the row agrees, or other sweeps find the job.
+    - `bring`: its webhook `queued` never arrived. The job is inserted now, in the same way as from the webhook.
+    - `finish`: its webhook `completed` never arrived. The job is finished now.
+    - `later`: the webhook is missing but might still arrive, so the job is judged again later.
+    - `leave`: the row agrees with GitHub, or other sweeps handle the job.
     """
 
     BRING = "bring"
@@ -42,9 +42,11 @@ def judge_listed(
     over_after: timedelta,
     now: datetime,
 ) -> Catch:
-    """Return the treatment of a job that GitHub lists with `status`; `ours` is the state of its row (None: no row).
+    """Return the action on a job that GitHub lists with `status`.
 
-    A running job is left: other sweeps bind its runner. A completed job without a row is left.
+    `ours` is the state of its row, or None without a row. `after` and `over_after` are the times to wait for the
+    webhook `queued` or `completed`. A running job is left, because other sweeps bind its runner. A completed job
+    without a row is left.
     """
     if status == "queued" and ours in {None, JobState.WAITING}:
         return Catch.BRING if now - created_at >= after else Catch.LATER
@@ -55,7 +57,7 @@ def judge_listed(
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """Remaining calls to an installation at a moment; `quota` is GitHub's hourly limit."""
+    """Remaining calls to an installation at the time `at`. `quota` is GitHub's hourly limit."""
 
     calls: float
     at: datetime
@@ -63,15 +65,15 @@ class Purse:
 
     @classmethod
     def new(cls, *, percent: float, now: datetime) -> Purse:
-        """Return the purse of an installation that was never asked."""
+        """Return the purse of an installation that was never called."""
         return cls(_burst(BASE_QUOTA, percent), now, BASE_QUOTA)
 
 
 def spend(purse: Purse, *, percent: float, now: datetime) -> Purse | None:
-    """Take out one call; None if there is none.
+    """Return the purse after one more call, or None if no call is left.
 
     A quarter of the share is available at once and the rest accrues evenly, so that no hour contains more than
-    `percent`.
+    `percent` of the quota.
     """
     passed = max(0.0, (now - purse.at).total_seconds())
     burst = _burst(purse.quota, percent)
@@ -84,5 +86,5 @@ def _burst(quota: int, percent: float) -> float:
 
 
 def wait_after(failures: int, *, least: timedelta) -> timedelta:
-    """Return the pause of a repository after this number of consecutive failures: it doubles, up to one hour."""
+    """Return the pause of a repository after this number of consecutive failures. It doubles, up to one hour."""
     return min(least * (1 << min(max(failures - 1, 0), 16)), LONGEST_WAIT)

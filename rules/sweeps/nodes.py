@@ -1,9 +1,9 @@
-"""Gone nodes: when a node's Pods are replaced, and when their objects may be deleted without waiting for a kubelet.
+"""Gone nodes: when to replace a node's Pods, and when to delete their objects without waiting for a kubelet.
 
 A node is *gone* if its object was deleted, if it is out of service and not Ready, or if it has been unreachable for
 longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a failed list
-proves nothing. While more than half of all nodes are unreachable at once nothing is forced, because then it is more
-likely that the control plane cannot see its nodes.
+proves nothing. While more than half of all nodes are unreachable at once, no Pod is deleted by force. The cause is then
+probably that the control plane cannot reach its nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rules.sweeps.reaping import Source, Witness
 
 
 class Ready(StrEnum):
-    """The status of a node's condition Ready. `UNKNOWN`: the control plane has not heard of its kubelet."""
+    """The status of a node's condition Ready. `UNKNOWN` means that its kubelet does not report to the control plane."""
 
     TRUE = "True"
     FALSE = "False"
@@ -28,11 +28,13 @@ class Ready(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """Part of a node's object that shows its health. A time is None if the object does not have it.
+    """Fields of a node's object that show its health. A time is None if the object does not have it.
 
-    `ready`: None without a condition Ready, as on a node that has just joined. `ready_since`: its `lastTransitionTime`.
-    `out_of_service`: it has `node.kubernetes.io/out-of-service`. `tainted`: it has `node.kubernetes.io/unreachable`,
-    `tainted_since` is that taint's `timeAdded`.
+    - `ready`: status of the condition Ready. It is None without this condition, as on a node that has just joined.
+    - `ready_since`: `lastTransitionTime` of this condition.
+    - `out_of_service`: the node has the taint `node.kubernetes.io/out-of-service`.
+    - `tainted`: the node has the taint `node.kubernetes.io/unreachable`.
+    - `tainted_since`: `timeAdded` of this taint.
     """
 
     ready: Ready | None
@@ -43,15 +45,19 @@ class NodeHealth:
 
     @property
     def unreachable(self) -> bool:
-        """Whether the control plane has lost the node's kubelet; a kubelet that reports overrides the taint.
+        """Return whether the control plane has lost contact with the node's kubelet.
 
-        A kubelet that has just come back says that it is not ready, and the node controller removes the taint later.
+        If the kubelet reports, the taint does not count. A kubelet that returns first reports that it is not ready, and
+        the node controller removes the taint later.
         """
         return self.ready is Ready.UNKNOWN or (self.tainted and self.ready is None)
 
     @property
     def unreachable_since(self) -> datetime | None:
-        """The latest time in its condition or taint; None if it is reachable or no time is known."""
+        """Return the time since which the node is unreachable: the later time of its condition and its taint.
+
+        Return None if the node is reachable or no time is known.
+        """
         if not self.unreachable:
             return None
         of_condition = self.ready_since if self.ready is Ready.UNKNOWN else None
@@ -60,7 +66,7 @@ class NodeHealth:
 
 
 class Gone(StrEnum):
-    """Reason why a node is gone, as the witness of a repair has it."""
+    """Reason why a node is gone, in the words of the witness of a repair."""
 
     DELETED = "its node object is deleted"
     OUT_OF_SERVICE = "its node is out of service"
@@ -68,15 +74,18 @@ class Gone(StrEnum):
 
     @property
     def fenced(self) -> bool:
-        """Whether somebody guarantees that nothing runs there any more, so its volumes can be attached elsewhere."""
+        """Return whether it is guaranteed that nothing runs on the node any more.
+
+        Its volumes can then be attached elsewhere.
+        """
         return self is not Gone.UNREACHABLE
 
 
 def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> Gone | None:
-    """Return why a node is gone, or None while it might be alive; `lost_after` is in seconds.
+    """Return the reason why a node is gone, or None while it might be alive. `lost_after` is in seconds.
 
-    `node` is None only if a GET by its name was answered with 404. A node that reports Ready is never gone: its
-    out-of-service taint was not removed after its return.
+    `node` must be None only if a GET by its name was answered with 404. A node that reports Ready is never gone, even
+    if its out-of-service taint was not removed yet.
     """
     if node is None:
         return Gone.DELETED
@@ -89,7 +98,7 @@ def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> 
 
 
 def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
-    """Return whether a list of all nodes is doubtful (L8): it is empty, or more than half are unreachable at once."""
+    """Return whether a list of all nodes is doubtful (L8): it is empty, or more than half of them are unreachable."""
     found = [node.unreachable for node in nodes]
     return not found or sum(found) * 2 > len(found)
 
@@ -97,22 +106,23 @@ def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
 def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
     """Return whether the state of a node permits the deletion of its Pod without waiting for its kubelet.
 
-    A volume that can be attached elsewhere needs a fenced node: two writers would corrupt it.
+    If a volume of the Pod can be attached elsewhere, the node must be fenced. Otherwise two writers could corrupt the
+    volume.
     """
     return gone is not None and (gone.fenced or not attachable_volumes)
 
 
 def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool) -> Verdict:
-    """Return whether a Pod may be deleted without its kubelet, after a GET of it and of its node.
+    """Return whether a Pod may be deleted without its kubelet, after a GET of the Pod and of its node.
 
     Kubernetes is the witness that the node is gone. The second witness is Postgres if nothing was ever delivered to the
-    Pod, else GitHub, which no longer has any of its runners.
+    Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.
     """
     if gone is None:
         return _keep("its kubelet may still end it")
     if not may_force(gone, attachable_volumes=attachable_volumes):
         return _keep("it has a volume that may still be attached")
-    # Kubernetes says both that a Pod is over and that its node is gone. The same source twice is one witness (L9).
+    # Kubernetes reports both that a Pod is over and that its node is gone. The same source twice is one witness (L9).
     busy = may_hold_jit(replace(evidence, terminal=False))
     if busy.busy:
         return _keep("it may hold a JIT: " + ", ".join(busy.reasons))

@@ -1,8 +1,8 @@
 """Orphans: Pods, runners and ServiceAccounts without a claim, and the witnesses that they may be deleted.
 
-The verdicts of `orphaned_stamps`, `finished_jobs`, `orphaned_runners` and `orphaned_service_accounts`. A verdict
-without witnesses keeps the object and gives the reason. The caller of a verdict with witnesses creates a retire claim
-first (L7), and obeys GitHub's refusal to remove a busy runner (L3).
+These are the verdicts of `orphaned_stamps`, `finished_jobs`, `orphaned_runners` and `orphaned_service_accounts`. A
+verdict without witnesses keeps the object and gives the reason. After a verdict with witnesses, the caller first
+creates a retire claim (L7). The caller must stop if GitHub refuses to remove a busy runner (L3).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from rules.sweeps.reaping import Source, Witness
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the object stays, why, and the witnesses if it does not.
+    """Whether the object stays, the reason, and the witnesses if the object does not stay.
 
-    `proof`: a check still to come that makes certain that it holds no JIT.
+    `proof` says what makes certain that the object holds no JIT. It may name a check that the caller still has to make.
+    It is None if the verdict needs no proof.
     """
 
     keep: bool
@@ -34,9 +35,9 @@ def _keep(reason: str) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class StampedPod:
-    """A stamped Pod in the list. `has_row`: Postgres knows its UID.
+    """A stamped Pod in the list. `has_row` says that Postgres knows its UID.
 
-    `idle_seconds`: since its last claim ended, or since its creation without a claim.
+    `idle_seconds` counts from the end of its last claim, or from its creation if it never had one.
     """
 
     has_row: bool
@@ -46,7 +47,7 @@ class StampedPod:
 
 
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
-    """Return why a stamped Pod is left alone; None if the Pod itself has to be checked."""
+    """Return a verdict that keeps a stamped Pod. Return None if the Pod itself has to be checked."""
     if not pod.has_row:
         return _keep("it has no row yet, and without one it cannot be claimed for its retirement")
     if pod.has_live_claim:
@@ -59,7 +60,7 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
 
 
 def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool, terminating: bool) -> Verdict:
-    """Return the verdict on a stamped Pod that never got a JIT according to Postgres, after one GET of it."""
+    """Return the verdict on a stamped Pod that never got a JIT according to Postgres, after a GET of the Pod."""
     if not same_uid or terminating or evidence.terminal:
         return _keep("it is ending by itself")
     if not stamped:
@@ -68,7 +69,11 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
 
 
 def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
-    """Return that a Pod without a JIT is deleted, with Postgres and its poller as witnesses, or why it is not."""
+    """Return the verdict on a Pod that was never given a JIT according to Postgres.
+
+    If the Pod might hold one anyway, the verdict keeps it. Otherwise Postgres and the state of its poller are the
+    witnesses.
+    """
     busy = may_hold_jit(evidence)
     if busy.busy or evidence.any_delivered:
         return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
@@ -83,9 +88,10 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class QuietPod:
-    """A Pod without a claim that is not offered. `quiet_seconds`: since its last poll, or since its creation.
+    """A Pod without a claim that is not offered. `quiet_seconds` counts from its last poll, or from its creation.
 
-    `web_beats`: a web process was up for all of the grace, so the silence is meaningful.
+    `web_beats` says that a web process was up for all of the grace period, so that a Pod without a recorded poll did
+    not poll.
     """
 
     quiet_seconds: float
@@ -93,7 +99,7 @@ class QuietPod:
 
 
 def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
-    """Return whether a Pod is useless: it did not poll for `grace_seconds`, or its poller did not exit with 0."""
+    """Return the verdict on a Pod that did not poll for `grace_seconds`, or whose poller has ended."""
     if evidence.terminal:
         return _keep("it is ending by itself")
     if evidence.poller_exit_code is not None:
@@ -112,12 +118,17 @@ RunnerCheck = Literal["absent", "idle", "busy"]
 class FinishedPod:
     """A Pod that is not terminal although the job of its latest delivered claim is over, or should be.
 
-    `outlasts`: its claim has executed for longer than GitHub lets a job run. `job_over_seconds`: since the end of the
-    job that its runner executed, None if no execution is known. `runner`: its present state at GitHub.
-    `free_for_seconds`: since the first of the consecutive checks that found it absent or idle; None if this is the
-    first. `node_gone`: why its node is gone, if it is checked for no other reason: a runner that is online counts as
-    busy then. `absent_for_seconds`: since the first of the consecutive checks after the end of its job that did not
-    find its runner. `overdue`: it is checked for more than a runner that might be absent.
+    - `job_over`: the job of the claim is over.
+    - `outlasts`: its claim has executed for longer than GitHub lets a job run.
+    - `job_over_seconds`: seconds since the end of the job that its runner executed, or None if no execution is known.
+    - `runner`: present state of its runner at GitHub.
+    - `free_for_seconds`: seconds since the first of the consecutive checks that found the runner absent or idle, or
+      None if this check is the first.
+    - `node_gone`: reason why its node is gone, if this is the only reason for the check, else None. A runner that is
+      online then counts as busy.
+    - `absent_for_seconds`: seconds since the first of the consecutive checks that did not find the runner. Only checks
+      after the end of its job count.
+    - `overdue`: the check has another reason than a runner that might be absent.
     """
 
     job_over: bool
@@ -133,10 +144,12 @@ class FinishedPod:
 def judge_finished(
     pod: FinishedPod, *, checks_apart: float, job_over_after: float, absent_after: float = math.inf
 ) -> Verdict:
-    """Return whether such a Pod is over: its runner was absent or idle in two checks, `checks_apart` seconds apart.
+    """Return the verdict on a Pod whose job is over, or should be.
 
-    That alone does not prove that it holds no JIT, unless the job that its runner executed ended `job_over_after` ago.
-    A runner that was absent in both checks is proof if that job ended `absent_after` ago: GitHub removed it.
+    The Pod is retired if two checks found no busy runner. The checks must be at least `checks_apart` seconds apart. The
+    two checks alone prove that the Pod holds no JIT only if the job of its runner ended at least `job_over_after`
+    seconds ago. If the runner was absent in both checks, `absent_after` seconds are enough, because GitHub has removed
+    it.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")
@@ -205,9 +218,10 @@ def _judge_removed() -> Verdict:
 def judge_runner(
     *, ours: bool, online: bool, busy: bool, has_live_claim: bool, idle_seconds: float, grace_seconds: float
 ) -> Verdict:
-    """Return whether a registered runner is an orphan; `idle_seconds`: since its claim ended.
+    """Return whether a registered runner is an orphan. `idle_seconds` counts from the end of its claim.
 
-    A runner that is `ours` has its name in our mint attempts; one with merely a similar name belongs to others (L3).
+    `ours` says that its name is in Ostler's mint attempts. A runner whose name only looks similar belongs to others
+    (L3).
     """
     if not ours:
         return _keep("it is not ours")
@@ -227,7 +241,7 @@ def judge_runner(
 def judge_service_account(
     *, row_is_open: bool, pod_exists: bool, terminating: bool, age_seconds: float, grace_seconds: float
 ) -> Verdict:
-    """Return whether a runner's ServiceAccount is an orphan; `row_is_open`: its Pod is planned or exists."""
+    """Return whether a runner's ServiceAccount is an orphan. `row_is_open` says that its Pod is planned or exists."""
     if terminating:
         return _keep("it is being deleted")
     if age_seconds < grace_seconds:

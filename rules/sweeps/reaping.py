@@ -1,7 +1,7 @@
 """Limits of every sweep that repairs: whether it may run, its budget of kills in a tick, and the required proof.
 
-Laws L8 and L9 as pure functions. The verdict of each sweep (which row, and what happens to it) is here or in a module
-of its own; the frame (`tasks.sweeps.frame`) applies these limits to all of them.
+These are laws L8 and L9 as pure functions. The verdict of each sweep is here or in a separate module. The frame
+(`tasks.sweeps.frame`) applies these limits to all sweeps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Witness:
 
 
 NEEDED = 2
-"""Sources that must agree before a repair may kill (law L9)."""
+"""Number of different sources that must agree before a repair may kill (law L9)."""
 
 
 def enough(witnesses: Iterable[Witness]) -> bool:
@@ -41,21 +41,23 @@ def enough(witnesses: Iterable[Witness]) -> bool:
 
 
 def allowance(listed: int, *, least: int, percent: float) -> int:
-    """Return how many kills one tick may make after it listed this many: a percentage, but at least `least`."""
+    """Return the number of kills that one tick may make.
+
+    It is `percent` of the listed objects, but at least `least`.
+    """
     return max(least, int(listed * percent / 100))
 
 
 class Outcome(StrEnum):
     """End of a sweep's tick.
 
-    - `running`: it has not ended.
-    - `done`: it processed everything that it found.
-    - `unfinished`: its time was up or its process stops; the next tick continues.
-    - `aborted`: what it read could not be trusted, so it stopped changing anything (law L8); or it reached no row at
-      all.
+    - `running`: the tick has not ended.
+    - `done`: it processed all objects that it found.
+    - `unfinished`: its time was up or its process stops. The next tick continues.
+    - `aborted`: a list could not be trusted, so it stopped all changes (law L8), or it could process no row at all.
     - `failed`: an unexpected error.
     - `lost`: another tick took over, because this one was killed or took too long.
-    - `paused`: it was not allowed to run, or was paused on its way.
+    - `paused`: the sweep was paused before or during the tick.
     - `busy`: another tick held the lease.
     """
 
@@ -77,19 +79,19 @@ ALL = "all"
 
 
 def switched_off(name: str, *, by_setting: Collection[str]) -> bool:
-    """Return whether `OSTLER_SWEEPS_PAUSED` stops a sweep from running, except for dry runs."""
+    """Return whether `OSTLER_SWEEPS_PAUSED` stops a sweep. Dry runs are still allowed."""
     return name in by_setting or ALL in by_setting
 
 
 class Repaired(StrEnum):
     """Result of one repair.
 
-    - `begun`: recorded before an outside call whose answer is not recorded.
-    - `done`: committed, or the call was answered; a later tick checks its effect.
-    - `verified`: its effect was seen.
-    - `failed`: the call failed, or its effect was not seen in time.
+    - `begun`: recorded before an outside call. The answer of the call is not recorded yet.
+    - `done`: committed, or the call was answered. A later tick checks the effect.
+    - `verified`: the effect was observed.
+    - `failed`: the call failed, or the effect was not observed in time.
     - `moved_on`: nothing was done, because the row changed between verdict and action.
-    - `dry`: nothing was done; this is what would have been.
+    - `dry`: nothing was done, because the tick was a dry run.
     """
 
     BEGUN = "begun"
@@ -101,15 +103,16 @@ class Repaired(StrEnum):
 
 
 class Expect(StrEnum):
-    """Expected effect, which a later tick checks to mark a repair verified.
+    """Expected effect of a repair. A later tick checks it and marks the repair as verified.
 
-    - `nothing`: the transaction that made the repair proves it.
+    - `nothing`: the transaction of the repair already proves the effect.
     - `claim_moved`: the claim is in another state than `before`, or has ended.
     - `claim_ended`: the claim has ended.
-    - `stamped`, `unstamped`: the claim's stamp is on, or no longer being removed, or the claim has ended.
+    - `stamped`: the claim's stamp is on, or the claim has ended.
+    - `unstamped`: the claim's stamp is no longer being removed, or the claim has ended.
     - `pod_gone`: the Pod is known to be gone, or its retirement has ended.
     - `accepted`: the webhook with the GUID `subject` was accepted.
-    - `own`: the sweep checks it itself (`Tick.settle`).
+    - `own`: the sweep checks the effect itself (`Tick.settle`).
     """
 
     NOTHING = "nothing"
@@ -123,7 +126,7 @@ class Expect(StrEnum):
 
 
 MISSED = 3
-"""Periods without a success after which a sweep is reported."""
+"""Periods without a success after which a sweep is reported as late."""
 
 
 def is_late(*, last: datetime, since: datetime, period: float, paused: bool, now: datetime) -> bool:

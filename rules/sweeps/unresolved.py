@@ -13,22 +13,22 @@ LONGEST_QUEUED = timedelta(hours=48)
 """Twice the time that GitHub lets a job wait for a self-hosted runner ("Usage limits for self-hosted runners")."""
 
 LONGEST_WAITING = timedelta(days=35)
-"""Longest duration of a workflow run at GitHub, including waits for an environment (same page)."""
+"""Longest duration of a workflow run, including waits for an environment ("Usage limits for self-hosted runners")."""
 
 
 LONGEST_EXECUTING = timedelta(days=6)
-"""A day more than GitHub lets a job run on a self-hosted runner (same page)."""
+"""Longest time that a job may run, plus a day ("Usage limits for self-hosted runners")."""
 
 
 class Unresolved(StrEnum):
     """Reason to ask GitHub about a job.
 
-    - `unknown`: it has the hold `ask_github`.
-    - `waiting`: GitHub has held it for an environment for a long time.
-    - `set_aside`: it has been held with a backoff for a long time.
-    - `elsewhere`: it has been running on a foreign runner for a long time.
-    - `outlived`: it runs on a runner whose claim had ended when GitHub reported it.
-    - `bug`: it is claimed or running without a live claim; repaired and counted as a bug.
+    - `unknown`: the job has the hold `ask_github`.
+    - `waiting`: the job has waited for an environment at GitHub for a long time.
+    - `set_aside`: the job has been held with a backoff for a long time.
+    - `elsewhere`: the job has been running on a foreign runner for a long time.
+    - `outlived`: GitHub reported the job as running on a runner whose claim had already ended.
+    - `bug`: the job is claimed or running without a live claim. It is repaired and counted as a bug.
     """
 
     UNKNOWN = "unknown"
@@ -42,10 +42,10 @@ class Unresolved(StrEnum):
 class Move(StrEnum):
     """Change of the job.
 
-    - `keep`: GitHub agrees with its state; it is asked again later.
-    - `ready`: its environment released it; it is queued, and `rematch` finds it a pool.
+    - `keep`: GitHub agrees with its state. GitHub is asked again later.
+    - `ready`: its environment released it. It is queued, and `rematch` finds a pool for it.
     - `lift`: it is queued already, and its hold is lifted.
-    - `follow`: it takes the step of its outcome.
+    - `follow`: it takes the next step of its outcome.
     """
 
     KEEP = "keep"
@@ -56,7 +56,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedVerdict:
-    """A change; `job_outcome` names the next step and why."""
+    """A change of the job. `job_outcome` has the next step and the reason."""
 
     move: Move
     job_outcome: JobOutcome
@@ -72,10 +72,11 @@ def judge_unresolved(
     age: timedelta,
     run: OverRun | None,
 ) -> UnresolvedVerdict:
-    """Return the change of a job that has `status` at GitHub; None is a 404. `run`: its run, if that is over.
+    """Return the change of a job that has `status` at GitHub. A `status` of None means that GitHub answered 404.
 
-    A 404 finishes only a job that cannot be queued at GitHub any more: one that `started`, or whose `age` (since it was
-    queued, or began to wait) exceeds GitHub's limit.
+    `run` is the run of the job if the run is over, else None. A 404 finishes a job only if it cannot be queued at
+    GitHub any more, because it `started` or its `age` exceeds GitHub's limit. The age counts from the time when it was
+    queued or began to wait.
     """
     job_outcome = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:
@@ -95,5 +96,5 @@ def judge_unresolved(
 
 
 def next_ask_after(stood: timedelta, *, least: timedelta, most: timedelta) -> timedelta:
-    """Return the time to the next request about a job that has not moved for `stood`: half of that, within bounds."""
+    """Return the time to the next request about a job that has not moved for `stood`: half of it, within bounds."""
     return min(max(stood / 2, least), most)

@@ -1,9 +1,9 @@
 """Unused runners: verdicts on delivered claims without an observed execution, and on spares.
 
-The verdict of the sweep `unused_runners` for one claim, from one paged runner list per scope and, if the verdict asks
-for it, from GitHub's answer about the claimed job. Nothing here kills by itself: every release of a delivered claim
-deregisters its runner first and obeys a refusal (law L3). A missing answer of GitHub, or a single answer where two
-checks are needed, waits for the next tick (law L8).
+The sweep `unused_runners` asks for one verdict per claim. A verdict is based on one runner list per scope. If it asks
+for GitHub's answer about the claimed job, it is made again with this answer. Every release of a delivered claim first
+deregisters its runner, and stops if GitHub refuses (law L3). If GitHub does not answer, or only one of two needed
+checks was made, the claim waits for the next tick (law L8).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import StrEnum
 GRACE_SECONDS = 60.0
 
 UPDATE_SECONDS = 600.0
-"""Seconds after the delivery during which an offline runner might be updating itself to a newer version."""
+"""Seconds after the delivery during which an offline runner might be installing a newer version of itself."""
 
 
 class RunnerNow(StrEnum):
-    """State of the claim's runner in the list; `unknown` if the list failed or was incomplete."""
+    """State of the claim's runner in the list. `unknown` means that the list failed or was incomplete."""
 
     BUSY = "busy"
     ONLINE_IDLE = "online_idle"
@@ -30,9 +30,13 @@ class RunnerNow(StrEnum):
 class ClaimedJob(StrEnum):
     """GitHub's answer about the claimed job.
 
-    `here` and `elsewhere`: on the runner of this claim, or on another. `terminal`: completed, or GitHub is certain that
-    there is no such job; `terminal_here`: completed on the runner of this claim. `unknown`: asked, without a usable
-    answer.
+    - `not_asked`: GitHub was not asked yet.
+    - `queued`: the job is queued.
+    - `in_progress_here`: it runs on the runner of this claim.
+    - `in_progress_elsewhere`: it runs on another runner.
+    - `terminal`: it is completed, or GitHub is certain that there is no such job.
+    - `terminal_here`: it was completed on the runner of this claim.
+    - `unknown`: GitHub was asked, and gave no usable answer.
     """
 
     NOT_ASKED = "not_asked"
@@ -47,14 +51,15 @@ class ClaimedJob(StrEnum):
 class UnusedAction(StrEnum):
     """Action of the sweep.
 
-    - `wait`: nothing in this tick; counted by reason.
+    - `wait`: do nothing in this tick, and count the reason.
     - `ask_job`: ask GitHub for the claimed job and judge again.
-    - `execute`: `executing`, bound to the claimed job.
-    - `execute_unidentified`: `executing`, its job left to the webhook that names the runner; counted.
-    - `release_never_started`: release; the job is queued again, the Pod is retired.
-    - `finish`: the claimed job and its runner are over: end claim and job.
-    - `spare`: the claimed job does not need this claim any more; it becomes a spare.
-    - `retire_spare`: release a spare; its Pod is retired.
+    - `execute`: the claim becomes `executing`, bound to the claimed job.
+    - `execute_unidentified`: the claim becomes `executing` without a job, and is counted. The webhook that names the
+      runner binds the job later.
+    - `release_never_started`: release the claim. The job is queued again, and the Pod is retired.
+    - `finish`: the claimed job and its runner are over. End the claim and the job.
+    - `spare`: the claimed job does not need this claim any more. The claim becomes a spare.
+    - `retire_spare`: release a spare. Its Pod is retired.
     """
 
     WAIT = "wait"
@@ -69,11 +74,12 @@ class UnusedAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnusedClaim:
-    """One claim as the sweep sees it.
+    """One claim as the sweep observes it.
 
-    `absent_before`: the runner was absent in the previous check, a minute ago. `age_seconds`: at the time of the runner
-    list, since the poller's exit 0, else since `delivered_at`; for a spare since `spare_since`. `restarts`: the runner
-    was online once, and its container still runs.
+    - `absent_before`: the runner was absent in the previous check, a minute ago.
+    - `age_seconds`: age at the time of the runner list. It counts from the poller's exit 0, or from `delivered_at`
+      without such an exit. The age of a spare counts from `spare_since`.
+    - `restarts`: the runner was online once, and its container still runs.
     """
 
     runner: RunnerNow
@@ -86,7 +92,7 @@ class UnusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnusedVerdict:
-    """The action, and why. `counts`: what the list showed of the runner counts as a check of it."""
+    """The action, with the reason. `counts` says whether the list counts as a check of the runner."""
 
     action: UnusedAction
     reason: str
@@ -106,7 +112,7 @@ _BUSY = {
         UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"
     ),
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"),
-    # It is proven that it executes; only its job is not.
+    # Its execution is proven, although its job is unknown.
     ClaimedJob.UNKNOWN: UnusedVerdict(
         UnusedAction.EXECUTE_UNBOUND, "the runner is busy, its job could not be asked for"
     ),
@@ -124,14 +130,17 @@ _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for"
 
 
 def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:
-    """Return the action on a delivered claim without an execution; `grace_seconds` is the age of the first action."""
+    """Return the action on a delivered claim without an execution.
+
+    A claim younger than `grace_seconds` always waits.
+    """
     if not claim.age_seconds >= grace_seconds:
         return UnusedVerdict(UnusedAction.WAIT, "delivered a moment before the runners were listed", counts=False)
     if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
-        # Proof of its own; a runner list that does not show it is merely older.
+        # GitHub's answer alone is proof. A runner list that does not show the execution is older than the answer.
         return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")
     if claim.job is ClaimedJob.TERMINAL_HERE and not claim.is_spare:
-        # The runner takes no second job: a runner that is listed, even as busy, was listed before its job ended.
+        # The runner accepts no second job. A runner that is still listed was listed before its job ended.
         return UnusedVerdict(UnusedAction.FINISH, "the job is over, and this runner executed it")
     if claim.runner is RunnerNow.UNKNOWN:
         return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known", counts=False)

@@ -1,4 +1,4 @@
-"""Pace of Kubernetes Events: a few at once, equal ones rarely, and never more than a steady rate."""
+"""Pace of Kubernetes Events: a few at once, equal Events rarely, and a steady rate over a long time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SAME_EVERY = 600.0
 """Seconds before the same Event is written again."""
 
 KIND_EVERY = 30.0
-"""Seconds between two Events of one reason about one object, whatever their text is."""
+"""Seconds between two Events with the same reason about one object, even with different texts."""
 
 BURST = 25.0
 """Events that may be written at once."""
@@ -18,19 +18,19 @@ PER_SECOND = 1.0
 """Events per second that may be written over a long time."""
 
 REMEMBERED = 2000
-"""Events that are remembered; the oldest are dropped first."""
+"""Most Events that are remembered. The oldest are dropped first."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Record of recent Events. Times are seconds of one clock that never goes back."""
+    """Record of recent Events. Times are in seconds of one clock that never goes back."""
 
     tokens: float = BURST
     at: float | None = None
     seen: OrderedDict[tuple[str, ...], float] = field(default_factory=OrderedDict)
 
     def admits(self, uid: str, reason: str, note: str, *, now: float) -> bool:
-        """Return whether an Event may be written now, and count it if so."""
+        """Return whether an Event may be written now. If so, count it."""
         elapsed = 0.0 if self.at is None else max(0.0, now - self.at)
         self.tokens = min(BURST, self.tokens + elapsed * PER_SECOND)
         self.at = now

@@ -1,9 +1,9 @@
-"""Gates of upstreams: when one closes and opens again, from counts of calls alone.
+"""Gates of upstreams: when a gate closes and opens again, from counts of calls alone.
 
-A closed gate stops reaping and the growth of demand, never dispatch: to kill on the evidence of an upstream that
-answers half of the time is to kill in doubt (law L8). It closes on one bad evaluation, since waiting costs only time,
-and opens after several consecutive good ones. Their number is drawn at each closing, so that deployments with the same
-upstream do not reopen together. Between the thresholds lies a band that changes nothing.
+A closed gate stops reaping and the growth of demand, but never dispatch. An upstream that answers only half of the
+calls is no evidence for a kill (law L8). A gate closes after one bad evaluation, because waiting costs only time. It
+opens after several consecutive good evaluations. Their number is random for each closing, so that deployments with the
+same upstream do not reopen together. A share of failures between the two thresholds neither closes nor opens a gate.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRule:
-    """The thresholds; shares are fractions of 1, and `opens_at` is below `closes_at`.
+    """The thresholds. Shares are fractions of 1, and `opens_at` must be below `closes_at`.
 
-    `healthy_checks` good evaluations open the gate, plus up to `extra_checks` random ones.
+    `healthy_checks` good evaluations open the gate, plus a random number up to `extra_checks`.
     """
 
     least_errors: int = 5
@@ -27,7 +27,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """The calls of all processes in the last minute, and those that failed."""
+    """The calls of all processes in the last minute, and the number of failed ones."""
 
     calls: int
     errors: int
@@ -43,9 +43,9 @@ class Gate:
 
 
 def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gate:
-    """Return the gate after an evaluation; `roll` is random in [0, 1).
+    """Return the gate after an evaluation. `roll` is random in [0, 1).
 
-    No traffic changes nothing: an open gate stays open, and a closed one stays closed with its count.
+    Without calls the gate does not change: an open gate stays open, and a closed gate stays closed with its count.
     """
     if counts.calls == 0:
         return gate
@@ -61,5 +61,5 @@ def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gat
 
 
 def why_closed(counts: CallCounts) -> str:
-    """Return a description of the reason."""
+    """Return a text that says why the gate closed."""
     return f"{counts.errors} of {counts.calls} calls of the last minute failed"

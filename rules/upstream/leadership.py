@@ -1,7 +1,8 @@
 """Leader election by a Lease of the cluster, as a pure decision on the observed Lease.
 
-Clocks are never compared between machines: a Lease has expired once *we* saw it unchanged for its own duration. So a
-wrong clock does no harm, and a candidate that has just started waits for a whole duration. All times are in seconds.
+Clocks of different machines are never compared. A candidate treats a Lease as expired after it has itself observed no
+change for the Lease's duration. A wrong clock therefore does no harm, and a candidate that has just started waits for a
+whole duration. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 GIVE_UP = 2 / 3
-"""Fraction of a Lease's duration after which a leader that could not renew it stops leading, before others may."""
+"""Fraction of a Lease's duration after which a leader stops if it could not renew the Lease.
+
+It is below 1, so that the leader stops before another candidate may acquire the Lease.
+"""
 
 RENEW = 1 / 5
 """Fraction of a Lease's duration between two steps of a candidate."""
@@ -18,7 +22,7 @@ RENEW = 1 / 5
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """A Lease as the cluster has it. `holder` is empty after a leader released it; `version` guards writes."""
+    """A Lease as the cluster has it. `holder` is empty after a leader released it. `version` guards writes."""
 
     holder: str
     duration: float
@@ -36,7 +40,10 @@ class LeaseStep(StrEnum):
 
 
 def next_step(lease: LeaseSeen | None, *, me: str, unchanged_for: float) -> LeaseStep:
-    """Return the action of `me` on a Lease that it saw unchanged for `unchanged_for`; None: it does not exist."""
+    """Return the next action of candidate `me` on a Lease that it observed unchanged for `unchanged_for` seconds.
+
+    `lease` is None if the Lease does not exist.
+    """
     if lease is None:
         return LeaseStep.CREATE
     if lease.holder == me:
@@ -47,5 +54,8 @@ def next_step(lease: LeaseSeen | None, *, me: str, unchanged_for: float) -> Leas
 
 
 def leads(*, renewed_before: float | None, duration: float) -> bool:
-    """Return whether a candidate that last renewed `renewed_before` seconds ago may act as the leader."""
+    """Return whether a candidate that last renewed `renewed_before` seconds ago may act as the leader.
+
+    `renewed_before` is None if it never held the Lease.
+    """
     return renewed_before is not None and renewed_before < duration * GIVE_UP

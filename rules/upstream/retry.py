@@ -1,7 +1,7 @@
-"""Retries of failed calls: whether to try again, and how long to wait before it; a pure decision.
+"""Retries of failed calls: whether to try again, and the wait before it, as a pure decision.
 
-Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt; every other status is an answer. A
-status takes precedence over any other failure. Times are in seconds.
+Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt. Every other status is final. A
+status takes precedence over a network failure. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often one call is retried, and how long it waits in between.
+    """Limits of the attempts of one call, and the waits between them.
 
     The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor from `jitter`. No
-    attempt starts once `deadline` seconds have passed since the first began; None is no limit.
+    attempt starts later than `deadline` seconds after the start of the first one. A deadline of None sets no limit.
+    With `honour_retry_after`, a wait that the server asks for in a 429 or 503 is used instead.
     """
 
     attempts: int = 4
@@ -52,7 +53,10 @@ ONCE = RetryPolicy(attempts=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Failure of one attempt: a status, or a network failure."""
+    """Failure of one attempt: a status, or a network failure.
+
+    `retry_after` is the requested wait in seconds, or None.
+    """
 
     status: int | None = None
     network: Network | None = None
@@ -61,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryDecision:
-    """Whether to try again after `wait` seconds, and why."""
+    """Whether to try again after `wait` seconds, with the reason."""
 
     retry: bool
     wait: float
@@ -69,9 +73,10 @@ class RetryDecision:
 
 
 def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failure, roll: float) -> RetryDecision:
-    """Return the decision after attempt number `attempt` (from 1) failed, `elapsed` seconds after the first began.
+    """Return the decision after attempt number `attempt` failed. The first attempt has number 1.
 
-    `roll` is a random number from 0 to 1 for the jitter.
+    `elapsed` is the number of seconds since the first attempt began. `roll` is a random number from 0 to 1 for the
+    jitter.
     """
     if not worth_retrying(failure):
         return RetryDecision(retry=False, wait=0.0, reason="the answer is final")
@@ -85,26 +90,26 @@ def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failur
 
 
 def worth_retrying(failure: Failure) -> bool:
-    """Return whether another attempt may end differently; a status decides alone."""
+    """Return whether another attempt might end differently. If there is a status, only the status decides."""
     if failure.status is not None:
         return failure.status in RETRIED_STATUSES
     return failure.network is not None
 
 
 def wait_before_next(*, policy: RetryPolicy, attempt: int, failure: Failure, roll: float) -> float:
-    """Return the seconds between attempt `attempt` and the next."""
+    """Return the seconds between attempt `attempt` and the next one."""
     if policy.honour_retry_after and failure.retry_after is not None and failure.status in _WITH_RETRY_AFTER:
         return min(failure.retry_after, RETRY_AFTER_CAP)
     low, high = policy.jitter
-    # Bounded before the power: thousands of attempts must not overflow.
+    # The exponent is limited, so that thousands of attempts do not overflow.
     grown = policy.base * policy.growth ** min(attempt - 1, 64)
     return min(grown, policy.cap) * (low + (high - low) * roll)
 
 
 def parse_retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the seconds that a `Retry-After` header asks for, from 0 to 30; None if it is not usable.
+    """Return the seconds that a `Retry-After` header asks for, from 0 to 30. Return None if it is not usable.
 
-    Both forms of RFC 9110 are read: seconds and an HTTP date.
+    Both forms of RFC 9110 are parsed: seconds and an HTTP date.
     """
     if header is None:
         return None

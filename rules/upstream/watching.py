@@ -11,9 +11,9 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """State of a Pod that the watch remembers. `ready`: its container `runner` shows that a job has begun.
+    """State of a Pod that the watch remembers. `ready` says that its container `runner` has begun a job.
 
-    `unstamped`: its poller has ended, and it carries no stamp.
+    `unstamped` says that its poller has ended while it has no stamp.
     """
 
     pool: str
@@ -26,17 +26,17 @@ class Hint(StrEnum):
     """Message that asks a worker for a check."""
 
     GONE = "gone"
-    """The Pod might be gone: check its claim, if it has one."""
+    """The Pod might be gone. Check its claim, if it has one."""
     SPENT = "spent"
-    """The Pod has ended: its pool needs a successor."""
+    """The Pod has ended. Its pool needs a new Pod."""
     EXECUTING = "executing"
     """The Pod's runner has begun a job."""
     UNSTAMPED = "unstamped"
-    """The Pod's poller has ended without a stamp: a removed stamp may return."""
+    """The Pod's poller has ended without a stamp. A removed stamp may be put back."""
 
 
 def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
-    """Return the hints from two states of one Pod; None is a Pod that is unknown, or gone."""
+    """Return the hints that follow from two states of one Pod. None stands for a Pod that is unknown or gone."""
     if after is None:
         return frozenset({Hint.GONE})
     hints = set()
@@ -51,7 +51,10 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
 
 @dataclass(frozen=True, slots=True)
 class PoolObservation:
-    """State of a pool that the watch remembers: fields that change with its spec and its end, not with its status."""
+    """Fields of a pool that the watch remembers.
+
+    These fields change with its spec and its deletion, not with its status.
+    """
 
     name: str
     generation: int

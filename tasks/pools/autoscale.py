@@ -1,12 +1,12 @@
-"""`ostler.autoscale`: check all pools and set the replicas of those that are autoscaled.
+"""`ostler.autoscale`: check all pools, and set the replicas of the pools that are autoscaled.
 
-Every 10 s, and at once when the matcher left jobs without Pods in such a pool. The pools are read from the cluster
-first, the rows second (L8); a read that fails ends the run, and changes nothing. What is decided is noted down in the
-pool's row before it is done, so that a process killed in between has at worst waited too long with a scale-down.
+It runs every 10 s, and at once when the matcher left jobs without Pods in such a pool. The pools are read from the
+cluster first and the rows second (L8). A read that fails ends the run and changes nothing. A decision is recorded in
+the pool's row before it is carried out. A process that is killed in between therefore only delays a scale-down.
 
-Two runs at once see the same and do it once: the patch names the version of the pool that was seen, and the second one
-meets a `Conflict`. The reconciler creates under the pool's lock, so whatever is written here it is never one Pod too
-many.
+Two runs at once see the same pools, and only one of them scales. The patch names the version of the pool that was read,
+so the second run gets a `Conflict`. The reconciler creates Pods under the pool's lock, so no value of `replicas` makes
+it create one Pod too many.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import AUTOSCALE, REMATCH
 from rules.claims.runner_brakes import Brake
-from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
+from rules.pools import node_sharing
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
+from rules.pools.node_sharing import Doubts, Outcome, PoolView, stuck
 from rules.pools.scaling import Demand, Limits, Verdict
-from tasks.pools.mirror import mirror
+from tasks.pools.mirror_pools import mirror_pool
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.worker.nodes import listed_nodes
 from tasks.worker.runtime import Runtime, runtime
@@ -45,15 +46,15 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 RESERVE = 2.0
-"""Seconds of the deadline after which no further pool is begun."""
+"""Seconds of the task's deadline that must be left before another pool is begun."""
 
 TRIES = 3
-"""Writes of one pool at most, where somebody else changed something of it that does not matter here."""
+"""Most writes of one pool, if other writers change fields of it that do not matter here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of a pool, and why its queue says nothing of Pods that are missing, where that is so."""
+    """The demand of a pool. `stuck` explains why its queue must not trigger a scale-up, or is None if it may."""
 
     demand: Demand
     stuck: str | None = None
@@ -61,7 +62,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A pool with its row, what was counted for it and what became of it."""
+    """A pool with its row, its demand, and the outcome of the autoscaler for it."""
 
     pool: PoolSeen
     row: PoolRow
@@ -69,9 +70,9 @@ class Scaled:
     outcome: Outcome
 
 
-@task("autoscale", queue="pools", policy=SWEEP)
+@task(AUTOSCALE, policy=SWEEP)
 def autoscale() -> None:
-    """Decide for all pools together, since they share nodes and accounts; then act, one pool after the other."""
+    """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other."""
     rt = runtime()
     pools = list_pools(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP_LIST))
     if not any(pool.autoscaled for pool in pools):
@@ -79,25 +80,25 @@ def autoscale() -> None:
     nodes = nodes_of(rt)
     now = utcnow()
     decided = rt.transaction(decide_all, pools, nodes, namespace=rt.settings.namespace, now=now)
-    random.shuffle(decided)  # where the time does not do for all, it is not always the same that are left out (L14)
+    random.shuffle(decided)  # if the time runs out, other pools are left out than last time (L14)
     for scaled in decided:
         if remaining() < RESERVE:
             log.info("autoscale.to_be_continued")
             return
         try:
             carry_out(rt, scaled)
-        except (UpstreamError, DBAPIError) as error:  # one bad pool stops no other (L14)
+        except (UpstreamError, DBAPIError) as error:  # an error of one pool stops no other (L14)
             telemetry.SCALINGS.labels("failed").inc()
             log.warning("pool.not_scaled", pool=scaled.pool.name, error=words_of(error), detail=_detail(error))
 
 
 def _detail(error: Exception) -> str | None:
-    """Return what an upstream said; the text of an error of Postgres may hold the row (law L13)."""
+    """Return what an upstream answered, or None for an error of Postgres, whose text might hold the row (L13)."""
     return str(error)[:300] if isinstance(error, UpstreamError) else None
 
 
 def nodes_of(rt: Runtime) -> list[Node] | None:
-    """Return the nodes; None when they cannot be had, and nobody is limited by them."""
+    """Return the nodes, or None if they cannot be read. Pools are not limited by nodes then."""
     listed = listed_nodes(rt)
     return None if listed is None else [node.room for node in listed.values()]
 
@@ -105,13 +106,13 @@ def nodes_of(rt: Runtime) -> list[Node] | None:
 def decide_all(
     db: Connection, pools: Sequence[PoolSeen], nodes: Sequence[Node] | None, *, namespace: str, now: datetime
 ) -> list[Scaled]:
-    """Return every autoscaled pool that has a row, with what becomes of it."""
+    """Return every autoscaled pool that has a row, with the outcome for it."""
     trust = scaling.trust(db, now=now)
     rows = {row.uid: row for row in scaling.pool_rows(db, namespace=namespace, now=now)}
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
     asked = asked_of(db, found, now=now) if trust.barred is None else {}
     views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]
-    outcomes = plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
+    outcomes = node_sharing.plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
     return [
         Scaled(pool, row, view.demand, outcomes[row.id])
         for (pool, row), view in zip(found, views, strict=True)
@@ -120,12 +121,15 @@ def decide_all(
 
 
 def doubts_of(trust: Trust) -> Doubts:
-    """Return what the rows say against scaling."""
+    """Return the rows' reasons against scaling."""
     return Doubts(barred=trust.barred, shrinking=trust.doubt)
 
 
 def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
-    """Return what is asked of each pool; those that do not grow compete for budgets with the Pods that they have."""
+    """Return the demand of each pool by its id.
+
+    A pool that does not grow competes for budgets with the Pods that it has.
+    """
     places = {row.id: places_of(pool, row) for pool, row in found}
     brakes = {each.pool_id: each.brake for each in runner_failures.brakes(db)}
     for pool_id in places.keys() & brakes.keys():
@@ -152,14 +156,14 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: 
 
 
 def limited(queue: Queue, brake: Brake | None) -> Queue:
-    """Return a queue as far as a brake lets it be served: one job, the probe."""
+    """Return a queue as a brake limits it: one job, the probe. Return it unchanged if no brake applies."""
     if brake is None or brake.account_id not in {None, queue.account_id}:
         return queue
     return replace(queue, jobs=min(1, queue.jobs))
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
-    """Return how many more jobs a pool could ever take now."""
+    """Return the number of further jobs that a pool could take now at its largest, and the size of each."""
     most = pool.max_replicas if hands_off(pool) is None else row.alive
     if pool.terminating:
         most = 0
@@ -169,7 +173,7 @@ def places_of(pool: PoolSeen, row: PoolRow) -> Places:
 
 
 def hands_off(pool: PoolSeen) -> str | None:
-    """Return why the replicas of a pool are not the autoscaler's to set, None where they are."""
+    """Return why the autoscaler must not set the replicas of a pool, or None if it may."""
     if pool.terminating:
         return "its deletion was asked for"
     if pool.paused:
@@ -199,10 +203,10 @@ def view_of(pool: PoolSeen, row: PoolRow, asked: Asked) -> PoolView:
 
 
 def carry_out(rt: Runtime, scaled: Scaled) -> None:
-    """Note a decision down where it is news, and write the replicas where they are to change."""
+    """Record a decision if it is new, and write the replicas if they change."""
     decision, row, now = scaled.outcome.decision, scaled.row, utcnow()
     up, down = decision.verdict is Verdict.UP, decision.verdict is Verdict.DOWN
-    words = told(scaled)
+    words = describe(scaled)
     if up or down or {**words, "at": None} != {**(row.scaling or {}), "at": None}:
         words["at"] = now.isoformat()
         rt.transaction(scaling.note, row.id, words, up=up, down=down, now=now)
@@ -219,15 +223,15 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
-    if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
-        rt.waker.send(REMATCH, queue="sweeps")
-    rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
+    if mirror_pool(rt, after):  # its row was older than its spec, and only this run sees the change
+        rt.waker.send(REMATCH)
+    rt.waker.reconcile(row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
-    """Set the replicas of a pool that is still what was decided on; None when it is not.
+    """Set the replicas of a pool, and return the pool as written. Return None if the decision no longer fits it.
 
-    What changes beside (its status, a label) makes the write conflict and the pool be read again.
+    A change of other fields (its status, a label) makes the write conflict. The pool is then read again.
     """
     for _ in range(TRIES):
         try:
@@ -237,15 +241,15 @@ def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
         if found is None or found.uid != pool.uid:
             return None
         if found.replicas == replicas and found.generation == pool.generation + 1:
-            return found  # ours: its answer was lost on the way, or another run decided the same
+            return found  # this run wrote it and lost the answer, or another run decided the same
         if found.generation != pool.generation:
             return None
         pool = found
     return None
 
 
-def told(scaled: Scaled) -> dict[str, Any]:
-    """Return a decision in numbers, as it is kept and shown."""
+def describe(scaled: Scaled) -> dict[str, Any]:
+    """Return a decision in numbers, as the pool's row stores it and commands show it."""
     decision, demand = scaled.outcome.decision, scaled.demand
     granted: Mapping[str, int] = asdict(scaled.outcome.granted)
     return {

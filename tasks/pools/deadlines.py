@@ -1,7 +1,7 @@
 """Deadlines of Pods that execute a job of a pool with `maxJobDuration`.
 
-Level-triggered: each reconcile of the pool sets those that are missing. Nothing waits for a deadline, least of all the
-delivery of a JIT, and one that cannot be set now is set by a later reconcile.
+Each reconcile of the pool sets the deadlines that are missing. No other step waits for a deadline, and the delivery of
+a JIT never does. A deadline that cannot be set now is set by a later reconcile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.pools.job_deadlines import active_deadline
-from tasks.pools.provision import RESERVE
+from tasks.pools.create_pods import RESERVE
 from tasks.worker.base import SWEEP_ROW, calls, remaining
 from tasks.worker.runtime import Runtime
 
@@ -26,10 +26,12 @@ log = structlog.get_logger(__name__)
 
 
 def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_seconds: float | None) -> None:
-    """Set the deadline of each listed Pod that executes a job and has none.
+    """Set the deadline of each listed Pod that executes a job and has no deadline.
 
-    The claims are read after the list (L8). A claim is `executing` once GitHub or the Pod showed that a job began; one
-    that is only delivered may wait for a job, and that time is not the job's (L3).
+    `max_job_seconds`: seconds that a job may run, or None if the pool sets no limit.
+
+    The claims are read after the list (L8). A claim is `executing` once GitHub or the Pod showed that a job began. A
+    claim that is only delivered might still wait for its job, and that time does not count as the job's (L3).
     """
     if max_job_seconds is None:
         return
@@ -42,19 +44,19 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
         return
     executing = rt.transaction(pod_claims.executing_pods, pool_id=pool_id)
     lacking = [pod for pod in open_ended if pod.uid in executing]
-    random.shuffle(lacking)  # what fails is not always the first (L14)
+    random.shuffle(lacking)  # so that one failing Pod is not always the first (L14)
     for pod in lacking:
         if remaining() < RESERVE:
             return
         try:
             limit(rt, pod, max_job_seconds=max_job_seconds)
-        except UpstreamError as error:  # the API server's trouble, not this Pod's: the next reconcile goes on
+        except UpstreamError as error:  # the API server failed, not this Pod: the next reconcile goes on
             log.warning("deadline.not_set", pod=pod.name, pod_uid=pod.uid, error=meaning_of(error))
             return
 
 
 def limit(rt: Runtime, pod: PodSeen, *, max_job_seconds: float) -> None:
-    """Set the deadline of one Pod."""
+    """Set the deadline of one Pod, counted from the start of its job."""
     if pod.started_at is None:
         return
     seconds = active_deadline(started_at=pod.started_at, now=utcnow(), max_job_seconds=max_job_seconds)

@@ -1,8 +1,11 @@
-"""One list of the namespace's Pods per tick: taken once, kept in Postgres, used by the reconcile of each pool.
+"""One list of the namespace's Pods per tick: made once, stored in Postgres, used by the reconcile of each pool.
 
-A list shows the Pods of the moment at which it began. The rows are read after it (L8), so they have what came later: a
-claim, a Pod that was created, a Pod that went. What an older list cannot prove is left to one of now: a Pod that has no
-row, one whose row says that it was gone, and whether a pool that drains may go. A wake never uses it.
+A list shows the Pods of the moment at which it began. The rows are read after it (L8). They therefore show what
+happened since: a new claim, a created Pod, a deleted Pod.
+
+An older list cannot prove everything. A pool is listed again if the list shows a Pod that has no row, or a Pod whose
+row says that it was gone before. A pool that is being deleted is listed again as well. A wake never uses the stored
+list.
 """
 
 from __future__ import annotations
@@ -30,12 +33,15 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-LEAST = 2
-"""Pools; the list of a single one is its own."""
+MIN_POOLS = 2
+"""Least number of pools that share one list. A single pool lists its own Pods."""
 
-WITHIN = 10.0
-"""Seconds that the list of a tick may take: the period of the ticks. One that takes longer is given up, and each pool
-lists for itself, so that no pool waits for the many Pods of another."""
+LIST_SECONDS = 10.0
+"""Seconds that the list of a tick may take: the period of the ticks.
+
+A list that takes longer is abandoned, and each pool lists its own Pods. Otherwise every pool would wait for a pool with
+many Pods.
+"""
 
 _FIELDS = tuple(field.name for field in fields(PodSeen))
 _values = attrgetter(*_FIELDS)
@@ -44,9 +50,10 @@ _TIMES = tuple(_FIELDS.index(name) for name in ("created_at", "deletion_at", "st
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The Pods of one pool, by a list that began then.
+    """The listed Pods of one pool, and when that list began.
 
-    `shared`: it is that of a tick, and `dealt`: nothing is left to be done by it.
+    `shared`: the list is that of a tick. `dealt`: a reconcile by this list or a newer one has handled everything that
+    the list shows.
     """
 
     pods: Sequence[PodSeen]
@@ -54,20 +61,25 @@ class Listed:
     shared: bool = False
     dealt: bool = False
 
+    @property
+    def own_pods(self) -> list[PodSeen]:
+        """The Pods that Ostler created."""
+        return [pod for pod in self.pods if pod.is_ours]
 
-def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
-    """List the namespace's Pods for these pools, by name, and keep the share of each; return those that have one now.
 
-    Whole or not at all (L8). A pool that has no share lists for itself.
+def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
+    """List the namespace's Pods, and store the share of each of these pools. Return the names of pools with a share.
+
+    The list is stored completely or not at all (L8). A pool without a share lists its own Pods.
     """
-    if len(pools) < LEAST:
+    if len(pools) < MIN_POOLS:
         return ()
     begin_page()
     began = utcnow()
     try:
-        shares = _listed(rt, namespace=namespace, pools=pools)
+        shares = _list_shares(rt, namespace=namespace, pools=pools)
         if shares is None:
-            log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process stops")
+            log.warning("pods.list_not_shared", why=f"it took more than {LIST_SECONDS:.0f} s, or its process stops")
             return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")
@@ -79,15 +91,15 @@ def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[s
     except SQLAlchemyError as error:
         log.warning("pods.list_not_shared", why=reason_of(error))
         return ()
-    except Exception:  # a Pod that cannot be read stops its own pool alone, which meets it in its own list (L14)
+    except Exception:  # each pool then lists its own Pods, so a Pod that cannot be read stops only its pool (L14)
         log.exception("pods.list_not_shared")
         return ()
     return shares.keys()
 
 
-def _listed(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
-    """Return the packed share of each pool whose Pods can be packed; None when time is up before the list is whole."""
-    until = time.monotonic() + WITHIN
+def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
+    """Return the packed share of each pool, or None if the list took too long or the worker stops."""
+    until = time.monotonic() + LIST_SECONDS
     found: dict[str, list[PodSeen]] = {name: [] for name in pools}
     for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
         for pod in page:
@@ -99,15 +111,15 @@ def _listed(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str,
     for name, pods in found.items():
         try:
             shares[name] = pack(pods)
-        except TypeError as error:  # an owner label of thirty digits, say, which anybody may write
+        except TypeError as error:  # for example a label with thirty digits, which anybody may write
             log.warning("pods.share_not_packed", pool=name, why=str(error))
     return shares
 
 
 def find(rt: Runtime, pool_id: int) -> Listed | None:
-    """Return the share of a pool in the list of the last tick; None when the pool has to be listed now.
+    """Return the share of a pool in the list of the last tick, or None if the pool must be listed now.
 
-    Pods that went since then are not in it.
+    Pods that are gone since the list was made are left out.
     """
     row = rt.transaction(pod_lists.find, pool_id=pool_id, now=NOW)
     if row is None:
@@ -127,13 +139,13 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
 
 
 def pack(pods: Sequence[PodSeen]) -> bytes:
-    """Return Pods as `unpack` takes them. Raises `TypeError` for a number that JSON does not take."""
+    """Return Pods in the form that `unpack` reads. Raises `TypeError` for a number that JSON cannot hold."""
     content = {"fields": _FIELDS, "pods": [_values(pod) for pod in pods]}
     return zlib.compress(orjson.dumps(content), level=1)
 
 
 def unpack(packed: bytes) -> list[PodSeen]:
-    """Return what was packed. Raises `ValueError` when another version of Ostler did, which knows other fields."""
+    """Return the packed Pods. Raises `ValueError` if a version of Ostler with other fields packed them."""
     content = orjson.loads(zlib.decompress(packed))
     if tuple(content["fields"]) != _FIELDS:
         raise ValueError("the packed Pod list was written by another version of Ostler")

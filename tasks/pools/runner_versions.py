@@ -1,4 +1,4 @@
-"""The versions of runners that a list shows: recorded per pool, and GitHub asked once a day how long it takes them."""
+"""Versions of runners: record the versions that a list shows, and ask GitHub once a day when it ends their support."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 ASK_WITHIN = 5.0
-"""Seconds that GitHub has for the answer, or half of what is left of the task."""
+"""Most seconds that GitHub has for its answer. It has half of the task's remaining time if that is less."""
 
 log = structlog.get_logger(__name__)
 
 
 def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: int, scope: str) -> None:
-    """Record which versions the pools start, and ask for the end of one of them if that is due.
+    """Record which versions the pools start. If the end of support of one of them is due to be asked, ask GitHub.
 
-    Nothing depends on it: what fails is logged, and done by a later list.
+    No other step depends on it. An error is logged, and a later list repeats the work.
     """
     versions = {each.name: each.version for each in seen if each.version is not None}
     if not versions:
@@ -40,7 +40,7 @@ def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id:
 
 
 def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
-    """Ask GitHub until when it takes a version; only in the name of an organisation."""
+    """Ask GitHub until when it accepts a version of the runner. Only an organisation can be asked about."""
     if scope.repository_name is not None:
         return
     version = rt.transaction(runner_versions.to_ask, now=NOW)
@@ -57,6 +57,6 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
 
 
 def outdated(rt: Runtime, pool_id: int) -> str | None:
-    """Return what is to be said of the version of a pool's runner; None: nothing."""
+    """Return a warning about the version of a pool's runner, or None if there is nothing to warn of."""
     found = rt.transaction(runner_versions.read, pool_id)
     return next((warn(each.version, each.ends_at, now=utcnow()) for each in found), None)

@@ -1,8 +1,8 @@
-"""Tasks that act on the watch's hints: `ostler.pods_changed`, `ostler.pod_gone`, `ostler.pod_executes`, and one more.
+"""Tasks that act on the watch's hints: `pods_changed`, `pod_gone`, `pod_executes` and `poller_ended`.
 
-A hint names Pods to read and proves nothing (L6): anybody who may write to Redis can send one. A GET by name and UID
-proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list proves that
-a Pod is over.
+A hint names Pods to read and proves nothing (L6), because anybody who can write to Redis can send one. A GET by name
+and UID proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list
+proves that a Pod is over.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
-from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
+from ostler.task_names import POD_EXECUTES, POD_GONE, PODS_CHANGED, POLLER_ENDED, STAMP
 from rules.claims.machines import Purpose
 from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.retire import send_retire
-from tasks.pools.spent import end_claim
+from tasks.pools.finished_pods import end_claim
 from tasks.worker.base import DISPATCH, SWEEP, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 WHY = "its runner has begun a job"
 
 
-@task("pods_changed", queue="dispatch", policy=DISPATCH)
+@task(PODS_CHANGED, policy=DISPATCH)
 def pods_changed(
     *,
     namespace: str,
@@ -46,31 +46,32 @@ def pods_changed(
     unstamped: Sequence[str] = (),
     endings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Look up what the watch saw: names of pools of which a Pod ended, UIDs that are gone or execute something.
+    """Request the tasks that check what the watch saw.
 
-    `unstamped`: UIDs of Pods whose poller has ended and that carry no stamp. `endings`: the last sight of Pods that
-    are gone, which is recorded for people to read; nothing is decided by it.
+    `pools`: names of pools with a Pod that ended. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
+    runner began a job. `unstamped`: UIDs of Pods whose poller ended and that carry no stamp. `endings`: how Pods that
+    are gone looked at last. It is recorded for people to read, and no decision uses it.
     """
     rt = runtime()
-    keep: set[int] = set()
+    pool_ids: set[int] = set()
     if pools:
-        keep.update(rt.transaction(watch_reports.pools_named, namespace=namespace, names=pools))
+        pool_ids.update(rt.transaction(watch_reports.pools_named, namespace=namespace, names=pools))
     if endings:
         record_endings(rt, endings)
     if gone:
-        keep |= report_gone(rt, gone)
-    for pool_id in sorted(keep):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        pool_ids |= report_gone(rt, gone)
+    for pool_id in sorted(pool_ids):
+        rt.waker.reconcile(pool_id)
     if executing:
         for claim_id in rt.transaction(watch_reports.not_executing, executing):
-            rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(POD_EXECUTES, claim_id=claim_id)
     if unstamped:
         for claim_id in rt.transaction(cuts.waiting_for_pollers, unstamped):
-            rt.waker.send(POLLER_ENDED, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(POLLER_ENDED, claim_id=claim_id)
 
 
 def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Record how Pods ended; what a message says of one in another form than ours is left out."""
+    """Record how Pods ended. An ending in an unknown form is left out."""
     known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
     left = len(endings) - rt.transaction(pod_ends.record, known)
     if left:
@@ -78,7 +79,7 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
-    """Return the ending that a message tells; None for one that makes no sense."""
+    """Return an ending that a message holds, or None if it cannot be read."""
     try:
         at, code = given.get("deletion_at"), given.get("runner_exit_code")
         return pod_ends.Ending(
@@ -91,20 +92,20 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 
 
 def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
-    """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
-    keep = set()
+    """Send a task for the claim of each of these Pods. Return the ids of pools that need a reconcile."""
+    pool_ids = set()
     for pod in rt.transaction(watch_reports.known_pods, uids):
         if pod.claim_id is None:
-            keep.add(pod.pool_id)
+            pool_ids.add(pod.pool_id)
         elif pod.purpose == Purpose.RETIRE:
             send_retire(rt, pod.claim_id)
         else:
-            rt.waker.send(POD_GONE, queue="dispatch", claim_id=pod.claim_id)
+            rt.waker.send(POD_GONE, claim_id=pod.claim_id)
     ask_for_events(rt, uids, live=False)
-    return keep
+    return pool_ids
 
 
-@task("pod_gone", queue="dispatch", policy=SWEEP)
+@task(POD_GONE, policy=SWEEP)
 def pod_gone(*, claim_id: int) -> None:
     """End a claim if one GET by name and UID proves that its Pod is gone, as the sweep `missing_pods` does."""
     rt = runtime()
@@ -114,15 +115,15 @@ def pod_gone(*, claim_id: int) -> None:
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
     log.info("pod.gone")
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, unavailable=set())
-    rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
+    rt.waker.reconcile(claim.pool_id)
 
 
-@task("pod_executes", queue="dispatch", policy=SWEEP)
+@task(POD_EXECUTES, policy=SWEEP)
 def pod_executes(*, claim_id: int) -> None:
-    """Mark a claim as executing if one GET shows that its runner began a job. Which job stays open.
+    """Mark a claim as executing if one GET shows that its runner began a job. The job stays unidentified.
 
-    Only a container `runner` that is ready proves it: one that has ended might never have had a job. A locked claim is
-    left to its webhook or to `unused_runners` (L14).
+    Only a container `runner` that is ready proves it, because a container that has ended might never have had a job. If
+    the claim is locked, its webhook or the sweep `unused_runners` marks it later (L14).
     """
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)
@@ -143,19 +144,19 @@ def pod_executes(*, claim_id: int) -> None:
         log.info("claim.executes_unidentified", claim=claim_id)
 
 
-@task("poller_ended", queue="dispatch", policy=SWEEP)
+@task(POLLER_ENDED, policy=SWEEP)
 def poller_ended(*, claim_id: int) -> None:
-    """Let the stamp of a delivered claim return if one GET shows that the poller of its Pod has ended."""
+    """Request the stamp of a delivered claim if one GET shows that the poller of its Pod ended."""
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)
     pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or pod.poller_exit_code is None:
         return
     for each in rt.transaction(cuts.pollers_ended, [pod.uid], now=NOW):
-        rt.waker.send(STAMP, queue="dispatch", claim_id=each)
+        rt.waker.send(STAMP, claim_id=each)
 
 
 def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodSeen | None:
-    """Return the Pod of a claim; None when nothing has its name and UID."""
+    """Return the Pod of a claim, or None if no Pod has its name and UID."""
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
     return pod if pod is not None and pod.uid == claim.pod_uid else None

@@ -1,1 +1,1 @@
-"""The REST API: `/api/v1`, its description and its pages, as an application of its own below `/api`."""
+"""The REST API `/api/v1`: a separate application, mounted at `/api`, with its description and documentation pages."""

@@ -1,10 +1,10 @@
-"""`/v1/accounts`: budgets and weights. A change is felt at once: it wakes the pools where the account waits."""
+"""`/v1/accounts`: budgets and weights. A change takes effect at once, because it wakes the pools with waiting jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from models.browse.accounts import AccountFilter, account_story, list_accounts
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.fairness import Budget, Usage
 from rules.routing.access import Access
 from web.api.cursors import Cursors
@@ -23,6 +23,7 @@ from web.api.gate import HOLDER
 from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Id, Integer, Listing, Name, Page, Shown, cores, gib
+from web.process.publisher import Publisher
 
 MOST_JOBS = 1_000_000
 MOST_VCPU = 10_000_000
@@ -33,13 +34,13 @@ log = get_logger(__name__)
 
 
 class Accounts(Listing):
-    """Which accounts; by id."""
+    """Filters of the list of accounts, ordered by id."""
 
     login: Name | None = Field(default=None, description="in any case", examples=["acme"])
 
 
 class Amount(BaseModel):
-    """A budget, or what is used of one."""
+    """A budget, or the used part of a budget."""
 
     count: int = Field(description="jobs at the same time", examples=[20])
     vcpu: float = Field(examples=[80])
@@ -47,7 +48,7 @@ class Amount(BaseModel):
 
 
 class NewBudget(BaseModel):
-    """What an account may use at the same time, over all pools. A lower budget ends nothing."""
+    """The most that an account may use at the same time, over all pools. A lower budget ends no running job."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"count": 20, "vcpu": 80, "memory_gib": 320}]}
@@ -59,7 +60,7 @@ class NewBudget(BaseModel):
 
 
 class NewWeight(BaseModel):
-    """An account's part beside others: twice the weight, twice the share."""
+    """The share of an account relative to others. An account with twice the weight gets twice the share."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"weight": 2}]})
 
@@ -67,7 +68,10 @@ class NewWeight(BaseModel):
 
 
 class NewAccess(BaseModel):
-    """Lets in an account whose jobs are held because nobody has. To hold one that was let in, set a budget of 0."""
+    """Allows an account whose jobs are held because nobody has allowed it.
+
+    To stop an allowed account, set a budget of 0.
+    """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"access": "allowed"}]})
 
@@ -75,7 +79,7 @@ class NewAccess(BaseModel):
 
 
 class Account(Shown):
-    """The owner that jobs are charged to."""
+    """The organisation or user that jobs are charged to."""
 
     id: int = Field(description="GitHub's id of the organisation or user", examples=[1001])
     login: str = Field(examples=["acme"])
@@ -90,7 +94,7 @@ class Account(Shown):
 
 
 class AccountJobs(Shown):
-    """Its jobs that wait, in numbers."""
+    """The numbers of waiting jobs of the account."""
 
     queued: int
     held: int
@@ -98,23 +102,13 @@ class AccountJobs(Shown):
 
 
 class AccountDetail(Account):
-    """An account with its numbers."""
+    """An account with the numbers of its waiting jobs."""
 
     jobs: AccountJobs
 
 
-class Publisher(Protocol):
-    """What sends after the commit; see `web.process.publisher`."""
-
-    def wake(self, pool_ids: list[int]) -> None:
-        """Wake the matchers of these pools."""
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Send a task by name."""
-
-
 def shown(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
-    """Return an account's row and usage as the API shows them."""
+    """Return an account as the API shows it, from its row, its usage and its number of ending Pods."""
     return {
         "id": row.id,
         "login": row.login,
@@ -165,9 +159,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         pools, story = done
         log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
-        publisher().send(
-            REMATCH, queue="sweeps"
-        )  # lifts the holds of an account that could run nothing, a page at a time
+        publisher().send(REMATCH)  # jobs that the account could not run before may run now
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
 
     @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)

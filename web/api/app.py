@@ -21,6 +21,7 @@ from web.api.gate import Gate
 from web.api.limited import refuse_limited
 from web.api.problems import MEDIA_TYPE, FieldProblem, Problem
 from web.api.schema import RESPONSES
+from web.process.publisher import Publisher
 
 _DESCRIPTION = """
 Jobs, claims, Pods, pools, accounts and repairs of an Ostler, to read; budgets and weights to set, and sweeps to pause.
@@ -40,13 +41,13 @@ _COMPONENTS = "#/components/schemas/"
 
 
 class _Api(FastAPI):
-    """FastAPI whose description has the problems among its components.
+    """FastAPI whose OpenAPI description has the problem models among its components.
 
-    FastAPI lists a model there only if it is the answer of a route in the route's own media type.
+    FastAPI adds a model to the components only if a route returns it in the route's own media type.
     """
 
     def openapi(self) -> dict[str, Any]:
-        """Return the description; it is made once."""
+        """Return the OpenAPI description, which is generated on the first call only."""
         if self.openapi_schema is None:
             described = super().openapi()
             _, made = models_json_schema(
@@ -56,10 +57,11 @@ class _Api(FastAPI):
         return self.openapi_schema or {}
 
 
-def build_api(
-    settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], accounts.Publisher]
-) -> ASGIApp:
-    """Return the API behind its gate; `database` and `publisher` are asked for when a request comes."""
+def build_api(settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], Publisher]) -> ASGIApp:
+    """Return the API behind its gate.
+
+    `database` and `publisher` are called for each request, because they exist only then.
+    """
     cursors = Cursors(settings.encryption_keys)
     api = _Api(
         title="Ostler",
@@ -68,7 +70,7 @@ def build_api(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # The gate has judged the token by the time that a route is found: this only describes it.
+        # Mount the API at `/api` of `app`, also for paths with a newline, which Starlette's own mount does not match.
         dependencies=[
             Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`")),
             Depends(refuse_limited),
@@ -89,7 +91,7 @@ def build_api(
 
 
 def mount_api(app: FastAPI, api: ASGIApp) -> None:
-    """Put the API at `/api` of `app`, paths with a line end too, which Starlette's own mount leaves to `app`."""
+    """Mount the API at `/api` of `app`. Starlette's own mount does not match a path with a newline; this one does."""
     mount = Mount("/api", app=api)
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)

@@ -22,7 +22,7 @@ from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown, core
 
 
 class Claims(Listing):
-    """Which claims; newest first."""
+    """Filters of the list of claims, newest first."""
 
     state: ClaimState | None = None
     live: bool | None = Field(default=None, description="only those that have not ended, or only those that have")
@@ -69,7 +69,7 @@ class Claim(Shown):
 
 
 class MintAttempt(Shown):
-    """One runner name that GitHub was asked for."""
+    """One runner name that Ostler tried to register with GitHub."""
 
     runner_name: str
     outcome: str = Field(examples=["minted"])
@@ -78,14 +78,14 @@ class MintAttempt(Shown):
 
 
 class ClaimDetail(Claim):
-    """A claim with its story."""
+    """A claim with its mint attempts and its transitions."""
 
     attempts: list[MintAttempt]
     events: list[Event]
 
 
 def shown(row: Row[Any]) -> dict[str, Any]:
-    """Return a claim's row as the API shows it."""
+    """Return a claim as the API shows it."""
     return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": describe(end_of(row))}
 
 

@@ -1,4 +1,7 @@
-"""Cursors: where a list goes on, signed so that only what we gave out for the same list and filters comes back."""
+"""Cursors: the signed position at which a list continues.
+
+A cursor is valid only for the list and filters it was made for.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,26 @@ _MAC = 16
 
 
 class Cursors:
-    """Makes and reads cursors with a key derived from each encryption key; the newest makes, all of them read."""
+    """Makes and reads cursors. Each encryption key gives one signing key; the newest signs, and all keys verify."""
 
     def __init__(self, keys: Sequence[Secret]) -> None:
         self._keys = [hmac.digest(key.reveal().encode(), b"ostler list cursor", hashlib.sha256) for key in keys]
 
     def make(self, listing: str, position: int | None) -> str | None:
-        """Return the cursor of a position in `listing` (its name and filters), None at its end."""
+        """Return the cursor for a position in `listing` (the list's name and filters).
+
+        Return None if `position` is None.
+        """
         if position is None:
             return None
         place = position.to_bytes(_POSITION, "big")
         return base64.urlsafe_b64encode(place + _mac(self._keys[0], listing, place)).decode()
 
     def read(self, listing: str, cursor: str | None) -> int | None:
-        """Return the position that a cursor of `listing` stands for. Raises Refusal (422)."""
+        """Return the position in `listing` that a cursor stands for, or None if there is no cursor.
+
+        Raises Refusal (422) if the cursor was not made for this list with these filters.
+        """
         if cursor is None:
             return None
         try:

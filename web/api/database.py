@@ -1,4 +1,4 @@
-"""The API's own few threads for Postgres, so that no list of a person delays the delivery of a job."""
+"""Threads of the API for Postgres. They are separate, so that a long list does not delay the delivery of a job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 THREADS = 2
 MOST_WAITING = 64
-"""Requests that may wait for a thread; more are answered 503."""
+"""Most requests that may use or wait for a thread. Further requests are answered with 503."""
 
 STATEMENT_MS = 4000
 
 
 class Database:
-    """Runs the API's transactions."""
+    """Runs the transactions of the API on its own threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -31,7 +31,10 @@ class Database:
         self._waiting = 0
 
     async def run(self, body: Callable[[Connection], T]) -> T:
-        """Return what `body` returns from one transaction. Raises Refusal (503) and what Postgres raises."""
+        """Return the result of `body`, which runs in one transaction.
+
+        Raises Refusal (503) if too many requests wait already. Errors of Postgres are raised unchanged.
+        """
         if self._waiting >= MOST_WAITING:
             raise unavailable()
 
@@ -48,5 +51,5 @@ class Database:
             self._waiting -= 1
 
     def stop(self) -> None:
-        """Let running calls end and the threads go."""
+        """Stop the threads. A running call may finish; waiting calls are cancelled."""
         self._threads.shutdown(cancel_futures=True)

@@ -1,6 +1,6 @@
-"""The API's description as pages to read and try, without a call to any other host.
+"""Documentation pages of the API, where people read and try the calls. The pages load nothing from any other host.
 
-Swagger UI's files come with the package `fastapi-swagger`; only they are used of it.
+The files of Swagger UI come from the package `fastapi-swagger`. No other part of that package is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ASSETS = {
 
 
 def router() -> APIRouter:
-    """Return the routes of the pages; the files are read once."""
+    """Return the routes of the pages. The files are read once, when the routes are made."""
     routes = APIRouter(include_in_schema=False)
     resources = files("fastapi_swagger") / "resources"
     assets = {name: ((resources / file).read_bytes(), kind) for name, (file, kind) in _ASSETS.items()}

@@ -1,7 +1,8 @@
 """Gate of the API: the checks that every request below `/api` passes first.
 
-Its body is read here, to a limit in bytes and seconds. All but the description and its pages need a token, also
-paths that do not exist: a route cannot be forgotten, and nobody learns which there are.
+The gate reads the body, with a limit in bytes and in seconds. Every path except the description and its pages needs a
+token, even a path that does not exist. A new route is therefore always protected, and a caller without a token cannot
+find out which paths exist.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OPEN = frozenset(
         "/openapi.json",
     }
 )
-"""Paths that need no token: they say what stands in the repository, and nothing of rows."""
+"""Paths that need no token. They show only files of the repository, and no data from the database."""
 
 _SCHEME = "bearer "
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
@@ -49,7 +50,7 @@ log = get_logger(__name__)
 
 
 class Gate:
-    """The application behind its gate. `database` is asked for when a request comes: it exists by then."""
+    """The application behind its gate. `database` is called for each request, because the database exists only then."""
 
     def __init__(self, inner: ASGIApp, *, database: Callable[[], Database]) -> None:
         self._inner = inner
@@ -78,7 +79,10 @@ class Gate:
         await self._inner(inner_scope, _replay(body, receive), reply)
 
     async def _admit(self, request: Request) -> Holder:
-        """Return who calls. Raises Refusal: 401 without a token that holds, 403 without the scope."""
+        """Return the holder of the request's token.
+
+        Raises Refusal: 401 without a valid token, 403 if the token lacks the scope that the method needs.
+        """
         header = request.headers.get("authorization", "")
         if not header.lower().startswith(_SCHEME):
             raise self._unauthorized("missing", request)
@@ -101,7 +105,7 @@ class Gate:
         return found
 
     def _unauthorized(self, why: str, request: Request) -> Refusal:
-        """Count a refused token and log it, at most a line a second. The caller never learns why."""
+        """Count a refused token and log it, with at most one line a second. The answer does not contain the reason."""
         telemetry.API_UNAUTHORIZED.labels(why).inc()
         self._refused.add(why=str(why), client=request.client.host if request.client is not None else None)
         return Refusal(
@@ -114,7 +118,10 @@ class Gate:
 
 
 class _Reply:
-    """Sends an answer, counts it, knows whether it began, and leaves the body of a HEAD's out."""
+    """Sends an answer and counts it. `started` says whether the answer began.
+
+    An answer to HEAD is sent without its body.
+    """
 
     def __init__(self, method: str, send: Send) -> None:
         self.started = False
@@ -133,16 +140,19 @@ class _Reply:
 
 
 def _guarded(start: Message) -> list[tuple[bytes, bytes]]:
-    """Return what an answer lacks of the headers that keep it out of caches and from being taken for another kind."""
+    """Return the headers of `_EVERY_ANSWER` that an answer does not have yet.
+
+    They prevent caching and content sniffing.
+    """
     there = {name.lower() for name, _ in start.get("headers", ())}
     return [(name, value) for name, value in _EVERY_ANSWER if name not in there]
 
 
 def _refusal_of(error: Exception, *, path: str) -> Refusal:
-    """Return what to answer to a request that ended with an error, and log what is ours."""
+    """Return the refusal to send for a request that ended with `error`. Log the error if it is Ostler's own."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, DBAPIError | PoolTimeout):  # while the token was looked up
+    if isinstance(error, DBAPIError | PoolTimeout):  # raised while the token was verified
         return database_failed(error)
     log.error("api.failed", path=path, error=type(error).__name__, exc_info=error)
     return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; its log says more")
@@ -159,7 +169,7 @@ async def _read(request: Request) -> bytes:
         async with asyncio.timeout(BODY_WITHIN):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > LARGEST_BODY:  # counted: Content-Length may lie
+                if len(body) > LARGEST_BODY:  # counted, because Content-Length might be wrong
                     raise Refusal(
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                         "body-too-large",

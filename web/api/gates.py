@@ -1,4 +1,4 @@
-"""`/v1/gates`: which upstreams can be trusted with a repair now."""
+"""`/v1/gates`: the state of each upstream's gate. A repair trusts an upstream only while its gate is open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from web.api.schema import Shown
 
 
 class Gate(Shown):
-    """The gate of one upstream. A closed one stops reaping and the growth of demand, never dispatch."""
+    """The gate of one upstream. A closed gate stops reaping and the growth of demand; it never stops dispatch."""
 
     upstream: str = Field(examples=["github"])
     open: bool

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: the queue, and why a job waits."""
+"""`/v1/jobs`: the queue, and the reason why a job waits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Job(Shown):
 
 
 class Why(BaseModel):
-    """Why a job stands where it stands."""
+    """The reason why a job is in its present state."""
 
     waits_for: WaitsFor
     summary: str = Field(examples=["The budget of account acme allows no job at all."])
@@ -75,7 +75,7 @@ class Why(BaseModel):
 
 
 class JobClaim(Shown):
-    """One claim that the job has, or had until its end."""
+    """One claim of the job, live or ended."""
 
     id: int
     state: str = Field(examples=["executing"])
@@ -93,7 +93,7 @@ class JobClaim(Shown):
 
 
 class JobDetail(Job):
-    """A job with its story."""
+    """A job with the reason for its state, its claims and its transitions."""
 
     why: Why
     claims: list[JobClaim]
@@ -101,7 +101,7 @@ class JobDetail(Job):
 
 
 def shown(row: Row[Any], *, now: datetime) -> dict[str, Any]:
-    """Return a job's row as the API shows it."""
+    """Return a job as the API shows it at the time `now`."""
     ended = row.completed_at if row.state == JobState.COMPLETED and row.completed_at is not None else now
     return {**row._mapping, "age_seconds": max(timedelta(), ended - row.queued_at).total_seconds()}
 

@@ -1,4 +1,4 @@
-"""`/v1/pods`: one runner Pod, how it ended, and who had it."""
+"""`/v1/pods`: one runner Pod, the way it ended, and its claims."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class PodClaim(Shown):
 
 
 class ClaimEvent(Event):
-    """One transition of one of its claims."""
+    """One transition of a claim of the Pod."""
 
     claim_id: int
 
 
 class Pod(Shown):
-    """A runner Pod as Ostler knows it, with its claims and their events."""
+    """A runner Pod as its row describes it, with its claims and their transitions."""
 
     namespace: str
     name: str = Field(examples=["small-0a1b2c3d"])

@@ -1,4 +1,4 @@
-"""`/v1/pools`: the pools as Ostler sees them."""
+"""`/v1/pools`: the pools as the database has them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
 
 
 class Pools(Listing):
-    """Which pools; oldest first."""
+    """Filters of the list of pools, oldest first."""
 
     name: Name | None = Field(default=None, examples=["small"])
     deleted: bool | None = Field(default=None, description="only those whose RunnerPool is gone, or only the others")
 
 
 class Decision(BaseModel):
-    """What the autoscaler decided on a pool, and the numbers that it was made from."""
+    """One decision of the autoscaler about a pool, with the numbers that it was based on."""
 
     at: datetime
     verdict: Verdict
@@ -39,7 +39,7 @@ class Decision(BaseModel):
 
 
 class Condition(BaseModel):
-    """One condition of the pool's status, as it was written to its object last."""
+    """One condition of the pool's status, as it was last written to the RunnerPool object."""
 
     type: str = Field(examples=["Degraded"])
     status: str = Field(examples=["True"])
@@ -76,7 +76,7 @@ class Pool(Shown):
 
 
 class PoolCounts(Shown):
-    """Its runner Pods and its jobs in numbers."""
+    """The numbers of runner Pods and jobs of the pool."""
 
     pods: int = Field(description="that are not known to be gone")
     warm: int = Field(description="that poll and are free")
@@ -89,13 +89,13 @@ class PoolCounts(Shown):
 
 
 class PoolDetail(Pool):
-    """A pool with its numbers."""
+    """A pool with the numbers of its Pods and jobs."""
 
     counts: PoolCounts
 
 
 def shown(row: Row[Any]) -> dict[str, Any]:
-    """Return a pool's row as the API shows it."""
+    """Return a pool as the API shows it."""
     return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}
 
 

@@ -1,6 +1,7 @@
-"""Errors as RFC 9457 says: `application/problem+json`, whatever went wrong below `/api`.
+"""Error answers of the API in the form of RFC 9457, `application/problem+json`.
 
-A problem names the field and the cure. It never repeats a value that was sent, nor says anything of rows.
+A problem names the invalid field and says how to correct it. It never repeats a value that the caller sent, and it
+shows no data from the database.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ostler.logging import get_logger
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 2
-"""Seconds that a 503 asks for."""
+"""Seconds in the `Retry-After` header of a 503."""
 
 log = get_logger(__name__)
 
 
 class FieldProblem(BaseModel):
-    """What is wrong with one field."""
+    """The problem with one field of the request."""
 
     field: str = Field(examples=["limit"])
     detail: str = Field(examples=["Input should be less than or equal to 200"])
 
 
 class Problem(BaseModel):
-    """A problem, as RFC 9457 describes it."""
+    """An error answer in the form of RFC 9457."""
 
     type: str = Field(examples=["urn:ostler:problem:invalid-field"])
     title: str = Field(examples=["A field is invalid"])
@@ -44,7 +45,7 @@ class Problem(BaseModel):
 
 
 class Refusal(Exception):
-    """Ends a request with a problem."""
+    """Ends a request with a problem. `kind` is the last part of the problem's type URN."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Refusal(Exception):
         self.headers = headers
 
     def response(self) -> Response:
-        """Return it as the answer."""
+        """Return the answer that describes this refusal."""
         errors = [FieldProblem(field=self.field, detail=self.detail or self.title)] if self.field is not None else []
         return problem(self.status, self.kind, self.title, self.detail, errors=errors, headers=self.headers)
 
@@ -79,7 +80,7 @@ def problem(
     errors: Sequence[FieldProblem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the answer to a request that failed."""
+    """Return the answer to a request that failed. `kind` is the last part of the problem's type URN."""
     body = Problem(type=f"urn:ostler:problem:{kind}", title=title, status=status, detail=detail, errors=list(errors))
     return JSONResponse(
         body.model_dump(exclude_none=True, exclude_defaults=True),
@@ -90,7 +91,7 @@ def problem(
 
 
 def not_found(what: str) -> Refusal:
-    """Return the refusal of an id that names nothing."""
+    """Return the refusal (404) for an id that does not exist. `what` is the kind of thing: "job", "pool" and so on."""
     return Refusal(
         HTTPStatus.NOT_FOUND,
         "not-found",
@@ -100,7 +101,7 @@ def not_found(what: str) -> Refusal:
 
 
 def unavailable() -> Refusal:
-    """Return the refusal of a request that cannot be answered now."""
+    """Return the refusal (503) for a request that cannot be answered now."""
     return Refusal(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "unavailable",
@@ -111,7 +112,7 @@ def unavailable() -> Refusal:
 
 
 def install(api: FastAPI) -> None:
-    """Have every error of `api` answered as a problem."""
+    """Register the handlers that turn every error of `api` into a problem."""
     api.add_exception_handler(Refusal, _refused)
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _refused_by_framework)
@@ -165,7 +166,7 @@ async def _database_away(_request: Request, error: Exception) -> Response:
 
 
 def database_failed(error: Exception) -> Refusal:
-    """Log that Postgres did not do what was asked, and return the refusal (503) for it."""
+    """Log an error of Postgres, and return the refusal (503) for it."""
     log.warning(
         "api.database_failed",
         error=type(error).__name__,

@@ -1,4 +1,4 @@
-"""The shapes that several resources of the API share."""
+"""Schemas that several resources of the API share."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _integer(value: object) -> object:
 
 
 Integer = Annotated[int, BeforeValidator(_integer)]
-"""An integer of a JSON body; 20.0 is one too, as JSON Schema says, and `strict` alone would refuse it."""
+"""An integer in a JSON body. JSON Schema counts 20.0 as an integer, but pydantic's `strict` alone would refuse it."""
 
 Item = TypeVar("Item", bound=BaseModel)
 
 
 class Listing(BaseModel):
-    """What every list takes; a field that the list does not know is refused."""
+    """Parameters that every list has. A parameter that the list does not know is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,12 +39,15 @@ class Listing(BaseModel):
     )
 
     def identity(self) -> str:
-        """Return the list and its filters, as a cursor is bound to them."""
+        """Return the name of the list and its filters as a text.
+
+        A cursor is valid only for the text that it was made with.
+        """
         return f"{type(self).__name__} {self.model_dump_json(exclude={'limit', 'cursor'}, exclude_none=True)}"
 
 
 class Shown(BaseModel):
-    """Something that is made from a row."""
+    """A model that is built from a database row."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -57,7 +60,7 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Event(Shown):
-    """One transition: what happened, who did it, why, and how long it stood where it was before."""
+    """One transition: what happened, which component did it, why, and how long the previous state lasted."""
 
     at: datetime
     transition: str = Field(examples=["job_claim"])

@@ -1,4 +1,4 @@
-"""`/v1/sweeps` and `/v1/repairs`: the switches of the sweeps, and the ledger of their repairs."""
+"""`/v1/sweeps` and `/v1/repairs`: the pause switches of the sweeps, and the ledger of their repairs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from beat_schedule import SWEEPS
 from models.browse.repairs import RepairFilter, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
 from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.task_names import SWEEPS
 from rules.sweeps.reaping import Expect, Outcome, Repaired
 from web.api.cursors import Cursors
 from web.api.database import Database
@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class Sweep(Shown):
-    """One sweep: its switch and its last tick."""
+    """One sweep: its pause switch and its last tick."""
 
     name: str = Field(examples=["stale_claims"])
     paused_at: datetime | None
@@ -49,7 +49,7 @@ class Sweeps(BaseModel):
 
 
 class Switch(BaseModel):
-    """Whether a sweep may run. Pausing one that is paused changes nothing; nor does resuming one that runs."""
+    """The pause switch of a sweep. Setting it to its present value changes nothing."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"paused": True, "why": "we restore Postgres"}]}
@@ -60,9 +60,9 @@ class Switch(BaseModel):
 
 
 class Repairs(Listing):
-    """Which repairs; newest first."""
+    """Filters of the list of repairs, newest first."""
 
-    sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in beat_schedule.py
+    sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
     outcome: Repaired | None = None
     dry: bool | None = Field(default=None, description="only those of dry runs, or none of them")
     claim_id: FilterId | None = None
@@ -72,7 +72,7 @@ class Repairs(Listing):
 
 
 class Repair(Shown):
-    """Repair of one sweep, with its reasons and its outcome."""
+    """One repair of a sweep, with its reason, its witnesses and its outcome."""
 
     id: int
     sweep: str = Field(examples=["stale_claims"])

@@ -1,1 +1,1 @@
-"""The edge: ports, TLS, and bounds on clients that have proven nothing."""
+"""The edge: ports, TLS, and limits on clients that are not authenticated yet."""

@@ -1,9 +1,11 @@
-"""A cap on the connections of one listener that have proven nothing.
+"""A cap on the unproven connections of one listener.
 
-A connection is proven while it holds a poll whose token was verified, or a webhook whose signature was. The latter are
-bounded by the queue of the intake. All others share the cap. When it is reached,
-the connection that has waited for its client the longest makes room: it has nothing to say, or says it slowly. So a
-flood of idle connections costs the flood its own connections, and a client that sends its request at once is served.
+A connection is proven while it holds a poll whose token was verified, or a webhook whose signature was verified. The
+queue of the intake bounds the proven webhooks. All unproven connections share the cap.
+
+When the cap is reached, the connection that has waited for its client the longest is dropped. Such a client sends
+nothing, or sends slowly. A flood of idle connections therefore drops its own connections, and a client that sends its
+request at once is served.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ class Droppable(Protocol):
 
 
 class Connections:
-    """The unproven connections of one listener, `most` of them at a time.
+    """The unproven connections of one listener. There are never more than `most`.
 
-    A connection `waits` while the next step is its client's, and `works` while the next step is ours.
+    A connection is recorded with `waits` when its client must act next, and with `works` when Ostler must act next.
     """
 
     def __init__(self, most: int) -> None:
@@ -31,11 +33,14 @@ class Connections:
         self._working: set[Droppable] = set()
 
     def __len__(self) -> int:
-        """Return how many connections have proven nothing."""
+        """Return the number of unproven connections."""
         return len(self._waiting) + len(self._working)
 
     def waits(self, connection: Droppable) -> None:
-        """Record that the connection waits for its client from now on, and make room for it."""
+        """Record that the connection now waits for its client.
+
+        When the cap is reached, drop the longest-waiting connection.
+        """
         self.forget(connection)
         if len(self) >= self.most:
             self.dropped += 1
@@ -47,12 +52,12 @@ class Connections:
         self._waiting[connection] = None
 
     def works(self, connection: Droppable) -> None:
-        """Record that the client sent a whole request, which we answer next."""
+        """Record that the client has sent a whole request, so that Ostler must answer next."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._working.add(connection)
 
     def forget(self, connection: Droppable) -> None:
-        """Take the connection out: it was closed, or it proved whose it is."""
+        """Remove the connection from the cap, because it was closed or has been proven."""
         self._waiting.pop(connection, None)
         self._working.discard(connection)

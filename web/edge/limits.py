@@ -1,9 +1,11 @@
-"""Bounds on the memory and the time that a client can take before it has proven anything.
+"""Limits on the memory and the time that a client can use before it is authenticated.
 
-httptools, unlike h11, bounds neither sizes nor times, and it reports a header field only when the field has ended.
-So this protocol counts the bytes that came since the parser last reported anything. It answers one request of a
-connection at a time, closes after an answer that was given before its request had come whole, and limits how long a
-client may take to send a request or to read an answer.
+httptools, unlike h11, limits neither sizes nor times, and it reports a header field only when the field has ended. This
+protocol therefore counts the bytes that came since the parser last reported anything.
+
+The protocol answers one request of a connection at a time. If it answers before a request has arrived completely, it
+closes the connection after the answer. It also limits the time in which a client must send a request and read an
+answer.
 """
 
 from __future__ import annotations
@@ -22,50 +24,53 @@ from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
 LARGEST_HEAD = 32 * 1024
-"""Bytes of request line and headers, each header counted as `FIELD` more; a token may have 8 KiB of them."""
+"""Most bytes of the request line and the headers together. A token may use 8 KiB of them.
+
+Each header counts as `FIELD` bytes more than its name and value.
+"""
 
 FIELD = 32
-"""Bytes that a header counts for beside its name and value: it costs memory and time when it is empty."""
+"""Bytes that are counted for each header beside its name and value. Even an empty header costs memory and time."""
 
 HEAD_WITHIN = 10.0
-"""Seconds from the connection, or from the first byte of a later request, to the end of its headers."""
+"""Seconds within which all headers must arrive, from the connection or from the first byte of a later request."""
 
 BODY_WITHIN = 10.0
-"""Seconds in which a body must have come: GitHub itself gives up after ten."""
+"""Seconds within which a handler must have read the body. GitHub itself gives up after ten seconds."""
 
 MESSAGE_WITHIN = 15.0
-"""Seconds from the headers to the end of body and trailers; what reads a body answers 408 before."""
+"""Seconds from the headers to the end of the body and trailers. Handlers that read a body answer 408 earlier."""
 
 READ_WITHIN = 30.0
-"""Seconds that a client may take to read an answer that waits to be sent."""
+"""Seconds within which a client must read an answer that waits in the write buffer."""
 
 LINGER = 2.0
-"""Seconds for which the rest of a request is thrown away, so that its client can read the early answer."""
+"""Seconds during which the rest of a request is discarded, so that the client can read an early answer."""
 
 MOST_DISCARDED = 1024 * 1024
-"""Bytes that are thrown away of one request."""
+"""Most bytes of one request that are discarded. A client that sends more is dropped."""
 
 PIECES = 1024
-"""Pieces of a body that may be small; above this a piece must have `PIECE` bytes on average."""
+"""Number of pieces of a body that may have any size. Further pieces must have `PIECE` bytes on average."""
 
 PIECE = 64
 
 _CONNECTION = "ostler.connection"
 PORT = "ostler.port"
-"""Key of a scope: the local port that the connection came to."""
+"""Key in an ASGI scope. Its value is the local port of the connection."""
 
 log = get_logger(__name__)
 _malformed = RefusedLog(log, "http.malformed")
 
 
 class _Stopped(Exception):
-    """Ends the parser in the middle of a read: the rest of it is not to be parsed."""
+    """Stops the parser in the middle of a read, because the remaining bytes must not be parsed."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol, which drops clients that send or hold too much, or take too long.
+    """Uvicorn's protocol, extended to drop clients that send too much, hold too much memory or are too slow.
 
-    `caps` has the cap of each listener by its local port; a port without one has no cap.
+    `caps` maps a local port to the cap of its listener. A port that is missing from `caps` has no cap.
     """
 
     def __init__(self, *arguments: Any, caps: Mapping[int, Connections] | None = None, **named: Any) -> None:
@@ -86,17 +91,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._dropped = False
         self._early: _Early | None = None
 
-    # The connection
+    # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time in which the first headers must come."""
+        """Start the timer for the first headers."""
         super().connection_made(transport)
         self._connections = self._caps.get(self._port, self._connections)
         self._expect(HEAD_WITHIN)
         self._connections.waits(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers of the connection, and end its reference cycles."""
+        """Cancel the timers of the connection and break its reference cycles."""
         self._connections.forget(self)
         self._expect(None)
         self._expect_reader(None)
@@ -106,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._early = None
 
     def proven(self) -> None:
-        """Take the connection out of the cap until its request is answered."""
+        """Remove the connection from the cap until its request is answered."""
         self._connections.forget(self)
 
     def drop(self) -> None:
@@ -116,15 +121,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Close when the request is answered, at once when there is none."""
+        """Close the connection when its request is answered. Without a request, close it at once."""
         if self._early is not None:
             self._early.keep_alive = False
         super().shutdown()
 
-    # What comes
+    # Incoming bytes
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes, and drop the client when they exceed a bound of this protocol."""
+        """Parse the bytes. Drop the client if it exceeds a limit of this protocol."""
         if self._dropped:
             return
         if self._discards:
@@ -139,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # What follows is of a protocol that nobody here speaks, or the body of a request that has none.
+            # The remaining bytes are of a protocol that Ostler does not speak, or a body that no header announced.
             self._answer_and_close()
         except httptools.HttpParserError:
             if not self._dropped and not self._discards:
@@ -148,14 +153,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._measure(len(data))
 
     def on_message_begin(self) -> None:
-        """Count a request's head from here."""
+        """Start to count the head of a request."""
         if self.cycle is not None and not self.cycle.response_complete:
-            # A second request while the first is being answered: its client sends it again on another connection.
+            # A second request came while the first is being answered. The client must send it again on another
+            # connection.
             self._answer_and_close()
             raise _Stopped
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        # The protocol has the scope: a strong reference would be a cycle, which keeps a closed connection for minutes.
+        # The protocol refers to the scope. A strong reference back would be a cycle and keep a closed connection in
+        # memory for minutes.
         scope[_CONNECTION] = weakref.ref(self)
         scope[PORT] = self._port
         self._in_message = True
@@ -165,21 +172,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect(HEAD_WITHIN)
 
     def on_url(self, url: bytes) -> None:
-        """Count the request line."""
+        """Count the bytes of the request line."""
         super().on_url(url)
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or a trailer."""
+        """Count the bytes of a header or a trailer."""
         self._count(len(name) + len(value) + FIELD)
         if not self._in_body:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Have the request answered; its head came in time."""
+        """Start to answer the request, whose headers arrived in time."""
         self._reported = True
         if self.parser.should_upgrade() and _has_body(self.headers):
-            # The parser would take the body for the next request.
+            # The parser would parse the body as the next request.
             self._refuse()
             raise _Stopped
         self._expect(None)
@@ -187,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Count a piece of the body."""
+        """Count one piece of the body. Drop the client if its pieces are too many and too small."""
         self._reported = True
         self._pieces += 1
         self._body += len(body)
@@ -196,7 +203,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request came whole: the next step is ours."""
+        """Record that the whole request has arrived, so that Ostler must answer next."""
         self._reported = True
         self._in_message = self._in_body = False
         self._expect(None)
@@ -208,7 +215,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._connections.works(self)
 
     def _measure(self, size: int) -> None:
-        """Drop a client whose field does not end, and start the time for the rest of a request."""
+        """Drop a client whose header field does not end.
+
+        Start the timer for the rest of a request whose headers are complete.
+        """
         if self._reported:
             self._unreported = 0
         else:
@@ -231,25 +241,28 @@ class BoundedProtocol(HttpToolsProtocol):
         raise _Stopped
 
     def _refuse(self) -> None:
-        """Answer 400 to bytes that are not HTTP, and close."""
+        """Answer 400 to bytes that are not HTTP, and close the connection."""
         self._discards = True
         self._expect(READ_WITHIN)
         _malformed.add(client=self.client[0] if self.client else None)
         self.send_400_response("Invalid HTTP request received.")
 
     def _answer_and_close(self) -> None:
-        """Throw away what comes from now on, and close once the current request is answered."""
+        """Discard all further bytes, and close the connection once the current request is answered."""
         self._discards = True
         if self._answering:
-            self._expect(None)  # the answer may be a held poll's
+            self._expect(None)  # the answer might be that of a held poll
             self.cycle.keep_alive = False
         else:
             self.transport.close()
 
-    # What goes
+    # Outgoing bytes
 
     def on_response_complete(self) -> None:
-        """Wait for the client again, a limited time when an answer has still to be read."""
+        """Record that the connection waits for its client again.
+
+        If the connection is closing, limit the time in which the client must read the answer.
+        """
         super().on_response_complete()
         if not self._dropped:
             self._connections.waits(self)
@@ -257,7 +270,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._expect(READ_WITHIN)
 
     def linger(self) -> None:
-        """Close after an early answer: say so, and give the client a moment to read it."""
+        """Close after an early answer: end the write side, and give the client `LINGER` seconds to read the answer."""
         if self._discards or self.transport.is_closing():
             return
         self._discards = True
@@ -266,17 +279,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def pause_writing(self) -> None:
-        """Start the time in which the client must read what waits to be sent."""
+        """Start the timer within which the client must read the bytes in the write buffer."""
         super().pause_writing()
         self._expect_reader(READ_WITHIN)
 
     def resume_writing(self) -> None:
-        """The client reads."""
+        """Stop the timer of `pause_writing`, because the client reads again."""
         self._expect_reader(None)
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, at once when its client did not even read the last answer."""
+        """Close an idle connection. Abort it if the client has not even read the last answer."""
         if self.transport.get_write_buffer_size():
             self.drop()
         else:
@@ -286,7 +299,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
-        """Whether a request is still to be answered."""
+        """Return whether a request still needs its answer."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
@@ -305,7 +318,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Early:
-    """The transport of a request that has not come whole: an answer to it ends the connection, and lingers."""
+    """Transport of a request that has not arrived completely.
+
+    After an early answer, it closes the connection by `linger`.
+    """
 
     __slots__ = ("_cycle", "_protocol", "keep_alive")
 
@@ -317,13 +333,16 @@ class _Early:
         self._cycle.transport = self  # type: ignore[assignment]
 
     def release(self) -> None:
-        """Give the connection back to its request."""
+        """Give the real transport back to the request."""
         self._cycle.transport = self._protocol.transport
 
     def came_whole(self) -> None:
-        """Give the connection back to its request, whose client may send another one."""
+        """Give the real transport back, because the request has arrived completely.
+
+        The client may then send another request.
+        """
         self.release()
-        if not self._cycle.response_started:  # else its answer said that the connection ends
+        if not self._cycle.response_started:  # if the answer has started, it has announced the close
             self._cycle.keep_alive = self.keep_alive
 
     def write(self, data: bytes) -> None:
@@ -340,7 +359,7 @@ class _Early:
 
 
 def proven(scope: Scope) -> None:
-    """Take the connection of a request out of the cap: its token was verified, and it is held."""
+    """Remove the connection of a request from the cap. Call it for a poll or a webhook after authentication."""
     reference = scope.get(_CONNECTION)
     connection = None if reference is None else reference()
     if isinstance(connection, BoundedProtocol):

@@ -4,11 +4,11 @@
 | --- | --- | --- | --- |
 | public | `OSTLER_WEB_PORT` | webhooks, API | GitHub, people |
 | polls | `OSTLER_WEB_POLLS_PORT` | the runners' polls | runner Pods that have no job yet |
-| polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same, where there is a certificate | the same |
+| polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same polls, if a certificate is set | the same Pods |
 | private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |
 
-Settings that name the same port share it, and it serves what each of them would; the port with TLS is its own.
-Whatever a port does not serve is 404 there, as a path that does not exist.
+If several settings name the same port, this port serves the paths of all of them. The TLS port is never shared. A path
+that a port does not serve is answered with 404 there, like a path that does not exist.
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ class Audience(StrEnum):
 
 
 MOST_CONNECTIONS: Mapping[Audience, int] = {Audience.PUBLIC: 1_000, Audience.POLLS: 5_000, Audience.PRIVATE: 200}
-"""Connections of a port that hold no verified poll. Polls of a whole fleet come at once when `web` starts."""
+"""Most connections of a port that hold no verified poll. All Pods of a fleet poll at once when `web` starts."""
 
 _PART_OF_FILES = 4
-"""The unproven connections of one port may use one open file in four."""
+"""Divisor: each port may use this part of the open files for its unproven connections."""
 
 
 def audience_of(path: str) -> Audience:
-    """Return the audience of a path; one that does not exist is for the public."""
+    """Return the audience of a path. A path that does not exist belongs to the public audience."""
     if path == POLL_PATH:
         return Audience.POLLS
     return Audience.PRIVATE if path in _PRIVATE_PATHS else Audience.PUBLIC
 
 
 def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
-    """Return which ports to listen on without TLS, and what each serves; port 0 is any free one."""
+    """Return the ports to listen on without TLS, and the audiences that each port serves.
+
+    Port 0 means any free port.
+    """
     serves: dict[int, set[Audience]] = {}
     for port, audience in (
         (settings.web_port, Audience.PUBLIC),
@@ -65,15 +68,15 @@ def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
 
 @dataclass
 class Ports:
-    """The ports that a process listens on. `caps` has the unproven connections of each."""
+    """The ports that a process listens on, with the audiences of each. `caps` has the connection cap of each port."""
 
     serves: dict[int, frozenset[Audience]] = field(default_factory=dict)
     caps: dict[int, Connections] = field(default_factory=dict)
     tls: int | None = None
-    """The port with TLS, where there is one."""
+    """The port with TLS, or None if there is no certificate."""
 
     def bind(self, host: str, ports: Mapping[int, Iterable[Audience]]) -> list[socket.socket]:
-        """Return a bound socket for each port, which does not listen yet. Raises OSError for a port that is taken."""
+        """Return a bound socket for each port. The sockets do not listen yet. Raises OSError if a port is in use."""
         sockets: list[socket.socket] = []
         try:
             for port, audiences in ports.items():
@@ -86,7 +89,7 @@ class Ports:
         return sockets
 
     def bind_tls(self, host: str, port: int) -> socket.socket:
-        """Return a bound socket for polls by TLS, which does not listen yet. Raises OSError when the port is taken."""
+        """Return a bound socket for polls by TLS, which does not listen yet. Raises OSError if the port is in use."""
         found = _bound(host, port)
         self.tls = self._serve(found, (Audience.POLLS,))
         return found
@@ -100,11 +103,17 @@ class Ports:
         return port
 
     def refuses(self, port: int | None, path: str) -> bool:
-        """Return whether a path is not served on a port; None is an application without a server, which serves all."""
+        """Return whether the port does not serve the path.
+
+        Return False if `port` is None, because the application then runs without a server.
+        """
         return port is not None and audience_of(path) not in self.serves.get(port, ())
 
     def of(self, audience: Audience) -> int:
-        """Return a port that serves this audience, one of its own where there is one. Raises KeyError."""
+        """Return a port that serves this audience, preferably one that serves no other.
+
+        Raises KeyError if there is none.
+        """
         found = [port for port, audiences in self.serves.items() if audience in audiences]
         if not found:
             raise KeyError(audience)

@@ -1,4 +1,4 @@
-"""Log lines about refused requests: one a second at most, with the number of those that it stands for."""
+"""Log lines about refused requests, at most one a second. Each line gives the number of requests that it stands for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_EVERY = 1.0
 class RefusedLog:
     """Log an event that any client can cause, at most once a second.
 
-    A line has the fields of the last request, and `count`: how many there were since the line before.
+    A line has the fields of the last request. Its `count` is the number of requests since the previous line.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class RefusedLog:
         self._logged_at: float | None = None
 
     def add(self, **fields: Any) -> None:
-        """Count one request, and log it when the last line is `LOG_EVERY` old."""
+        """Count one request. Log a line if the previous line is at least `LOG_EVERY` seconds old."""
         self._unlogged += 1
         now = self._clock()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY:

@@ -1,11 +1,12 @@
-"""TLS of the port for polls: the certificate in force, and the way of a connection from its accept to the first byte.
+"""TLS of the port for polls: the certificate in force, and each connection from its accept to the end of its handshake.
 
-The certificate and its key are files, which the kubelet or cert-manager replaces. They are read again when they change;
-connections that were made before keep the certificate that they began with, so no held poll is cut. Files that do not
-fit each other (one of two was written) are logged and left: the certificate before stays in force.
+The certificate and its key are files that the kubelet or cert-manager replaces. A task reads them again when they
+change. Existing connections continue with the certificate that they began with, so no held poll is cut. If the key does
+not belong to the certificate, because only one file was replaced, the error is logged. The previous certificate then
+stays in force.
 
-A client that never ends its handshake has proven nothing. It counts in the cap of its port from the accept on, as a
-client without TLS does.
+A connection counts in the cap of its port from its accept on. A client that never ends its handshake is therefore
+dropped like an idle client without TLS.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
 LOOK_EVERY = 10.0
-"""Seconds between two checks of the files. The kubelet brings a changed Secret within a minute or two."""
+"""Seconds between two checks of the files. The kubelet updates the files of a changed Secret within a minute or two."""
 
 HANDSHAKE_WITHIN = 10.0
 """Seconds from the accept to the end of the handshake."""
 
 SHUTDOWN_WITHIN = 5.0
-"""Seconds in which a client must take its leave after the last answer."""
+"""Seconds within which a client must close the TLS session after the last answer."""
 
 _PAUSE = 0.1
-"""Seconds after a connection that could not be taken."""
+"""Seconds to wait after a failed accept."""
 
 _CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
 
 _M_MMAP_THRESHOLD = -3
 _OWN_PAGES_FROM = 128 * 1024
-"""Bytes; a buffer of this size or more is mapped separately. Unless it is set, glibc raises its initial value."""
+"""Bytes. glibc maps each buffer of at least this size separately. Unless it is set, glibc changes it while it runs."""
 
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")
@@ -57,18 +58,18 @@ class _Loaded:
 
 
 def keep_large_buffers_apart() -> bool:
-    """Have glibc map each large buffer separately; return whether it does. Other C libraries are left as they are.
+    """Make glibc map each large buffer separately, and return whether it does. Other C libraries are not changed.
 
-    uvloop allocates 256 KiB for each connection with TLS, and a poll touches two or three pages of it. By default glibc
-    maps such a buffer only until the first one is freed. Later buffers are cut from the heap, among pages that earlier
-    objects have touched, so a held poll takes more memory.
+    uvloop allocates 256 KiB for each connection with TLS, and a poll touches two or three pages of this buffer. By
+    default glibc maps such a buffer only until the first one is freed. Later buffers are cut from the heap, among pages
+    that earlier objects have touched, so a held poll takes more memory.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_FROM) == 1
 
 
 class Certificate:
-    """The certificate in force. Raises ConfigurationError when it is made with files that do not do."""
+    """The certificate in force. The constructor raises ConfigurationError if the files cannot be used."""
 
     def __init__(self, certificate: str, key: str) -> None:
         self._paths = (Path(certificate), Path(key))
@@ -77,16 +78,19 @@ class Certificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What a connection that comes now is served with."""
+        """Return the TLS context for new connections."""
         return self._loaded.context
 
     @property
     def ends_at(self) -> datetime:
-        """When the certificate in force ends."""
+        """Return the time at which the certificate in force expires."""
         return self._loaded.ends_at
 
     def check(self) -> bool:
-        """Put the files in force where they have changed; return whether they did."""
+        """Load the files again if they have changed, and return whether new files are in force.
+
+        If the new files cannot be used, log the error once and return False. The previous certificate stays in force.
+        """
         try:
             files = self._read()
             changed = files != self._loaded.files
@@ -103,7 +107,7 @@ class Certificate:
         return changed
 
     async def keep(self) -> None:
-        """Look for ever; files that no check expected are logged, and the certificate before stays in force."""
+        """Check the files every `LOOK_EVERY` seconds until the task is cancelled. An unexpected error is logged."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
@@ -129,7 +133,7 @@ class Certificate:
             raise ConfigurationError(f"{_CERTIFICATE}: {self._paths[0]} has no certificate; must be in PEM") from None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Each poll is a new process of curl, which resumes nothing. A ticket would be made, sent and kept for nobody.
+        # Each poll is a new curl process, which never resumes a session. A ticket would be made and sent for nothing.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
         context.set_alpn_protocols(["http/1.1"])
@@ -149,7 +153,7 @@ class Certificate:
 
 
 class Gate:
-    """The listener: takes connections of a socket, and makes each the protocol of `make` once its handshake is done."""
+    """The TLS listener. It accepts connections, and makes a protocol with `make` for each one after its handshake."""
 
     def __init__(
         self,
@@ -167,13 +171,16 @@ class Gate:
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self, *, backlog: int) -> None:
-        """Listen."""
+        """Listen on the socket and start to accept connections."""
         self._listening.setblocking(False)  # noqa: FBT003  its only form
         self._listening.listen(backlog)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def stop(self) -> None:
-        """Take no more connections, and end those without a handshake; the others are their protocols' own."""
+        """Stop accepting connections, and end the connections whose handshake is not done.
+
+        Other connections continue, because their protocols own them.
+        """
         tasks = [*self._handshakes, *([self._accepting] if self._accepting is not None else [])]
         for task in tasks:
             task.cancel()
@@ -185,7 +192,7 @@ class Gate:
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._listening)
-            except OSError as error:  # no file is free, or the client has left
+            except OSError as error:  # no file descriptor is free, or the client has left
                 _refused.add(reason=error.strerror)
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -204,14 +211,14 @@ class Gate:
                 ssl_handshake_timeout=HANDSHAKE_WITHIN,
                 ssl_shutdown_timeout=SHUTDOWN_WITHIN,
             )
-        except OSError as error:  # ssl.SSLError and TimeoutError are
+        except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
             _failed.add(reason=getattr(error, "reason", None) or type(error).__name__)
         finally:
             self._connections.forget(waiting)
 
 
 class _Handshake:
-    """A connection in the cap of its port while its handshake lasts."""
+    """Entry in the cap of the port for a connection whose handshake is not done."""
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()

@@ -1,12 +1,13 @@
 """Health of the web process.
 
-`/healthz` checks nothing outside its own process: a restart cures no database. `/readyz` is 503 only
-if this process is useless: Postgres out of reach, an older schema, a deaf listener, stopping.
-Redis, beat, late sweeps, gates and the epoch are in its body; without them the process still takes webhooks and
-delivers.
+`/healthz` checks nothing outside its own process, because a restart of this process cannot repair a database. `/readyz`
+answers 503 only if this process is useless: Postgres is out of reach or has an older schema, the listener receives no
+notices, or the process is stopping. The body of `/readyz` also shows Redis, beat, late sweeps, gates and the epoch.
+While these have problems, the process still accepts webhooks and delivers.
 
-Anybody may ask, so an answer costs the stores nothing: what they said is kept for a second, one question is out at a
-time however many ask, in a thread of its own, and the body reveals nothing about the fleet or its jobs.
+Any client may call both routes, so the cost of a call is limited. Answers of Postgres and Redis are cached for a
+second. At most one query per store runs at a time, and queries to Postgres have their own thread. The body shows
+nothing about the fleet or its jobs.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from models.sweeps import sweep_runs
 from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.secrets import Secret
+from ostler.task_names import QUEUES
 from ostler.transport import HEAD, head_of
 from ostler.upstreams import Upstream
-from ostler.wakes import QUEUES
 from web.health.watchdog import Watchdog
 
 T = TypeVar("T")
 
 BEAT_LOCK = "redbeat::lock"
 KEPT = 1.0
-"""Seconds for which an answer of a store is used again."""
+"""Seconds for which an answer of Postgres or Redis is cached."""
 SWEEPS_KEPT = 5.0
-"""The same for rows written by sweeps, which are late by minutes, not by seconds."""
+"""Seconds for which the rows of the sweeps are cached. Sweeps are late by minutes, so older rows are good enough."""
 _POSTGRES_WITHIN = 2.0
 _REDIS_WITHIN = 0.3
-"""Redis is no reason to be late: a probe gives up after a second by default."""
+"""Seconds to wait for Redis. A probe of the kubelet times out after a second by default, so the wait is shorter."""
 _REDIS_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What the process knows of itself."""
+    """State of this process."""
 
     stopping: bool
     hearing: bool
@@ -60,9 +61,10 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """Whether Redis answers, and for how much longer the active beat holds its lock, in seconds.
+    """Whether Redis answers, and the remaining seconds of the lock of the active beat.
 
-    `heads`: when the message was sent that comes next from each queue in which one waits.
+    `beat_lock_seconds` is None if no beat holds the lock. `heads` has the send time of the first message of each queue
+    that is not empty.
     """
 
     answers: bool = False
@@ -70,7 +72,10 @@ class Redis:
     heads: tuple[datetime, ...] = ()
 
     def oldest_message_seconds(self, *, now: datetime) -> float | None:
-        """Return for how long the next message of any queue has waited; None when nobody knows."""
+        """Return the age in seconds of the oldest message in `heads`, or 0 if all queues are empty.
+
+        Return None if Redis does not answer.
+        """
         if not self.answers:
             return None
         return max((round(max(0.0, (now - head).total_seconds()), 1) for head in self.heads), default=0.0)
@@ -78,10 +83,10 @@ class Redis:
 
 @dataclass(frozen=True, slots=True)
 class Sweeps:
-    """Which sweeps are late and which are paused, and the closed gates; None where Postgres did not say.
+    """The late sweeps, the paused sweeps and the closed gates. A field is None if Postgres did not answer.
 
-    `last_tick` is when any sweep last began; None also when none ever did. `epoch`: whether Postgres may be older than
-    the cluster.
+    `last_tick` is the time at which any sweep last began. It is also None if no sweep ever began. `epoch` shows whether
+    Postgres might be older than the cluster.
     """
 
     late: tuple[str, ...] | None = None
@@ -91,7 +96,7 @@ class Sweeps:
     epoch: epochs.EpochSeen | None = None
 
     def gates(self) -> dict[str, Any] | None:
-        """Return each gate as the body shows it."""
+        """Return the state of each gate as the body shows it. Return None if Postgres did not answer."""
         if self.shut is None:
             return None
         shown: dict[str, Any] = {upstream: {"open": True} for upstream in Upstream}
@@ -100,24 +105,36 @@ class Sweeps:
         return shown
 
     def nothing_is_killed(self) -> str | None:
-        """Return why no sweep may retire a Pod or deregister a runner now; None when it may, or nobody knows."""
+        """Return the reason why no sweep may retire a Pod or deregister a runner now.
+
+        Return None if sweeps may do so, or if Postgres did not answer.
+        """
         if self.epoch is not None and self.epoch.doubt is not None:
             return self.epoch.doubt
         return "; ".join(map(str, self.shut or ())) or None
 
     @property
     def epoch_confirmed_at(self) -> str | None:
-        """Return when the epoch was last written to the cluster; None also when it never was."""
+        """Return the time at which the epoch was last written to the cluster.
+
+        Return None if it was never written, or if Postgres did not answer.
+        """
         at = None if self.epoch is None else self.epoch.confirmed_at
         return None if at is None else at.isoformat()
 
     def last_tick_seconds(self, *, now: datetime) -> float | None:
-        """Return how long ago a sweep last began."""
+        """Return the seconds since any sweep last began.
+
+        Return None if no sweep ever began, or if Postgres did not answer.
+        """
         return None if self.last_tick is None else max(0.0, round((now - self.last_tick).total_seconds(), 1))
 
 
 class Kept(Generic[T]):
-    """One question to a store: asked by one at a time, its answer kept; `silent` is what no answer `within` means."""
+    """A cached query to Postgres or Redis. At most one call of `ask` runs at a time.
+
+    `silent` is the answer if the store does not answer within `within` seconds. An answer is cached for `kept` seconds.
+    """
 
     def __init__(self, ask: Callable[[], Awaitable[T]], *, silent: T, within: float, kept: float = KEPT) -> None:
         self._kept = kept
@@ -129,13 +146,14 @@ class Kept(Generic[T]):
         self._until = -1.0
 
     async def get(self) -> T:
-        """Return the kept answer, or wait for the next one for a bounded time."""
+        """Return the cached answer, or wait for the next answer for at most `within` seconds."""
         if time.monotonic() < self._until:
             return self._answer
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._renew())
         try:
-            # A question that outlives our patience goes on, so that a silent store is not asked again and again.
+            # After the timeout the query continues. Otherwise each caller would send another query to a store that
+            # hangs.
             return await asyncio.wait_for(asyncio.shield(self._asking), self._within)
         except TimeoutError:
             return self._silent
@@ -150,7 +168,7 @@ class Kept(Generic[T]):
 
 
 class Health:
-    """Both routes."""
+    """The routes `/healthz` and `/readyz`."""
 
     def __init__(self, *, engine: Engine, redis_url: Secret, watchdog: Watchdog, vitals: Callable[[], Vitals]) -> None:
         self._engine = engine
@@ -166,16 +184,16 @@ class Health:
         self._redis = Kept(self._ask_redis, silent=Redis(), within=_REDIS_WITHIN)
 
     async def close(self) -> None:
-        """Close the connection to Redis."""
+        """End the thread, and close the connection to Redis."""
         self._thread.shutdown(wait=False)
         await self._redis_client.aclose()
 
     async def alive(self, _request: Request) -> Response:
-        """Answer that the event loop turns."""
+        """Answer 200, which proves that the event loop runs."""
         return JSONResponse({"status": "alive"})
 
     async def ready(self, _request: Request) -> Response:
-        """Answer whether requests should come here, and what is known of the rest."""
+        """Answer 200 if this process can serve requests, else 503. The body shows the state of all components."""
         (reachable, migrated), sweeps, broker = await asyncio.gather(
             self._schema.get(), self._sweeps.get(), self._redis.get()
         )
@@ -205,7 +223,7 @@ class Health:
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _ask_postgres(self) -> tuple[bool, bool]:
-        """Return whether Postgres answers, and whether its schema is ours or a newer one."""
+        """Return whether Postgres answers, and whether its schema has the revision of this code or a newer one."""
         try:
             revision = await asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: migrate.current(self._engine)
@@ -215,7 +233,7 @@ class Health:
         return True, migrate.fits(revision, self._revisions)
 
     async def _ask_sweeps(self) -> Sweeps:
-        """Return which sweeps are late or paused, and what the gates are."""
+        """Return the late and paused sweeps, the gates, the last tick and the epoch."""
 
         def read(db: Connection) -> Sweeps:
             found = self._watchdog.check(db)
@@ -231,7 +249,7 @@ class Health:
             return await asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: transaction(self._engine, read)
             )
-        except SQLAlchemyError:  # or an older schema
+        except SQLAlchemyError:  # an older schema also raises it
             return Sweeps()
 
     async def _ask_redis(self) -> Redis:
@@ -244,6 +262,6 @@ class Health:
         except (RedisError, OSError):
             return Redis()
         heads = tuple(head for messages in queues if (head := head_of(messages)) is not None)
-        # Redis says -2 for a key that is not there.
+        # Redis answers -2 for a key that does not exist.
         lock = milliseconds / 1000 if milliseconds > 0 else None
         return Redis(answers=True, beat_lock_seconds=lock, heads=heads)

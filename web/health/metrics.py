@@ -1,7 +1,7 @@
-"""`GET /metrics` of the web process: its counters, what it holds in memory, and the rows in numbers.
+"""`GET /metrics` of the web process: its counters, its queues in memory, and gauges computed from database rows.
 
-The rows are asked for once in five seconds at most, and the page is made once a second, however many scrape. When
-Postgres does not answer its gauges are missing, rather than wrong, and `ostler_database_up` is 0.
+The rows are queried at most once in five seconds, and the page is rendered at most once a second, however many clients
+scrape. If Postgres does not answer, the gauges of the rows are missing and `ostler_database_up` is 0.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from web.health.health import Kept
 from web.health.watchdog import SweepStanding, Watchdog
 
 EVERY = 5.0
-"""Seconds for which the rows' numbers are used again."""
+"""Seconds for which the numbers of the rows are cached."""
 
 RENDERED = 1.0
-"""Seconds for which a page is used again: to make one takes the event loop some milliseconds."""
+"""Seconds for which a rendered page is cached. Rendering blocks the event loop for some milliseconds."""
 
 WITHIN = 3.0
 """Seconds that a scrape waits for the rows."""
@@ -49,7 +49,7 @@ _LIVE_CLAIMS = tuple(state for state in ClaimState if state is not ClaimState.EN
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the process holds in memory."""
+    """The numbers of polls, webhooks and messages that this process has in memory."""
 
     polls: int
     webhooks: int
@@ -59,14 +59,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows in numbers, and the sweeps."""
+    """The statistics of the rows, and the state of the sweeps."""
 
     statistics: Statistics
     sweeps: Sequence[SweepStanding]
 
 
 class Metrics:
-    """The route."""
+    """The route `/metrics`."""
 
     def __init__(
         self, *, database: Database, watchdog: Watchdog, counts: Counter[str], held: Callable[[], Held]
@@ -101,14 +101,14 @@ class Metrics:
 
 
 class Memory(Collector):
-    """What the process counted and holds."""
+    """Metrics from the memory of this process."""
 
     def __init__(self, held: Held, counts: Counter[str]) -> None:
         self._held = held
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        """Return the families."""
+        """Return the metric families."""
         held, counts = self._held, self._counts
         yield GaugeMetricFamily("ostler_polls_held", "Polls of runner Pods that are held now", held.polls)
         yield GaugeMetricFamily("ostler_webhooks_waiting", "Webhooks that wait for their transaction", held.webhooks)
@@ -147,7 +147,7 @@ class Rows(Collector):
         self._found = found
 
     def collect(self) -> Iterator[Metric]:
-        """Return the families; only the first when Postgres did not answer."""
+        """Return the metric families. If Postgres did not answer, return only `ostler_database_up`."""
         yield GaugeMetricFamily("ostler_database_up", "1 if Postgres answered, else 0", 0 if self._found is None else 1)
         if self._found is None:
             return

@@ -1,7 +1,7 @@
-"""The watchdog of the sweeps: which of them missed three periods, whatever the cause (beat, Redis, the workers).
+"""The watchdog of the sweeps: it finds sweeps that missed three periods, whatever the cause (beat, Redis, workers).
 
-It reads what the sweeps themselves wrote last, so it works wherever web and Postgres do. It reports, in `/readyz`'s
-body and as metrics, and never makes web unready: a restart of web cures no sweep.
+It reads the rows that the sweeps wrote, so it works as long as web and Postgres work. It reports late sweeps in the
+body of `/readyz` and as metrics. It never makes web unready, because a restart of web cannot repair a sweep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SweepStanding:
-    """One sweep: seconds since its last success (or since somebody watches, when there was none)."""
+    """The state of one sweep. `lag` is the number of seconds since its last success.
+
+    If the sweep never succeeded, `lag` counts from the start of the watchdog.
+    """
 
     name: str
     lag: float
@@ -32,9 +35,10 @@ class SweepStanding:
 
 
 class Watchdog:
-    """Looks at the sweeps; `periods` are theirs in seconds.
+    """Checks the sweeps for lateness. `periods` has the period of each sweep, in seconds.
 
-    Lateness counts from the start of this process, and from the detection of restored rows.
+    Lateness counts from the start of this process at the earliest. After a restore of Postgres it counts from the
+    detection of the restore, because the restored rows are old.
     """
 
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:
@@ -43,7 +47,7 @@ class Watchdog:
         self._told: frozenset[str] = frozenset()
 
     def check(self, db: Connection) -> Sequence[SweepStanding]:
-        """Return every sweep, and log which have become late or are late no more."""
+        """Return the state of every sweep. Log each sweep that has become late, and each that is on time again."""
         now = utcnow()
         lost = epochs.lost(db)
         since = self._since if lost is None else max(self._since, lost.until)

@@ -1,6 +1,6 @@
-"""Webhooks that are about no job: the App's installations, and new names of owners and repositories.
+"""Webhooks that are not about a job: the App's installations, and renamed owners and repositories.
 
-Few and far between, so each has a transaction of its own. Doubled or late ones change nothing that lasts.
+They are rare, so each one has its own transaction. A webhook that arrives twice or late has no lasting effect.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ _PARSERS: Mapping[str, Callable[[bytes], Announcement | None]] = {
 EVENTS = frozenset(_PARSERS)
 
 LOCK_MS = 50
-"""Milliseconds that one lock is waited for before other announcements go first."""
+"""Milliseconds that an announcement waits for one lock. After that, other announcements are applied first."""
 
 
 def parse(event: str, body: bytes) -> Announcement | None:
-    """Return what one of `EVENTS` announces; None: nothing that is used here. Raises `MalformedPayload`."""
+    """Return the announcement in a webhook whose event is one of `EVENTS`. Return None if Ostler does not use it.
+
+    Raises `MalformedPayload`.
+    """
     found = _PARSERS[event](body)
     if isinstance(found, InstallationEvent) and found.action not in {*installations.LEFT, *installations.BACK}:
         return None
@@ -50,10 +53,11 @@ def apply(
     now: datetime,
     access: Access = Access.ALLOWED,
 ) -> tuple[Outcome, bool]:
-    """Apply it once; return its outcome, and whether held jobs should be matched again.
+    """Apply the announcement, unless its GUID was applied before.
 
-    Other announcements wait for its thread: one that meets a lock for longer than `LOCK_MS` fails with the error of the
-    database, and is retried.
+    Return its outcome and whether to match held jobs again. All announcements use the same thread. An announcement that
+    waits for a lock for longer than `LOCK_MS` therefore fails with the error of the database, and the caller retries
+    it.
     """
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):

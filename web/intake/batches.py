@@ -1,10 +1,11 @@
-"""Batches of webhooks: commit many deliveries in one transaction, none behind a row that another session holds.
+"""Batches of webhooks: commit many deliveries in one transaction, without waiting for rows that another session locked.
 
-One consumer takes what is queued, at most `BATCH` deliveries, and commits it in a thread. The accounts take turns in
-each batch, so that a burst of one account delays no other by more than the batch that is under way. A delivery whose
-rows are locked by another session is *contended*: the batch is committed without it, and it is tried again until
-`CONTENDED_FOR` has passed. A batch that fails for another reason is split until the deliveries at fault stand alone.
-What is tried again or split gets a share of the consumer's time, between the batches of new deliveries (law L14).
+One consumer takes at most `BATCH` queued deliveries and commits them in a thread. The accounts take turns in each
+batch. A burst of one account therefore delays the others by at most the batch that is running.
+
+A delivery whose rows are locked by another session is *contended*. The batch is committed without it, and it is retried
+until `CONTENDED_FOR` seconds have passed. A batch that fails for another reason is split until each bad delivery is
+alone. Retries and parts get a limited share of the consumer's time, between the batches of new deliveries (law L14).
 """
 
 from __future__ import annotations
@@ -27,37 +28,46 @@ from ostler.logging import get_logger
 from web.intake.turns import Turns
 
 BATCH = 200
-"""Deliveries of one transaction at most."""
+"""Most deliveries in one transaction."""
 
 LOCK_MS = 100
-"""Milliseconds that a batch waits for a lock that cannot be skipped: an uncommitted insert of the same job or GUID."""
+"""Milliseconds that a batch waits for a lock that it cannot skip: an uncommitted insert of the same job or GUID."""
 
 PART_LOCK_MS = 5
-"""Milliseconds that a part of a failed batch waits for such a lock; many parts may wait one after the other."""
+"""Milliseconds that a part of a failed batch waits for a lock that it cannot skip.
+
+The wait is shorter than `LOCK_MS`, because many parts might wait one after the other.
+"""
 
 PARTS = 8
-"""Parts that a failed batch is split into."""
+"""Number of parts that a failed batch is split into."""
 
 SPLIT_WITHIN = 7.0
-"""Seconds that the parts of a failed batch may take; the rest gets 503. GitHub waits 10 s for an answer."""
+"""Seconds in which the parts of a failed batch are tried. Parts that are still waiting then get 503.
+
+GitHub waits 10 s for an answer.
+"""
 
 SHARE = 0.1
-"""Seconds after which parts and contended deliveries let the next batch of new deliveries go first."""
+"""Seconds that the consumer works on parts and contended deliveries before it takes the next batch of new ones."""
 
 CONTENDED_FOR = 1.0
-"""Seconds that a contended delivery is tried again before it gets 503."""
+"""Seconds for which a contended delivery is retried before it gets 503."""
 
 TRY_AGAIN_AFTER = 0.2
 """Seconds between two tries of a contended delivery."""
 
 ROUNDS = 3
-"""Times that one batch leaves contended deliveries out; locks may be taken between two rounds."""
+"""Tries of one batch. Each try leaves out the deliveries that were contended in the tries before.
+
+Between two tries, other sessions may lock more rows.
+"""
 
 log = get_logger(__name__)
 
 
 class NotStored(Exception):
-    """Raised for a delivery that was not stored; `later`: the same delivery may be stored later."""
+    """Raised for a delivery that was not stored. `later` says whether the same delivery might be stored later."""
 
     def __init__(self, *, later: bool) -> None:
         super().__init__("not stored")
@@ -65,16 +75,16 @@ class NotStored(Exception):
 
 
 class _Undone(Enum):
-    """Why a delivery was not stored by one try."""
+    """Reasons why one try did not store a delivery."""
 
     CONTENDED = auto()
-    """Another session holds its rows."""
+    """Another session holds locks on the rows of the delivery."""
     SPLIT = auto()
-    """Its batch failed, and another delivery may be at fault."""
+    """The batch of the delivery failed, and another delivery might be the cause."""
     AWAY = auto()
     """The database cannot be used now."""
     FAILED = auto()
-    """Its rows were refused, and would be again."""
+    """The database refused the rows of the delivery, and would refuse them again."""
 
 
 _Apply = Callable[[Sequence[intake.Received], int], intake.Applied]
@@ -87,7 +97,7 @@ class _Waiting:
     contended_since: float | None = None
 
     def end(self, outcome: intake.Outcome) -> None:
-        if not self.answer.done():  # its client may have gone
+        if not self.answer.done():  # the request might have been cancelled
             self.answer.set_result(outcome)
 
     def refuse(self, *, later: bool = True) -> None:
@@ -97,7 +107,10 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Deliveries of one transaction, to be tried from `at` until `until`, on the consumer's clock."""
+    """Deliveries of one transaction.
+
+    They are tried not before `at` and not after `until`, in seconds of the monotonic clock.
+    """
 
     waiting: Sequence[_Waiting]
     lock_ms: int
@@ -107,7 +120,10 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of a group in the thread: its effects, and an answer for each delivery in turn."""
+    """Result of one try of a group: the effects of the commit, and one answer for each delivery in the same order.
+
+    `applied` is None if nothing was committed.
+    """
 
     applied: intake.Applied | None
     answers: Sequence[intake.Outcome | _Undone]
@@ -116,8 +132,8 @@ class _Result:
 class Batches:
     """Commits deliveries by `apply`, in batches, between `start` and `stop`.
 
-    `apply` gets deliveries and the milliseconds that it may wait for a lock. `applied` is called in the event loop with
-    the effects of each committed batch.
+    `apply` gets the deliveries and the milliseconds that it may wait for a lock. `applied` is called in the event loop
+    with the effects of each committed batch.
     """
 
     def __init__(
@@ -130,7 +146,7 @@ class Batches:
         self._apply = apply
         self._applied = applied
         self._monotonic = monotonic
-        self._queue: Turns[_Waiting] = Turns()  # bounded by the caller
+        self._queue: Turns[_Waiting] = Turns()  # the caller limits its length
         self._changed = asyncio.Event()
         self._aside: list[_Group] = []
         self._thread: ThreadPoolExecutor | None = None
@@ -138,21 +154,21 @@ class Batches:
 
     @property
     def depth(self) -> int:
-        """Return how many deliveries wait for their transaction."""
+        """Return the number of deliveries that wait for their transaction."""
         return len(self._queue) + sum(len(group.waiting) for group in self._aside)
 
     @property
     def running(self) -> bool:
-        """Return whether deliveries are taken."""
+        """Return whether deliveries are accepted."""
         return self._consumer is not None
 
     def start(self) -> None:
-        """Begin to take deliveries; call it inside the event loop."""
+        """Start to accept deliveries. Call it inside the event loop."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
         self._consumer = asyncio.get_running_loop().create_task(self._consume(), name="intake")
 
     async def stop(self) -> None:
-        """Take nothing new, answer what was taken, and return."""
+        """Stop accepting deliveries, and wait until all accepted deliveries are answered."""
         consumer, thread = self._consumer, self._thread
         self._consumer = None
         if consumer is None or thread is None:
@@ -162,9 +178,10 @@ class Batches:
         thread.shutdown()
 
     async def store(self, received: intake.Received, *, within: float) -> intake.Outcome:
-        """Return what became of a delivery once it is committed.
+        """Commit a delivery, and return its outcome after the commit.
 
-        Raises `NotStored`, and TimeoutError after `within` seconds: it may be stored later all the same.
+        Raises `NotStored` if it was not stored. Raises TimeoutError after `within` seconds; the delivery might still be
+        stored after that.
         """
         waiting = _Waiting(received, asyncio.get_running_loop().create_future())
         self._queue.put(received.event.owner_id, waiting)
@@ -172,13 +189,17 @@ class Batches:
         return await asyncio.wait_for(waiting.answer, within)
 
     def make_room(self, owner_id: int) -> bool:
-        """Refuse the newest delivery of the account that has the most queued; False when `owner_id` has as many."""
+        """Refuse the newest delivery of the account with the most queued deliveries, and return True.
+
+        Return False, and refuse nothing, if this account would then have fewer deliveries than `owner_id` with its new
+        one.
+        """
         evicted = self._queue.evict(owner_id)
         if evicted is not None:
             evicted.refuse()
         return evicted is not None
 
-    # The consumer
+    # Consumer
 
     async def _consume(self) -> None:
         going_on = True
@@ -192,11 +213,15 @@ class Batches:
             await self._work_aside()
 
     def _pause(self) -> float | None:
-        """Return the seconds until something put aside is due; None when nothing is."""
+        """Return the seconds until a group that was put aside is due, or None if there is no such group."""
         return max(0.0, min(group.at for group in self._aside) - self._monotonic()) if self._aside else None
 
     async def _take(self) -> tuple[list[_Waiting], bool]:
-        """Return a batch of new deliveries, empty when something put aside is due first; False at the end."""
+        """Return a batch of new deliveries, and whether to continue.
+
+        The batch is empty if a group that was put aside is due first. The flag is False once the process stops and the
+        queue is empty.
+        """
         try:
             async with asyncio.timeout(self._pause()):
                 while not self._queue and self.running:
@@ -208,7 +233,7 @@ class Batches:
         return batch, self.running or bool(self._queue)
 
     async def _work_aside(self) -> None:
-        """Try again what is due, in turn, for about `SHARE`."""
+        """Try the due groups again, one after the other, until `SHARE` seconds have passed."""
         end = self._monotonic() + SHARE
         due = [group for group in self._aside if group.at <= self._monotonic()]
         for group in due:
@@ -252,7 +277,7 @@ class Batches:
         if result.applied is not None:
             try:
                 self._applied(result.applied)
-            except Exception:  # a lost hint costs seconds (L6), a dead consumer every webhook
+            except Exception:  # a lost hint costs seconds (L6), but a dead consumer costs every webhook
                 log.exception("webhook.publish_failed")
 
     def _split(self, group: _Group, waiting: Sequence[_Waiting], now: float) -> None:
@@ -264,7 +289,7 @@ class Batches:
         ]
 
     def _may_try_again(self, waiting: _Waiting, now: float) -> bool:
-        """Return whether a contended delivery is tried again; else it is answered."""
+        """Return whether to retry a contended delivery. After `CONTENDED_FOR` seconds, refuse it and return False."""
         if waiting.contended_since is None:
             waiting.contended_since = now
         if now - waiting.contended_since < CONTENDED_FOR:
@@ -274,10 +299,10 @@ class Batches:
         waiting.refuse()
         return False
 
-    # In the thread
+    # Thread
 
     def _commit(self, batch: Sequence[intake.Received], lock_ms: int) -> _Result:
-        """Apply what can be applied of a batch; raises nothing."""
+        """Apply a batch without its contended deliveries. Every error becomes an answer, so nothing is raised."""
         answers: list[intake.Outcome | _Undone] = [_Undone.CONTENDED] * len(batch)
         left = list(range(len(batch)))
         for _ in range(ROUNDS):
@@ -300,7 +325,7 @@ class Batches:
 
 
 def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
-    """Return why none of the deliveries of a batch that failed was stored."""
+    """Return the reason why a failed batch stored none of its deliveries, and log it."""
     if is_away(error):
         log.error("webhook.database_away", deliveries=len(batch), error=type(error).__name__)
         return _Undone.AWAY
@@ -309,7 +334,7 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
         return _Undone.SPLIT
     if is_contended(error):
         return _Undone.CONTENDED
-    log.error(  # the text of a database error may hold the row
+    log.error(  # only the code is logged, because the text of a database error might contain the row
         "webhook.row_failed",
         delivery=batch[0].guid,
         job=batch[0].event.job_id,
@@ -320,7 +345,7 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
 
 
 def is_away(error: Exception) -> bool:
-    """Return whether the database cannot be reached or used now, whatever the row."""
+    """Return whether the error means that the database cannot be reached or used now, for any row."""
     if isinstance(error, PoolTimeoutError):
         return True
     if not isinstance(error, DBAPIError):
@@ -330,12 +355,15 @@ def is_away(error: Exception) -> bool:
     code = getattr(error.orig, "pgcode", None)
     if code is None:
         return isinstance(error, OperationalError | InterfaceError)
-    # Connection exceptions, out of resources, shutdown and start, read-only standby.
+    # Connection errors, lack of resources, shutdown or start of the server, read-only standby.
     return str(code)[:2] in {"08", "53"} or code in {"57P01", "57P02", "57P03", "25006"}
 
 
 def is_contended(error: Exception) -> bool:
-    """Return whether others kept the rows of a delivery for too long: the same delivery may do later."""
+    """Return whether the error means that other sessions held locks for too long.
+
+    The same delivery might succeed later.
+    """
     if isinstance(error, StartOver):
         return True
     # Deadlock, serialization failure, lock timeout, statement timeout.

@@ -1,7 +1,7 @@
-"""Notes of webhooks with a malformed payload, so that the sweep `redelivery` does not have them sent again soon.
+"""Records of webhooks with a malformed payload, so that the sweep `redelivery` does not request them again soon.
 
-The notes of a second are written in one statement, in the thread of the announcements. A note that cannot be written
-is dropped: its webhook is asked for once more, and refused and noted again.
+The GUIDs of one second are written in one statement, in the thread of the announcements. A GUID that cannot be written
+is dropped. The sweep then requests its webhook once more, and the webhook is refused and recorded again.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ostler.reasons import reason_of
 from web.intake.announcements import LOCK_MS
 
 WRITE_AFTER = 1.0
-"""Seconds from the first note to the statement that writes it and all that came meanwhile."""
+"""Seconds from the first GUID to the statement that writes it, together with the GUIDs that came meanwhile."""
 
 MOST_NOTES = 1000
-"""Notes that wait for their statement; further ones are dropped."""
+"""Most GUIDs that wait to be written. Further GUIDs are dropped."""
 
 log = get_logger(__name__)
 
 
 class MalformedNotes:
-    """Take GUIDs in the event loop, and write them by `executor` until `stop`."""
+    """Collects GUIDs in the event loop, and writes them with `executor` until `stop`."""
 
     def __init__(self, *, engine: Engine, executor: Executor, clock: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class MalformedNotes:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, guid: str) -> None:
-        """Note a delivery; it returns at once."""
+        """Record a malformed delivery. Returns at once."""
         if len(self._guids) >= MOST_NOTES:
             return
         self._guids.add(guid)
@@ -50,7 +50,7 @@ class MalformedNotes:
             self._timer = asyncio.get_running_loop().call_later(WRITE_AFTER, self._submit)
 
     def stop(self) -> None:
-        """Hand the last notes to the executor."""
+        """Submit the last GUIDs to the executor."""
         if self._timer is not None:
             self._timer.cancel()
             self._submit()

@@ -1,7 +1,7 @@
-"""A queue whose owners take turns: an owner with many items waits behind itself, and no other owner does.
+"""A queue in which owners take turns, so that an owner with many items delays only itself.
 
-`take` gives one item of each owner in turn. When the queue is full, `evict` makes room for an owner that has less in it
-than another one, at the cost of the newest item of the owner that has the most.
+`take` removes one item of each owner in turn. When the queue is full, `evict` makes room for a new item of an owner. It
+removes the newest item of the owner with the most items.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """Items by owner; those of one owner keep their order. Not for several threads."""
+    """Items by owner. The items of one owner stay in order. It is not safe for several threads."""
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[int, deque[T]] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
-        """Return how many items are queued."""
+        """Return the number of queued items."""
         return self._size
 
     def put(self, owner: int, item: T) -> None:
-        """Queue an item behind the others of its owner."""
+        """Queue an item behind the other items of its owner."""
         self._lanes.setdefault(owner, deque()).append(item)
         self._size += 1
 
     def take(self, most: int) -> list[T]:
-        """Remove and return up to `most` items, one of each owner in turn; the next call goes on after the last."""
+        """Remove and return up to `most` items, one of each owner in turn. The next call starts with the next owner."""
         taken: list[T] = []
         while self._lanes and len(taken) < most:
             owner, lane = self._lanes.popitem(last=False)
@@ -40,9 +40,9 @@ class Turns(Generic[T]):
         return taken
 
     def evict(self, owner: int) -> T | None:
-        """Remove and return the newest item of the owner with the most; None if that would leave it less than `owner`.
+        """Remove and return the newest item of the owner with the most items, to make room for an item of `owner`.
 
-        With one more item `owner` may come to as many as that one keeps, and not to more.
+        Return None, and remove nothing, if this owner would then have fewer items than `owner` with its new item.
         """
         if not self._lanes:
             return None
@@ -50,6 +50,6 @@ class Turns(Generic[T]):
         largest = max(lanes, key=lambda each: len(lanes[each]))
         if len(lanes[largest]) - 1 < len(lanes.get(owner, ())) + 1:
             return None
-        evicted = lanes[largest].pop()  # it keeps one at least
+        evicted = lanes[largest].pop()  # at least one item remains, because the lane had two or more
         self._size -= 1
         return evicted

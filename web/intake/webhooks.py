@@ -1,9 +1,11 @@
-"""Intake of GitHub's webhooks: verified, parsed, and answered when their rows are committed.
+"""Intake of GitHub's webhooks: each one is verified and parsed, and answered after its rows are committed.
 
-Deliveries about jobs are committed in batches (`web.intake.batches`), announcements about installations and names one
-by one in a thread of their own. Broker and workers need not be up: what has to be sent goes to the publisher after the
-commit and is never waited for. What cannot be taken now (the queue is full, the database is away, another session
-holds its rows) is answered 503; the `redelivery` sweep brings it back.
+Deliveries about jobs are committed in batches (`web.intake.batches`). Announcements about installations and names are
+committed one by one in a separate thread. Redis and the workers need not be up: the publisher sends the resulting
+messages after the commit, and no webhook waits for the publisher.
+
+A delivery is answered with 503 if the queue is full, the database is away, or another session holds locks on its rows.
+The sweep `redelivery` later requests it from GitHub again.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -34,30 +36,34 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.wakes import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
+from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH
 from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
 from web.intake import announcements
 from web.intake.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.intake.malformed import MalformedNotes
+from web.process.publisher import Publisher
 
 ANSWER_WITHIN = 8.0
-"""Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
+"""Seconds after which a delivery is answered with 503, even if Postgres still works on it. GitHub waits ten seconds."""
 
 RETRY_AFTER = 5
-"""Seconds that a 503 asks for."""
+"""Seconds in the `Retry-After` header of a 503."""
 
 LARGE = 256 * 1024
-"""Smallest body in bytes that is verified and parsed in a thread, so that it does not block the event loop."""
+"""Bodies of at least this many bytes are verified and parsed in a thread, so that they do not block the event loop."""
 
 MOST_UNPROVEN = 64 * 1024 * 1024
-"""Bytes of bodies that are being read at once, beside one of the largest kind; more get 503."""
+"""Most bytes of unverified bodies in memory, beyond the size of one largest body. Further webhooks get 503."""
 
 LONGEST_GUID = 128
 
 RECONCILE_AFTER = 1.0
-"""Seconds from a job's end to the reconcile of its pool: its Pod is terminal by then, and more have ended."""
+"""Seconds from the end of a job to the reconcile of its pool.
+
+By then its Pod is terminal, and one reconcile also covers the jobs that ended meanwhile.
+"""
 
 _KINDS = {"workflow_job": "workflow_job", "ping": "ping"}
 _REFUSALS = {
@@ -70,16 +76,6 @@ _REFUSALS = {
 log = get_logger(__name__)
 
 
-class Publisher(Protocol):
-    """What sends wakes and tasks; it returns at once and never raises for a broker that is away."""
-
-    def wake(self, pool_ids: Iterable[int]) -> None:
-        """Wake the matchers of these pools."""
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Send a task by name."""
-
-
 class _Refused(Exception):
     def __init__(self, status: HTTPStatus, title: str) -> None:
         super().__init__(title)
@@ -89,16 +85,17 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """What became of a webhook that is answered 202, and why nothing was done with it."""
+    """Outcome of a webhook that is answered with 202. `reason` says why it was ignored, or is None."""
 
     outcome: str
     reason: str | None = None
 
 
 class Intake:
-    """Takes webhooks from the event loop that called `start`, until `stop`.
+    """Accepts webhooks in the event loop that called `start`, until `stop`.
 
-    `counts` has how many deliveries ended in which way, and `remapped` for jobs that ran elsewhere.
+    `counts` has the number of deliveries by outcome or status. Its entry `remapped` counts jobs that ran on another
+    runner than planned.
     """
 
     def __init__(
@@ -127,17 +124,17 @@ class Intake:
 
     @property
     def depth(self) -> int:
-        """Return how many deliveries wait for their transaction."""
+        """Return the number of deliveries that wait for their transaction."""
         return self._batches.depth
 
     def start(self) -> None:
-        """Begin to take webhooks; call it inside the event loop."""
+        """Start to accept webhooks. Call it inside the event loop."""
         self._announcer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="announcements")
         self._malformed = MalformedNotes(engine=self._engine, executor=self._announcer, clock=self._clock)
         self._batches.start()
 
     async def stop(self) -> None:
-        """Take nothing new, answer what was taken, and return."""
+        """Stop accepting webhooks, answer the accepted ones, and return."""
         announcer, self._announcer = self._announcer, None
         malformed, self._malformed = self._malformed, None
         await self._batches.stop()
@@ -149,7 +146,7 @@ class Intake:
             self._reconcile(pool_id)
 
     async def receive(self, request: Request) -> Response:
-        """Answer one webhook: 202, or a problem (RFC 9457) that tells nothing of secrets or rows."""
+        """Answer one webhook: 202, or a problem (RFC 9457) that contains no secret and no database row."""
         began = self._monotonic()
         kind = _KINDS.get(request.headers.get("x-github-event", ""), "other")
         try:
@@ -163,7 +160,7 @@ class Intake:
         telemetry.WEBHOOK_SECONDS.observe(self._monotonic() - began)
         return response
 
-    # On the request path
+    # Request path
 
     async def _read(self, request: Request) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -175,7 +172,9 @@ class Intake:
                 async for chunk in request.stream():
                     body += chunk
                     self._reading += len(chunk)
-                    if len(body) > self._settings.timings.webhook_max_bytes:  # counted: Content-Length may lie
+                    if (
+                        len(body) > self._settings.timings.webhook_max_bytes
+                    ):  # counted, because Content-Length might be wrong
                         raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
                     if self._reading > MOST_UNPROVEN + self._settings.timings.webhook_max_bytes:
                         raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many bodies are being read")
@@ -194,7 +193,7 @@ class Intake:
             self.counts["unsigned"] += 1
             self._unsigned.add()
             raise _Refused(HTTPStatus.UNAUTHORIZED, "The signature is missing or wrong")
-        proven(request.scope)  # those of a burst wait for their commit without taking the connections of others
+        proven(request.scope)  # webhooks that wait for their commit must not use up the connection cap
         guid = request.headers.get("x-github-delivery", "")
         if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
             raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is no GUID")
@@ -214,7 +213,7 @@ class Intake:
         return await self._enqueue(intake.Received(guid=guid, event=event))
 
     async def _announce(self, kind: str, guid: str, body: bytes) -> _Accepted:
-        """Apply what is about no job."""
+        """Apply a webhook that is not about a job."""
         try:
             announced = await _near(body, announcements.parse, kind, body)
         except MalformedPayload as error:
@@ -237,11 +236,14 @@ class Intake:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
         log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
         if rematch:
-            self._publisher.send(REMATCH, queue="sweeps")
+            self._publisher.send(REMATCH)
         return _Accepted(outcome)
 
     async def _try_announcement(self, apply: Callable[[], tuple[intake.Outcome, bool]]) -> tuple[intake.Outcome, bool]:
-        """Apply an announcement; one that meets locked rows lets others go first and is tried again for a while."""
+        """Apply an announcement.
+
+        If its rows are locked, retry it for `CONTENDED_FOR` seconds; other announcements go first.
+        """
         until = self._monotonic() + CONTENDED_FOR
         while self._announcer is not None:
             try:
@@ -260,7 +262,7 @@ class Intake:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
         try:
             return _Accepted(await self._batches.store(received, within=ANSWER_WITHIN))
-        except TimeoutError:  # it may be stored later all the same; GitHub's next try of it changes nothing then
+        except TimeoutError:  # it might still be stored; the second delivery of the same GUID changes nothing then
             raise _unavailable() from None
         except NotStored as error:
             if error.later:
@@ -268,16 +270,16 @@ class Intake:
             raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied") from None
 
     def _is_malformed(self, guid: str, error: MalformedPayload) -> _Refused:
-        """Return the answer to a payload that is unusable, also when it is sent again."""
+        """Return the refusal of a malformed payload, and record its GUID. The same payload would be refused again."""
         log.warning("webhook.malformed", delivery=guid, reason=error.reason)
         if self._malformed is not None:
             self._malformed.add(guid)
         return _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}")
 
-    # Behind it
+    # After the request path
 
     def _apply(self, batch: Sequence[intake.Received], lock_ms: int) -> intake.Applied:
-        """Commit a batch; runs in the thread of the batches."""
+        """Commit a batch. It runs in the thread of the batches."""
         now = self._clock()
         return transaction(
             self._engine,
@@ -292,17 +294,17 @@ class Intake:
         if applied.wakes:
             self._publisher.wake(sorted(applied.wakes))
         for run_id in sorted(applied.asks):
-            self._publisher.send(ASK_RUN, queue="github", run_id=run_id)
+            self._publisher.send(ASK_RUN, run_id=run_id)
         if applied.strangers:
-            self._publisher.send(ASK_OWNER, queue="github")
+            self._publisher.send(ASK_OWNER)
         for claim_id in applied.releases:
-            self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
+            self._publisher.send(RELEASE, claim_id=claim_id)
         for pool_id in applied.reconcile - self._reconciles.keys():
             self._reconciles[pool_id] = asyncio.get_running_loop().call_later(RECONCILE_AFTER, self._reconcile, pool_id)
 
     def _reconcile(self, pool_id: int) -> None:
         self._reconciles.pop(pool_id).cancel()
-        self._publisher.send(RECONCILE, queue="pools", pool_id=pool_id)
+        self._publisher.reconcile(pool_id)
 
     # Answers
 
@@ -327,7 +329,10 @@ def _unavailable() -> _Refused:
 
 
 async def _near(body: bytes, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call `function` here for an ordinary body, in a thread for a large one."""
+    """Return the result of `function`.
+
+    It runs in this thread for a small body, and in another thread for a large one.
+    """
     if len(body) < LARGE:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)

@@ -1,1 +1,1 @@
-"""Resources that the rooms of one process share: threads, the publisher, garbage collection."""
+"""Resources that all rooms of one process share: threads, the publisher, garbage collection."""

@@ -1,8 +1,8 @@
-"""Python's garbage collector in a process that holds thousands of polls.
+"""Settings of Python's garbage collector for a process that holds thousands of polls.
 
-A held poll is some dozens of objects that live for a minute. A full collection checks all of them and stops the event
-loop meanwhile. What the process was built from never becomes garbage, so it is taken out of sight, and full
-collections are made rare: reference counts free nearly everything here without them.
+A held poll consists of some dozens of objects that live for a minute. A full collection checks all objects and stops
+the event loop meanwhile. The objects that exist at the start never become garbage, so they are frozen. Full collections
+are made rare, because reference counts free nearly all other objects.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import gc
 
 YOUNG = 2_000
-"""Objects made, less those freed, before the youngest are collected; 700 by default."""
+"""Allocations minus deallocations before the youngest generation is collected. Python's default is 700."""
 
 MIDDLE = 20
-"""Collections of the youngest before those that survived one are collected too; 10 by default."""
+"""Collections of the youngest generation before the middle generation is collected. Python's default is 10."""
 
 OLD = 100
-"""Collections of the middle before everything is; 10 by default."""
+"""Collections of the middle generation before a full collection. Python's default is 10."""
 
 
 def settle() -> None:
-    """Set the collector for a process that has started: call it once, before requests come."""
+    """Configure the collector. Call it once, after the process has started and before it serves requests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)

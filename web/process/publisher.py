@@ -1,15 +1,16 @@
-"""The publisher: one thread that sends what the request path only notes down.
+"""The publisher: one thread that sends wakes and tasks, which requests only put into its queues.
 
-Publishing to a Redis that does not answer costs a thread up to a second, so no request ever does it.
-What waits is bounded; what does not fit is dropped and counted, and `resume` finds the same rows (law L6).
+A Redis that does not answer blocks the sending thread for up to a second, so a request never sends by itself. The
+queues are bounded. A message that does not fit is dropped and counted. The sweep `resume` later finds its row (law L6).
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import redis
@@ -17,6 +18,7 @@ from kombu.exceptions import KombuError, OperationalError
 
 from ostler.logging import get_logger
 from ostler.secrets import Secret
+from ostler.task_names import RECONCILE, TaskName
 from ostler.wakes import Waker
 
 MOST_POOLS = 10_000
@@ -28,15 +30,18 @@ log = get_logger(__name__)
 
 
 class Sender(Protocol):
-    """What sends: `ostler.wakes.Waker`, or a test's."""
+    """Sends wakes and tasks: `ostler.wakes.Waker`, or a stub in tests."""
 
     def wake(self, pool_id: int) -> bool:
-        """Send a dispatch of the pool unless one waits."""
+        """Send a dispatch of the pool, unless one is already queued."""
 
     def clear_wake(self, pool_id: int) -> None:
-        """Forget that a dispatch of the pool waits."""
+        """Delete the key that says that a dispatch of the pool is queued."""
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def reconcile(self, pool_id: int) -> None:
+        """Send a reconcile of the pool, unless one is already queued."""
+
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
 
     def close(self) -> None:
@@ -46,17 +51,16 @@ class Sender(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Message:
     name: str
-    queue: str
-    kwargs: dict[str, Any]
+    send: Callable[[], None]
 
 
 class Publisher:
-    """Notes down pools to wake and tasks to send; its thread sends them as long as Redis answers."""
+    """Queues pools to wake and tasks to send. Its thread sends them, and retries while Redis does not answer."""
 
     def __init__(self, redis_url: Secret, *, sender: Sender | None = None) -> None:
         self._sender: Sender = sender if sender is not None else Waker(redis_url)
         self._changed = threading.Condition()
-        self._pools: dict[int, None] = {}  # a set that keeps its order
+        self._pools: dict[int, None] = {}  # a dict serves as a set that preserves insertion order
         self._messages: deque[_Message] = deque()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -65,7 +69,7 @@ class Publisher:
 
     @property
     def depth(self) -> int:
-        """Return how much waits to be sent."""
+        """Return the number of wakes and messages that wait to be sent."""
         return len(self._pools) + len(self._messages)
 
     def start(self) -> None:
@@ -73,7 +77,7 @@ class Publisher:
         self._thread.start()
 
     def stop(self, *, timeout: float = 2.0) -> None:
-        """Send what is left, for `timeout` seconds at most, and end the thread."""
+        """Send the remaining messages, for at most `timeout` seconds, and end the thread."""
         with self._changed:
             self._stopping.set()
             self._changed.notify()
@@ -84,7 +88,7 @@ class Publisher:
         self._sender.close()
 
     def wake(self, pool_ids: Iterable[int]) -> None:
-        """Have the matcher check these pools; returns at once."""
+        """Queue a wake of the matcher for each of these pools. Returns at once."""
         with self._changed:
             for pool_id in pool_ids:
                 if pool_id in self._pools:
@@ -95,13 +99,20 @@ class Publisher:
                 self._pools[pool_id] = None
             self._changed.notify()
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Have a task sent by its name; arguments are ids only (L13). Returns at once."""
+    def reconcile(self, pool_id: int) -> None:
+        """Queue a reconcile of this pool. It is sent unless one is already queued. Returns at once."""
+        self._append(_Message(RECONCILE, partial(self._sender.reconcile, pool_id)))
+
+    def send(self, name: TaskName, **kwargs: Any) -> None:
+        """Queue a task by its name. The arguments must be ids only (L13). Returns at once."""
+        self._append(_Message(name, partial(self._sender.send, name, **kwargs)))
+
+    def _append(self, message: _Message) -> None:
         with self._changed:
             if len(self._messages) >= MOST_MESSAGES:
-                self._drop(name)
+                self._drop(message.name)
                 return
-            self._messages.append(_Message(name, queue, kwargs))
+            self._messages.append(message)
             self._changed.notify()
 
     def _drop(self, what: str) -> None:
@@ -125,7 +136,7 @@ class Publisher:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 if isinstance(item, int):
                     self._forget_wake(item)
-            except Exception:  # one message that cannot be sent must not end the thread for all (L14)
+            except Exception:  # one message that cannot be sent must not end the thread for all others (L14)
                 self.failures += 1
                 log.exception("publisher.dropped_one")
             else:
@@ -147,7 +158,7 @@ class Publisher:
         if isinstance(item, int):
             self._sender.wake(item)
         else:
-            self._sender.send(item.name, queue=item.queue, **item.kwargs)
+            item.send()
 
     def _put_back(self, item: int | _Message) -> None:
         with self._changed:
@@ -157,7 +168,7 @@ class Publisher:
                 self._messages.appendleft(item)
 
     def _forget_wake(self, pool_id: int) -> None:
-        # The key may stand although its message was never sent: it would swallow the next try.
+        # The key might exist although its message was never sent. It would then suppress the next wake.
         try:
             self._sender.clear_wake(pool_id)
         except (redis.RedisError, OSError) as error:

@@ -1,7 +1,8 @@
-"""Thread pools of a web process for blocking calls: few threads for Postgres, some for Kubernetes, none per poll.
+"""Thread pools of a web process for blocking calls to Postgres and Kubernetes. A held poll needs no thread.
 
-Each lane has threads of its own, so that a slow call in one lane does not delay another: an API server that hangs does
-not keep a delivery from its commit (law L15), and neither does a batch of offers or a row that is locked (law L14).
+Each kind of call has its own threads, so that a slow call does not delay calls of another kind. With shared threads, an
+API server that hangs would delay the commit of a delivery (law L15). A batch of offers or a locked row would delay it
+too (law L14).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ T = TypeVar("T")
 
 DELIVERY_THREADS = 3
 OFFER_THREADS = 1
-"""The task that writes offers runs one statement at a time."""
+"""One thread, because the task that writes offers runs one statement at a time."""
 DATABASE_THREADS = 1
 CLUSTER_THREADS = 16
 
 OFFER_LOCK_WITHIN = 0.05
-"""Seconds that a statement about offers waits for a lock. It skips rows that others hold, so it hardly ever waits."""
+"""Seconds that a statement about offers waits for a lock. It skips locked rows, so it hardly ever waits."""
 LOCK_WITHIN = 0.1
-"""Seconds that any other transaction of these lanes waits for one lock."""
+"""Seconds that any other transaction on these threads waits for one lock."""
 
 
 class Threads:
@@ -41,34 +42,35 @@ class Threads:
         self._cluster = ThreadPoolExecutor(CLUSTER_THREADS, thread_name_prefix="cluster")
 
     async def deliver(self, body: Callable[[Connection], T]) -> T:
-        """Return what `body` returns from one transaction, run by a thread that only deliveries use.
+        """Return the result of `body`, which runs in one transaction on a thread for deliveries only.
 
-        `body` must not wait for a row lock: there are `DELIVERY_THREADS` of these threads.
+        `body` must not wait for a row lock, because there are only `DELIVERY_THREADS` of these threads.
         """
         return await _run(self._deliveries, lambda: transaction(self.engine, body))
 
     async def offer(self, body: Callable[[Connection], T]) -> T:
-        """Return what `body` returns from one transaction, run by the thread of the offers."""
+        """Return the result of `body`, which runs in one transaction on the thread for offers."""
         return await self._within(self._offers, body, OFFER_LOCK_WITHIN)
 
     async def transaction(self, body: Callable[[Connection], T]) -> T:
-        """Return what `body` returns from one transaction that is neither a delivery nor about held polls."""
+        """Return the result of `body`, which runs in one transaction. Use it for neither deliveries nor offers."""
         return await self._within(self._database, body, LOCK_WITHIN)
 
     async def database(self, call: Callable[[], T]) -> T:
-        """Return what a call to Postgres returns."""
+        """Return the result of a call to Postgres."""
         return await _run(self._database, call)
 
     async def cluster(self, call: Callable[[], T], *, within: float | None = None) -> T:
-        """Return what a call to Kubernetes returns.
+        """Return the result of a call to Kubernetes.
 
-        Raises TimeoutError after `within` seconds; unlike the call's own time-out that bounds the wait for a thread.
+        Raises TimeoutError after `within` seconds, which include the wait for a free thread. None sets no limit. The
+        timeout of the call itself starts only when the call has a thread.
         """
         async with asyncio.timeout(within):
             return await _run(self._cluster, call)
 
     def stop(self) -> None:
-        """Let running calls end and the threads go."""
+        """End the thread pools. Running calls may finish; queued calls to Kubernetes are cancelled."""
         for executor in (self._deliveries, self._offers, self._database):
             executor.shutdown()
         self._cluster.shutdown(cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Admission of polls: the token's Pod, in Ostler's namespace, under its own ServiceAccount, of one of its pools.
+"""Admission of polls: the token must belong to a Pod of one of Ostler's pools, in its namespace.
 
-A caller is told a status and nothing else. What cannot be judged now is 503, never 401 or 403, which
-would end a good Pod.
+The Pod must run under its own ServiceAccount. The caller gets only a status. If a poll cannot be judged now, the answer
+is 503, because 401 or 403 would make a good Pod exit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from web.runners.cluster import Cluster
 from web.runners.replies import Refusal
 
 STRANGER_CACHED = 5.0
-"""Seconds for which a Pod that is not ours is refused without another GET."""
+"""Seconds for which a Pod that is not Ostler's is refused without another GET."""
 _MOST_STRANGERS = 10_000
 _SCHEME = "bearer "
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Admission:
-    """Judges tokens and Pods that have no row yet."""
+    """Judges tokens, and Pods that have no row yet."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Admission:
         self._fetching: asyncio.Task[Unjudged | None] | None = None
 
     def token(self, authorization: str) -> Secret:
-        """Return the token of the header. Raises Refusal (401)."""
+        """Return the token of the `Authorization` header. Raises Refusal (401) without a bearer token."""
         if len(authorization) > LARGEST_TOKEN + len(_SCHEME):
             raise Refusal(401, "the token is too long")
         if not authorization.lower().startswith(_SCHEME) or not authorization[len(_SCHEME) :].strip():
@@ -61,7 +61,11 @@ class Admission:
         return Secret(authorization[len(_SCHEME) :].strip())
 
     async def identify(self, token: Secret) -> PodIdentity:
-        """Return the Pod that the token belongs to. Raises Refusal (401, 403, 503)."""
+        """Return the Pod that the token belongs to.
+
+        Raises Refusal: 401 for a token that is not valid, 403 for a Pod that must not poll, 503 if the token cannot be
+        judged.
+        """
         try:
             identity = await self._verify(token)
         except TokenRejected as error:
@@ -77,8 +81,8 @@ class Admission:
         return identity
 
     async def _verify(self, token: Secret) -> PodIdentity:
-        # Here and not in a thread: it costs as much as the way there, and who is not known yet must not
-        # take the threads that reviews of tokens need.
+        # Verified in the event loop: it costs no more than the switch to a thread. Unknown callers must not use up the
+        # threads that token reviews need.
         try:
             identity = self._cluster.verify(token.reveal())
         except KeyUnknown:
@@ -97,7 +101,7 @@ class Admission:
         return identity
 
     def _fetch_keys(self) -> asyncio.Task[Unjudged | None]:
-        """Return the fetch that is under way, begun now if there is none."""
+        """Return the running fetch of the keys. Start one if none is running."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name="fetch-keys")
         return self._fetching
@@ -116,9 +120,10 @@ class Admission:
             self._fetching = None
 
     async def adopt(self, identity: PodIdentity) -> None:
-        """Give a Pod without a row its row, when the cluster shows it to be of a pool of ours.
+        """Insert the row of a Pod that has none, if the cluster shows that the Pod belongs to a pool of Ostler.
 
-        Raises Refusal: 403 when it is not, 503 when that cannot be judged now.
+        Raises Refusal: 403 if it does not belong to one, 503 if this cannot be judged now. A refusal is cached for
+        `STRANGER_CACHED` seconds.
         """
         now = self._clock()
         cached = self._strangers.get(identity.pod_uid)

@@ -1,4 +1,4 @@
-"""Questions of the poll to the cluster: identity of a token, its validity, and ownership of a Pod."""
+"""Queries to the cluster that polls need: identity of a token, its validity, and ownership of a Pod."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from ostler.settings import Settings
 from rules.upstream.retry import RetryPolicy
 
 _ONCE = RetryPolicy(attempts=1, deadline=3.0)
-"""A poll that cannot be judged is answered 503 and comes again: that is the retry."""
+"""No retry: a poll that cannot be judged is answered with 503, and the Pod polls again."""
 
 
 class Cluster(Protocol):
-    """The questions; all but `verify` and `keys_are_old` call out and belong into a thread."""
+    """Queries to the cluster. All except `verify` and `keys_are_old` use the network and must run in a thread."""
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again though tokens can be verified."""
+        """Return whether the keys should be fetched again, although tokens can still be verified."""
 
     def verify(self, token: str) -> PodIdentity:
-        """Return who a token is; for the event loop's thread. Raises TokenRejected or KeyUnknown."""
+        """Return the Pod that a token belongs to. It may run in the event loop. Raises TokenRejected or KeyUnknown."""
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's keys, once at a time. Raises Unjudged."""
+        """Fetch the cluster's keys. Only one fetch may run at a time. Raises Unjudged if they cannot be fetched."""
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
-        """Return whether the API server still takes the token for this Pod, None when that cannot be had in time."""
+        """Return whether the API server still accepts the token for this Pod.
+
+        Return None if it does not answer in time.
+        """
 
     def pod(self, *, namespace: str, name: str) -> PodSeen | None:
-        """Return a Pod. Raises UpstreamError."""
+        """Return a Pod, or None if it does not exist. Raises UpstreamError."""
 
     def has_pool(self, *, namespace: str, name: str) -> bool:
         """Return whether a pool exists. Raises UpstreamError."""
 
 
 class KubernetesCluster:
-    """The real one."""
+    """The queries to the real cluster."""
 
     def __init__(self, *, client: KubeClient, verifier: TokenVerifier, settings: Settings) -> None:
         self._client = client
@@ -48,11 +51,11 @@ class KubernetesCluster:
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again though tokens can be verified."""
+        """Return whether the keys should be fetched again, although tokens can still be verified."""
         return self._verifier.keys_are_old
 
     def verify(self, token: str) -> PodIdentity:
-        """Return who a token is, checked offline against the cluster's published keys."""
+        """Return the Pod that a token belongs to, verified offline against the cluster's published keys."""
         return self._verifier.verify(token)
 
     def fetch_keys(self) -> None:
@@ -60,7 +63,7 @@ class KubernetesCluster:
         self._verifier.fetch_keys()
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
-        """Return the answer of a TokenReview, None when it cannot be had in time (law L10)."""
+        """Return the verdict of a TokenReview. Return None if the API server does not answer in time (law L10)."""
         return review_token(
             self._client,
             token=token,
@@ -70,7 +73,7 @@ class KubernetesCluster:
         )
 
     def pod(self, *, namespace: str, name: str) -> PodSeen | None:
-        """Return a Pod by one GET."""
+        """Return a Pod by one GET, or None if it does not exist."""
         return get_pod(self._client, namespace=namespace, name=name, policy=_ONCE)
 
     def has_pool(self, *, namespace: str, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""The handover of a JIT: review the token, commit `delivered`, then answer. In this order, and never another.
+"""The handover of a JIT: review the token, commit `delivered`, then answer. The order must not change.
 
-No transaction is open while the token is reviewed, and the commit stands before the first byte of the
-answer leaves: a claim that is still `minted` proves that its JIT never left us.
+No transaction is open while the token is reviewed. The commit precedes the first byte of the answer. A claim that is
+still `minted` therefore proves that its JIT never left Ostler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher, Undecryptable
 from ostler.logging import get_logger
 from ostler.secrets import Secret
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.machines import Stamp
 from web.process.publisher import Publisher
 from web.process.threads import Threads
@@ -28,7 +28,7 @@ from web.runners.cluster import Cluster
 from web.runners.replies import Refusal, work
 
 REVIEW_WITHIN = 0.5
-"""Seconds that a delivery waits for a token review in all, a thread for it included (L10)."""
+"""Seconds that a delivery waits for a token review, including the wait for a free thread (L10)."""
 
 log = get_logger(__name__)
 
@@ -45,14 +45,14 @@ class Recipient:
 
 
 class Missed(StrEnum):
-    """Reasons why a claim was not handed over; also the outcomes that are counted."""
+    """Reasons why a claim was not handed over. The counters of deliveries use the same words."""
 
-    MOVED_ON = "moved_on"  # it may not be delivered to this poll any more
-    LOCKED = "locked"  # another transaction holds it: to be tried again
+    MOVED_ON = "moved_on"  # the claim may not be delivered to this poll any more
+    LOCKED = "locked"  # another transaction holds a lock on the claim; retry
 
 
 class Handover:
-    """Hands out JITs; `counts` says how often what happened."""
+    """Hands out JITs. `counts` has the number of deliveries and token reviews by outcome."""
 
     def __init__(
         self,
@@ -64,7 +64,10 @@ class Handover:
         counts: Counter[str],
         stamp_returns_after: float = 5.0,
     ) -> None:
-        """`stamp_returns_after`: seconds between an answer to an un-stamped Pod and its stamp."""
+        """Set up the handover.
+
+        `stamp_returns_after` is the delay in seconds from an answer to the stamp of an un-stamped Pod.
+        """
         self._threads = threads
         self._cluster = cluster
         self._cipher = cipher
@@ -81,11 +84,12 @@ class Handover:
         reviewed: bool = False,
         cancels_unstamp: bool = False,
     ) -> Response | Missed:
-        """Return the 200 after its commit, or why the claim was not delivered.
+        """Return the 200 after its commit, or the reason why the claim was not delivered.
 
-        `again`: the claim is delivered already and its reply was lost; at most the return of its stamp is put off.
-        `reviewed`: the token was reviewed for this poll before. `cancels_unstamp` as for
-        `models.claims.deliver.deliver`. Raises Refusal when the token is refused or the JIT cannot be read.
+        `again` says that the claim is delivered already and its answer was lost. The database then changes only the
+        time at which a missing stamp returns. `reviewed` says that the token was already reviewed for this poll. For
+        `cancels_unstamp` see `models.claims.deliver.deliver`. Raises Refusal if the token is refused or the JIT cannot
+        be decrypted.
         """
         if not reviewed:
             await self._review(to)
@@ -111,7 +115,7 @@ class Handover:
                     now=utcnow(),
                     who="web",
                 )
-            # Read before the commit: what cannot be decrypted must not count as delivered.
+            # Decrypted before the commit: a JIT that cannot be decrypted must not count as delivered.
             return None if delivery is None else (delivery, self._cipher.decrypt(delivery.jit))
 
         try:
@@ -160,5 +164,6 @@ class Handover:
             raise Refusal(401, "the token review refused the token")
 
     async def _stamp(self, claim_id: int) -> None:
-        # Directly behind the answer the stamp could cut it off. `resume` sends it where this process is killed before.
-        self._publisher.send(STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)
+        # Without the delay, the stamp could cut off the answer. If this process is killed before it sends the task, the
+        # sweep `resume` sends it.
+        self._publisher.send(STAMP, after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)

@@ -12,11 +12,12 @@ from rules.claims.poll_answers import Answer, Verdict
 
 
 class Poll:
-    """A held poll: a future that takes the first answer, and the state to remember between two answers.
+    """A held poll: a future for the first answer, and the state between two answers.
 
-    `written`: its offer may stand in the table. `closed`: nobody reads the answer any more. `tries`: how often a row
-    of it was locked; `retry`: the timer of the next try. `cancels`: the claim whose un-stamp began before this poll
-    came, so that the poll cancels it however often its delivery has to be tried.
+    `written` says whether its offer might be in the table. `closed` says that the client closed the connection. `tries`
+    is the number of tries that met a locked row, and `retry` is the timer of the next try. `cancels` is the id of a
+    claim whose un-stamp began before this poll came. The poll cancels this un-stamp, even if the delivery needs several
+    tries.
     """
 
     __slots__ = (
@@ -57,25 +58,25 @@ class Poll:
 
     @property
     def is_over(self) -> bool:
-        """Return whether its hold is over."""
+        """Return whether the hold of the poll has ended."""
         return self._loop.time() >= self.ends_at
 
     def settle(self, answer: Answer) -> None:
-        """Answer the poll, unless it has its answer; to hold is to leave it as it is."""
+        """Answer the poll, unless it has an answer already. The verdict HOLD leaves the poll unanswered."""
         if answer.verdict is not Verdict.HOLD and not self._future.done():
             self._future.set_result(answer)
 
     async def answered(self) -> Answer:
-        """Return the answer when there is one."""
+        """Wait for the answer and return it."""
         return await self._future
 
     def renew(self) -> None:
-        """Forget the answer: it was acted on, and did not end the poll."""
+        """Remove the answer, because it did not end the poll. The poll then waits for another one."""
         if self._future.done():
             self._future = self._loop.create_future()
 
     def polling(self) -> Polling:
-        """Return what its offer is made of."""
+        """Return the data of its offer."""
         return Polling(
             pod_uid=self.pod_uid,
             namespace=self.identity.namespace,

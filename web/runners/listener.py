@@ -1,9 +1,11 @@
-"""The listener: one thread that hears the NOTIFY channel for its web process, and proves that it hears.
+"""The listener: one thread that receives the notices of the NOTIFY channel for its web process.
 
-It owns a dedicated autocommit connection. Every `BEAT_EVERY` seconds it sends itself a notice over another
-connection; only when that came back does it write the heartbeat row, so a deaf process offers nothing.
-What it hears it hands to the event loop. After each (re)connect, once it hears, it says so: the polls are
-then offered again and asked for, since what was said in between is lost.
+It owns a dedicated autocommit connection. Every `BEAT_EVERY` seconds it sends a notice to itself over another
+connection. It writes the heartbeat row only after this notice came back, so a process that receives no notices offers
+no Pods.
+
+It passes each notice to the event loop. Notices that are sent during a reconnect are lost. After each connect the
+listener therefore calls `hearing`, and the process offers its polls again and queries their claims.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from ostler.secrets import Secret
 
 BEAT_EVERY = 5.0
 DEAF_AFTER = 12.0
-"""Seconds without an own beat after which the connection is given up; less than the matcher's 15."""
+"""Seconds without the listener's own notice after which it closes the connection.
+
+It must be less than the 15 seconds after which the matcher ignores a process without a heartbeat.
+"""
 _FORGET_EVERY = 60  # beats
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
@@ -37,19 +42,19 @@ log = get_logger(__name__)
 
 
 class Hearer(Protocol):
-    """Who is told, always in the event loop."""
+    """Receiver of the notices. Its methods are always called in the event loop."""
 
     def hearing(self) -> None:
-        """Hear again, after a (re)connect."""
+        """Called when notices arrive again, after a connect."""
 
     def deaf(self) -> None:
-        """Hear no more."""
+        """Called when notices no longer arrive."""
 
     def heard(self, notice: channel.Minted | channel.Superseded) -> None:
-        """Take a notice."""
+        """Called with each notice."""
 
     def tick(self) -> None:
-        """Ask for notices that might have been missed; called with each beat."""
+        """Called with each beat, to query claims whose notices might have been lost."""
 
 
 class Listener:
@@ -93,7 +98,7 @@ class Listener:
                 self._listen()
             except (psycopg2.Error, SQLAlchemyError, OSError) as error:
                 log.warning("listener.lost", error=type(error).__name__, pause=pause)
-            except Exception:  # whatever it is, a thread that ends here would leave the process deaf and unaware
+            except Exception:  # if this thread ended, the process would receive no notices and not know it
                 log.exception("listener.failed", pause=pause)
             if self.is_hearing:
                 self.is_hearing = False
@@ -109,7 +114,7 @@ class Listener:
         try:
             self._heard_beat_at = time.monotonic()
             next_beat = self._heard_beat_at
-            ready = select.poll()  # not select(): a process that holds polls has descriptors beyond 1024
+            ready = select.poll()  # not select(): a process that holds polls has descriptors above 1024
             ready.register(self._wake_read, select.POLLIN)
             ready.register(connection.fileno(), select.POLLIN)
             while not self._stopping.is_set():
@@ -134,7 +139,7 @@ class Listener:
     def _take(self, connection: Any) -> None:
         connection.poll()
         if not connection.notifies:
-            # After its backend was killed the first poll() succeeds; the second says so.
+            # After the backend was killed, the first poll() succeeds and only the second one raises.
             connection.poll()
         while connection.notifies:
             payload = connection.notifies.pop(0).payload

@@ -1,10 +1,11 @@
 """Offers of held polls, written and withdrawn in batches by one task.
 
-Nothing is offered while this process is deaf: a claim on such a Pod would wait for its delivery. When it
-hears again, every held Pod is offered in one statement, which also tells what was missed.
+Nothing is offered while this process receives no notices, because a claim on such a Pod would wait for its delivery.
+When notices arrive again, one statement offers every held Pod and returns the claims that were missed.
 
-Every poll of the process waits for this task, so it waits for no locked row (law L14). A poll whose rows another
-transaction holds is tried again after a pause; a poll that was never offered is answered 503 after three tries.
+Every poll of the process depends on this task, so the task waits for no locked row (law L14). A poll whose rows are
+locked by another transaction is tried again after a pause. A poll that was never offered is answered with 503 after
+three such tries.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from web.process.threads import Threads
 from web.runners.held import Poll
 
 BATCH_EVERY = 0.05
-"""Seconds; how long a poll waits for others to share its statement."""
+"""Seconds that a poll waits, so that other polls share its statement."""
 MOST_FRESH = 500
 HALVING_WITHIN = 0.5
-"""Seconds for which a batch that waited for a lock is halved; what is left of it then is tried again later."""
+"""Seconds in which a batch that met a lock is split into halves. The polls that remain then are tried again later."""
 _FIRST_PAUSE = 0.1
-"""Seconds before a poll with a locked row is retried; doubles with each try, up to the next constant."""
+"""Seconds before a poll with a locked row is tried again. It doubles with each try, up to `_LONGEST_PAUSE`."""
 _LONGEST_PAUSE = 5.0
 _FRESH_TRIES = 3
 _WITHDRAW_PAUSE = 1.0
-"""Seconds before an offer that was locked is withdrawn again."""
+"""Seconds before the withdrawal of a locked offer is tried again."""
 
 log = get_logger(__name__)
 
 
 class Offering:
-    """The dict of held polls, and the task that keeps their offers."""
+    """The held polls by Pod UID, and the task that writes their offers."""
 
     def __init__(self, *, threads: Threads, publisher: Publisher, web_id: str, counts: Counter[str]) -> None:
         self.held: dict[str, Poll] = {}
@@ -65,7 +66,7 @@ class Offering:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End the task after the statement that it is at, and withdraw every offer of this process."""
+        """End the task after its current statement, and withdraw every offer of this process."""
         self._stopping = True
         self._changed.set()
         if self._task is not None:
@@ -73,20 +74,23 @@ class Offering:
         await self.leave()
 
     async def leave(self) -> None:
-        """Withdraw every offer of this process, and its heartbeat."""
+        """Withdraw every offer of this process, and delete its heartbeat."""
         try:
             await self._threads.offer(lambda db: offers.leave(db, web_id=self._web_id))
         except SQLAlchemyError as error:
-            # They run out by themselves, and without a heartbeat nobody takes them.
+            # The offers expire, and without a heartbeat the matcher does not claim them.
             log.warning("offers.not_withdrawn", error=words_of(error))
 
     def add(self, poll: Poll) -> None:
-        """Have a poll offered and judged with the next batch."""
+        """Queue a poll, so that the next batch offers and judges it."""
         self._waiting[poll.pod_uid] = poll
         self._changed.set()
 
     def add_later(self, poll: Poll) -> None:
-        """Have a poll offered and judged again after a pause, which grows: another transaction holds a row of it."""
+        """Queue a poll again after a pause, because another transaction holds a lock on one of its rows.
+
+        The pause doubles with each try.
+        """
         if poll.retry is not None:
             poll.retry.cancel()
         pause = min(_FIRST_PAUSE * 2**poll.tries, _LONGEST_PAUSE)
@@ -98,7 +102,7 @@ class Offering:
             self.add(poll)
 
     def drop(self, poll: Poll, *, withdraw: bool) -> None:
-        """Forget a poll that ended; `withdraw` its offer too when nobody waits for it any more."""
+        """Remove a poll that ended. With `withdraw`, also withdraw its offer, because its client is gone."""
         if poll.retry is not None:
             poll.retry.cancel()
         if self._waiting.get(poll.pod_uid) is poll:
@@ -115,11 +119,11 @@ class Offering:
         self._changed.set()
 
     def deaf(self) -> None:
-        """Write nothing until we hear again."""
+        """Stop writing offers until notices arrive again."""
         self.is_hearing = False
 
     def tick(self) -> None:
-        """Ask for claims that wait for one of our Pods."""
+        """Query the claims that wait for a Pod of this process."""
         self._asked = True
         self._changed.set()
 
@@ -135,19 +139,19 @@ class Offering:
             await self._alone(part)
 
     async def _alone(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Do a part of the work; when it fails, the others go on."""
+        """Run one part of the work. If it fails, the other parts still run."""
         try:
             await part()
         except SQLAlchemyError as error:
             self._counts["offers.failed"] += 1
             log.warning("offers.failed", part=part.__name__, error=words_of(error), held=len(self.held))
         except Exception:
-            # Every poll of this process waits for this task: it outlives whatever one row makes of it.
+            # Every poll of this process depends on this task, so no error of one row may end it.
             self._counts["offers.failed"] += 1
             log.exception("offers.failed", part=part.__name__, held=len(self.held))
 
     async def _offer_waiting(self) -> None:
-        # What comes while a batch is written shares the next one: else each statement would carry a poll or two.
+        # Polls that arrive during a batch share the next one. Otherwise each statement would contain one or two polls.
         due = len(self._waiting)
         while due > 0 and self._waiting and self.is_hearing and not self._stopping:
             taken = self._take()
@@ -167,12 +171,12 @@ class Offering:
             self._withdraw_later(left)
 
     def _withdraw_later(self, polls: list[tuple[str, str]]) -> None:
-        # Until then the matcher may claim a Pod that nobody can hand its JIT to.
+        # Until the retry, the matcher might claim a Pod that has no poll to deliver to.
         self._withdrawn += polls
         asyncio.get_running_loop().call_later(_WITHDRAW_PAUSE, self._changed.set)
 
     def _take(self) -> list[Poll]:
-        """Take all polls that were offered before, and a batch of those that were not."""
+        """Remove and return all queued polls that were offered before, and up to `MOST_FRESH` polls that were not."""
         again = [poll for poll in self._waiting.values() if poll.written]
         fresh = [poll for poll in self._waiting.values() if not poll.written][:MOST_FRESH]
         for poll in (*again, *fresh):
@@ -213,7 +217,10 @@ class Offering:
 
     @staticmethod
     def _judge(poll: Poll, facts: PollFacts) -> Answer:
-        """Answer a poll by its rows; that it came after its un-stamp began is true however often it is offered."""
+        """Return the answer for a poll by its rows.
+
+        Remember a cancelled un-stamp, so that later tries cancel it too.
+        """
         if facts.claim is not None and facts.claim.id == poll.cancels:
             facts = replace(facts, arrived=True)
         found = answer(facts)
@@ -222,7 +229,7 @@ class Offering:
         return found
 
     def _miss(self, polls: list[Poll], rows: list[offers.Polling]) -> None:
-        """Turn away polls that were never offered, as the database did not answer; have the others wait."""
+        """Handle a failed statement: answer polls that were never offered with 503, and queue the others again."""
         for poll, row in zip(polls, rows, strict=True):
             if not row.again:
                 poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
@@ -230,7 +237,10 @@ class Offering:
                 self._waiting.setdefault(poll.pod_uid, poll)
 
     def _put_off(self, poll: Poll, row: offers.Polling, found: Answer) -> None:
-        """Try a poll again later that was not offered; turn it away when it never was and has waited long enough."""
+        """Try a poll with a locked row again later.
+
+        If it was never offered and has used up its tries, answer it with `found` instead.
+        """
         self._counts["offers.locked"] += 1
         poll.written = row.again
         if not row.again and poll.tries >= _FRESH_TRIES:
@@ -239,7 +249,7 @@ class Offering:
             self.add_later(poll)
 
     async def _offer_around(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
-        """Offer the rest of a batch if one row is locked in a way that the statement cannot skip."""
+        """Offer the other polls of a batch in which one row is locked and the statement cannot skip it."""
         if len(polls) > 1 and time.monotonic() < until:
             await self._offer_halves(polls, rows, until=until)
             return
@@ -248,7 +258,7 @@ class Offering:
             self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction holds a row of this Pod"))
 
     async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
-        """Offer the rest of a batch in which a row fails: one bad row blocks nobody (L14)."""
+        """Offer the two halves of a failed batch separately, so that one bad row blocks no other poll (L14)."""
         middle = len(polls) // 2
         for half, rest in ((slice(None, middle), slice(middle, None)), (slice(middle, None), slice(0))):
             try:

@@ -1,9 +1,11 @@
 """The runners' long poll: `POST /runners/v1/dispatch`.
 
-A held poll is one future in a dict by Pod UID and one task that notices a closed connection; it has no thread and no
-database connection. Its offer is written with those of others, one statement each 50 ms, and only while this process
-receives notices. The event that ends a poll sets the result of its future; after a wrong event (the claim moved on, the
-notice was late) the poll is offered and judged again.
+A held poll is one future in a dict by Pod UID, and one task that notices a closed connection. It has no thread and no
+database connection. One statement every 50 ms writes the offers of all new polls, and only while this process receives
+notices.
+
+An event that ends a poll sets the result of its future. If the event proves wrong, because the claim moved on or the
+notice was late, the poll is offered and judged again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from web.runners.replies import RETRY_AFTER, Refusal, bare
 MOST_POLLS = 20_000
 LARGEST_BODY = 1024
 OFFER_BEYOND_HOLD = timedelta(seconds=10)
-"""The Pod stays offered while its next poll is on its way."""
+"""Extra time that a Pod stays offered after its poll ends. Its next poll arrives within this time."""
 _MOST_JUDGEMENTS = 8
 _STATUS = {Verdict.NOTHING: 204, Verdict.REPLACE: 410, Verdict.REFUSE: 403, Verdict.NOT_YET: 503}
 _OVER = Answer(Verdict.NOTHING, "the hold is over")
@@ -47,7 +49,7 @@ _random = random.SystemRandom()
 
 
 class Polls:
-    """Every poll that this process holds."""
+    """All polls that this process holds."""
 
     def __init__(
         self,
@@ -69,27 +71,27 @@ class Polls:
 
     @property
     def held(self) -> int:
-        """Return how many polls are held now."""
+        """Return the number of held polls."""
         return len(self._held)
 
     def end_all(self) -> None:
-        """Answer every held poll with 204, and from now on every new one at once."""
+        """Answer every held poll with 204. From now on, every new poll is answered with 204 at once."""
         self._stopping = True
         for poll in list(self._held.values()):
             poll.settle(Answer(Verdict.NOTHING, "this process stops"))
 
-    # What the listener tells.
+    # Calls of the listener
 
     def hearing(self) -> None:
-        """Offer every held Pod again: what was said while we were deaf is lost."""
+        """Offer every held Pod again, because notices were lost meanwhile."""
         self._offering.hearing()
 
     def deaf(self) -> None:
-        """Offer nothing until we hear again."""
+        """Stop offering Pods until notices arrive again."""
         self._offering.deaf()
 
     def heard(self, notice: Minted | Superseded) -> None:
-        """Settle the poll that a notice is about."""
+        """Answer the poll that a notice is about."""
         poll = self._held.get(notice.pod_uid)
         if poll is None:
             return
@@ -100,13 +102,13 @@ class Polls:
             poll.settle(Answer(Verdict.NOTHING, "a newer poll came to another process"))
 
     def tick(self) -> None:
-        """Ask for claims that wait for one of our Pods."""
+        """Query the claims that wait for a Pod of this process."""
         self._offering.tick()
 
-    # The route.
+    # Route
 
     async def dispatch(self, request: Request) -> Response:
-        """Hold one poll until there is an answer."""
+        """Hold one poll until it has an answer, and return this answer."""
         try:
             response = await self._dispatch(request)
         except Refusal as refusal:
@@ -115,7 +117,7 @@ class Polls:
         except ClientDisconnect:
             response = bare(204)
         except SQLAlchemyError as error:
-            # Also when the commit of a delivery was not answered: the next poll finds what became of it.
+            # This includes a commit whose answer was lost. The next poll finds out whether the delivery was committed.
             self.counts["poll.database_away"] += 1
             log.warning("poll.database_away", error=words_of(error))
             response = bare(503)
@@ -134,7 +136,7 @@ class Polls:
         return await self._hold(request, identity, token)
 
     async def _hold(self, request: Request, identity: PodIdentity, token: Secret) -> Response:
-        if self._stopping:  # it began to while the token was checked
+        if self._stopping:  # the process began to stop while the token was checked
             return bare(204)
         loop = asyncio.get_running_loop()
         hold = _random.uniform(self._settings.timings.poll_hold_min, self._settings.timings.poll_hold_max)
@@ -176,7 +178,7 @@ class Polls:
             elif answer.claim_id is not None:
                 poll.renew()
                 again = answer.verdict is Verdict.DELIVER_AGAIN
-                # After a claim that was locked, its token was reviewed a moment ago.
+                # After a locked claim, the token was reviewed a moment ago.
                 response = await self._handover.hand_over(
                     answer.claim_id, to, again=again, reviewed=locked, cancels_unstamp=poll.cancels == answer.claim_id
                 )
@@ -192,9 +194,10 @@ class Polls:
                         verdict=answer.verdict,
                         why=answer.why,
                     )
-                # At the end of a hold at once: the Pod stays offered, and a JIT minted meanwhile waits for it.
+                # At the end of a hold, the Pod polls again at once. It stays offered, and a JIT that is minted
+                # meanwhile waits for it.
                 return bare(_STATUS[answer.verdict], retry_after=0 if answer is _OVER else RETRY_AFTER)
-            # The rows say something else than was thought: have them read again.
+            # The rows have changed since the answer, so they are read again.
             poll.renew()
             if poll.is_over or poll.closed or poll.superseded or self._stopping:
                 return bare(204)
@@ -207,7 +210,7 @@ class Polls:
 
 
 async def _watch(request: Request, poll: Poll) -> None:
-    """Settle the poll when its connection closes."""
+    """Wait until the connection closes, then answer the poll."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":

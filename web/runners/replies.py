@@ -1,4 +1,4 @@
-"""The replies of the runners' poll. None tells a caller more than the status; the reason is in our log."""
+"""Replies to the runners' polls. The client gets only a status; the reason is in Ostler's log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.claims.deliver import Delivery
 from ostler.secrets import Secret
 
 RETRY_AFTER = 1
-"""Seconds; the poller adds its own jitter."""
+"""Seconds in the `Retry-After` header. The poller adds its own jitter."""
 
 
 class Refusal(Exception):
-    """Ends a poll with a status; `why` is for the log only."""
+    """Ends a poll with a status. `why` is for the log only."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -24,15 +24,20 @@ class Refusal(Exception):
 
 
 def bare(status: int, *, retry_after: int = RETRY_AFTER) -> Response:
-    """Return a reply without a body; it says when to come again (seconds) where that is wanted."""
+    """Return a reply without a body.
+
+    `retry_after` is the number of seconds in the `Retry-After` header of 204, 429 and 503. Other replies have no such
+    header.
+    """
     headers = {"Retry-After": str(retry_after)} if status in {204, 429, 503} else None
     return Response(status_code=status, headers=headers)
 
 
 def work(delivery: Delivery, jit: Secret, *, accept: str, after: BackgroundTask | None) -> Response:
-    """Return the 200 that hands out a JIT: JSON, or the bare JIT and its digest where plain text is asked for.
+    """Return the 200 that hands out a JIT, as JSON.
 
-    The poller takes no answer for work whose end is missing.
+    If the client accepts plain text, the body is the bare JIT, and its digest is in a header. The poller rejects a
+    reply that is cut off.
     """
     headers = {
         "X-Ostler-Claim": str(delivery.claim_id),

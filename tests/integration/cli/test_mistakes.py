@@ -116,7 +116,7 @@ WRONG_USES = (
 """What is typed wrong, with no variable set."""
 
 SETTINGS = (
-    mistake("jobs", 2, "OSTLER_DATABASE_URL: it is not set; Address of Postgres, as `postgresql://"),
+    mistake("jobs", 2, "OSTLER_DATABASE_URL: it is not set; Address of Postgres, for example `postgresql://"),
     mistake("token create ci", 2, "OSTLER_DATABASE_URL: it is not set"),
     mistake("migrate", 2, "OSTLER_DATABASE_URL: it is not set"),
     mistake("restore", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),

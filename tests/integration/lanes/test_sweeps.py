@@ -22,7 +22,8 @@ from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.lanes.locks import locked

@@ -10,7 +10,8 @@ import pytest
 from k8s_adapters.pools import get_pool, patch_pool_replicas
 from models.db.engine import make_engine
 from tasks.pools.autoscale import autoscale
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.pools.watch_reports import pods_changed
 from tests.database import Database
 from tests.integration.lanes.locks import locked

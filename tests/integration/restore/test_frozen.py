@@ -15,7 +15,7 @@ from ostler.clock import utcnow
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.obstacles import earlier_state
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners

@@ -17,7 +17,7 @@ from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tasks.restore import restoring
 from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, text
 
 import tasks.claims.dispatch
 import tasks.claims.mint
-import tasks.pools.pools
+import tasks.pools.reconcile
 import tasks.sweeps.resume
 import tasks.sweeps.runner_lists
 import tasks.worker.base
@@ -31,8 +31,8 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.task_names import AUTOSCALE, DISPATCH, RECONCILE, TaskName, queue_of
 from ostler.timings import Timings
-from ostler.wakes import QUEUES
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
 from tasks.worker.transactions import Transactions
@@ -126,10 +126,14 @@ class World(Transactions):
         """There is no wake key: a wake is not sent while one like it waits."""
 
     def wake(self, pool_id: int) -> None:
-        self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
+        self.send(DISPATCH, pool_id=pool_id)
 
-    def keep(self, pool_id: int) -> None:
-        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+    def autoscale(self) -> None:
+        self.send(AUTOSCALE)
+
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+        how = {"after": after} if after else {}
+        self.send(RECONCILE, pool_id=pool_id, **how | ({"shared": True} if shared else {}))
 
     def is_watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
@@ -152,8 +156,8 @@ class World(Transactions):
     def single_flight(self, _what: str) -> Iterator[bool]:
         yield True
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        assert queue in QUEUES
+    def send(self, name: TaskName, **kwargs: Any) -> None:
+        queue_of(name)
         message = Message(name, kwargs)
         if message not in self.messages:
             self.messages.append(message)
@@ -334,14 +338,19 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.claims.mint, "new_suffix", lambda: f"{next(numbers):08x}")
     monkeypatch.setattr(tasks.worker.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
-    for creates in ("act", "decide", "update_brake", "write_status"):  # Pods come by a rule
-        monkeypatch.setattr(
-            tasks.pools.pools,
-            creates,
-            lambda *_arguments, **_named: SimpleNamespace(
-                pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None, plan=SimpleNamespace(goes_on=False)
-            ),
-        )
+    for step in ("act", "report"):  # Pods come by a rule
+        monkeypatch.setattr(tasks.pools.reconcile, step, lambda *_: None)
+    monkeypatch.setattr(tasks.pools.reconcile, "plan", planned_nothing)
+
+
+def planned_nothing(_rt: object, observed: object) -> SimpleNamespace:
+    """Return a plan that creates and retires no Pod."""
+    return SimpleNamespace(
+        observed=observed,
+        pool_row=SimpleNamespace(max_job_seconds=None),
+        pod_rows=(),
+        plan=SimpleNamespace(goes_on=False),
+    )
 
 
 def later(now: datetime, seconds: float) -> datetime:

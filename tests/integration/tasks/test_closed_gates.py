@@ -16,7 +16,8 @@ from tasks.claims import dispatch as module
 from tasks.claims.dispatch import dispatch
 from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.gates import gates
 from tasks.sweeps.unresponsive_pods import unresponsive_pods
 from tests.integration.matching.stage import WakeKeys

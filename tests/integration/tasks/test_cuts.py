@@ -14,7 +14,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp, unstamp
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tasks.pools.watch_reports import pods_changed, poller_ended
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.resume import resume

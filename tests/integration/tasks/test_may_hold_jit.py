@@ -12,7 +12,8 @@ from models.db.engine import transaction
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import unstamp
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 

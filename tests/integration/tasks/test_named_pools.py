@@ -8,8 +8,8 @@ import pytest
 
 from tasks.claims import dispatch as of_dispatch
 from tasks.claims.dispatch import dispatch
-from tasks.pools import pools as of_pools
-from tasks.pools.pools import reconcile
+from tasks.pools import reconcile as module
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.rows import insert_pool
 
@@ -61,7 +61,7 @@ def test_dispatch_does_nothing_for_a_name_that_no_pool_has(
 def test_keep_reconciles_the_pool_of_a_name(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = pool(clusterless, "large")
     kept: list[tuple[int, bool]] = []
-    monkeypatch.setattr(of_pools, "reconcile_pool", lambda _rt, pool_id, *, shared: kept.append((pool_id, shared)))
+    monkeypatch.setattr(module, "reconcile_if_due", lambda _rt, pool_id, *, shared: kept.append((pool_id, shared)))
 
     reconcile.run(pool="large")
 

@@ -13,7 +13,8 @@ from github_adapters.endpoints.runners import RunnerSeen
 from k8s_adapters.pools import patch_pool_replicas
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import Stage

@@ -15,7 +15,8 @@ from ostler.errors import Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.finished_jobs import finished_jobs

@@ -13,7 +13,8 @@ from ostler.errors import Retryable
 from ostler.secrets import Secret
 from ostler.wakes import Waker
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 
 
@@ -143,7 +144,7 @@ def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stag
 def test_a_list_that_shows_no_pools_ends_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=1)
     reconcile_all(stage)
-    monkeypatch.setattr("tasks.pools.pools.list_pools", lambda *_, **__: [])
+    monkeypatch.setattr("tasks.pools.mirror_pools.list_pools", lambda *_, **__: [])
     reconcile_all(stage)
     assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []
     assert stage.rows("SELECT id FROM claims") == []
@@ -160,7 +161,7 @@ def test_a_row_given_up_while_its_pod_was_created_is_taken_up_again(
         stage.rows("UPDATE runner_pods SET gone_at = now()")  # another reconciler, after a scale-down
         return created
 
-    monkeypatch.setattr("tasks.pools.provision.create_runner", slow)
+    monkeypatch.setattr("tasks.pools.create_pods.create_runner", slow)
     reconcile_all(stage)
     (row,) = stage.rows("SELECT uid, gone_at FROM runner_pods")
     assert (row.uid, row.gone_at) == (next(iter(stage.pods().values())).uid, None)
@@ -174,7 +175,7 @@ def test_a_row_given_up_before_its_turn_gets_no_pod(stage: Stage, monkeypatch: p
         stage.rows("UPDATE runner_pods SET gone_at = now() WHERE id = (SELECT max(id) FROM runner_pods)")
         return create(*args, **kwargs)
 
-    monkeypatch.setattr("tasks.pools.provision.create_runner", once)
+    monkeypatch.setattr("tasks.pools.create_pods.create_runner", once)
     reconcile_all(stage)
     assert len(stage.pods()) == 1
 
@@ -244,7 +245,7 @@ def test_failed_creation_is_left_to_the_next_reconcile(
     monkeypatch.setattr(stage.outbox, "single_flight", waker.single_flight)
     stage.pool(replicas=2)
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pools.provision.create_runner", refuse)
+        broken.setattr("tasks.pools.create_pods.create_runner", refuse)
         reconcile_all(stage)
     assert len(stage.pods()) == 0
     reconcile_all(stage)

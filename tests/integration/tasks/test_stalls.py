@@ -15,7 +15,7 @@ from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stalls import PATHS, Cause, FoundBy
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tasks.pools.watch_reports import pod_gone
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.missing_pods import missing_pods

@@ -16,7 +16,7 @@ from ostler.errors import Forbidden, Gone, NotInstalled
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims.release import release
 from tasks.claims.retire import retire
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps import unused_runners as of_unused
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.missing_pods import missing_pods

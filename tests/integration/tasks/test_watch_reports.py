@@ -12,7 +12,8 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.waiting import explain
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.pools.watch_reports import pod_executes, pod_gone, pods_changed, poller_ended
 from tasks.sweeps.unidentified_executions import unidentified_executions
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub

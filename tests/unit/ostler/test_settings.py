@@ -95,7 +95,7 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_TIMINGS", "[3]", 'must be a JSON object, as {"sweep_every": 3}'),
         ("OSTLER_TIMINGS", '{"swep_every": 3}', "there is no timing 'swep_every'; did you mean sweep_every?"),
         ("OSTLER_TIMINGS", '{"xyzzy": 3}', "there is no timing 'xyzzy'; docs/configuration.md lists them"),
-        ("OSTLER_TIMINGS", '{"sweep_every": "3"}', "sweep_every: found '3'; must be a number; Interval of"),
+        ("OSTLER_TIMINGS", '{"sweep_every": "3"}', "sweep_every: found '3'; must be a number; Interval in"),
         ("OSTLER_TIMINGS", '{"sweep_every": true}', "sweep_every: found True; must be a number"),
         ("OSTLER_TIMINGS", '{"sweep_every": NaN}', "sweep_every: found nan; must be a number"),
         ("OSTLER_TIMINGS", '{"sweep_every": 0}', "sweep_every: found 0; must be greater than 0"),
@@ -172,7 +172,7 @@ def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: p
         "OSTLER_WEBHOOK_SECRETS",
         "OSTLER_WEB_PORT",
     ]
-    port = "Public port of `ostler web`: webhooks and the REST API"
+    port = "Public port of `ostler web`, for webhooks and the REST API"
     assert f"OSTLER_WEB_PORT: found 'no'; must be a whole number; {port}" in lines
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_adapters.pods import PodSeen
+from tasks.pools.observe import is_younger
 from tasks.pools.pod_lists import Listed, pack, unpack
-from tasks.pools.pools import is_younger
 
 NUMBERS = st.integers(0, 2**53)
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001

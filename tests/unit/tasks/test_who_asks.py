@@ -18,7 +18,7 @@ ENDS = {
     # The ways to delete a Pod: under its retire claim, also when its node is gone, or once it is terminal.
     ("tasks/claims/retire.py", "carry_out"): "delete_runner",
     ("tasks/claims/retire.py", "force"): "delete_runner",
-    ("tasks/pools/spent.py", "remove"): "delete_runner",
+    ("tasks/pools/finished_pods.py", "delete_pod"): "delete_runner",
     # The one way to take a stamp off, and its three callers.
     ("tasks/claims/annotation.py", "write"): "take_off",
     ("tasks/claims/release.py", "make_warm"): "write without owner",
@@ -40,11 +40,11 @@ ASKS = {
     # Who calls those, and what it asks.
     ("tasks/claims/retire.py", "carry_out"): {"ask"},
     ("tasks/claims/retire.py", "force"): {"ask", "gone_now", "may_force"},
-    ("tasks/pools/spent.py", "handle_spent"): {"judge", "remove", "retire_over"},
-    ("tasks/pools/pools.py", "reconcile_pods"): {"decide"},
-    ("tasks/pools/provision.py", "decide"): {"make_plan", "commit_plan"},
-    ("tasks/pools/observing.py", "make_plan"): {"observe_pod", "plan"},
-    ("tasks/pools/observing.py", "observe_pod"): {"judge"},
+    ("tasks/pools/finished_pods.py", "handle_spent"): {"delete_pod", "judge", "retire_over"},
+    ("tasks/pools/reconcile.py", "reconcile_pool"): {"plan"},
+    ("tasks/pools/plan.py", "plan"): {"make_plan", "commit_plan"},
+    ("tasks/pools/plan.py", "make_plan"): {"observed_pod", "plan"},
+    ("tasks/pools/plan.py", "observed_pod"): {"judge"},
     ("tasks/claims/release.py", "make_warm"): {"ask", "read_pod"},
     ("tasks/claims/release.py", "end_delivered"): {"ask"},
     ("tasks/claims/stamp.py", "unstamp"): {"ask", "read_pod"},
@@ -71,9 +71,9 @@ CALLERS = {
     # A requeue asks nothing: it un-stamps nothing, and its retirement checks the Pod before it deletes.
     "end": {("tasks/claims/release.py", "end_never_delivered"), ("tasks/claims/release.py", "requeue")},
     "end_delivered": {("tasks/claims/release.py", "end_delivered"), ("tasks/claims/release.py", "carry_out")},
-    "commit_plan": {("tasks/pools/provision.py", "decide")},
+    "commit_plan": {("tasks/pools/plan.py", "plan")},
     "_retire": {("models/pools/pool_plans.py", "commit_plan")},
-    "retire_over": {("tasks/pools/spent.py", "handle_spent"), ("tasks/pools/spent.py", "retire_over")},
+    "retire_over": {("tasks/pools/finished_pods.py", "handle_spent"), ("tasks/pools/finished_pods.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/unresponsive_pods.py", "check")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "check")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "check")},
@@ -81,8 +81,8 @@ CALLERS = {
     "force": {("tasks/claims/retire.py", "carry_out")},
     "make_warm": {("tasks/claims/release.py", "end_never_delivered")},
     "reopen": {("tasks/claims/stamp.py", "unstamp")},
-    "remove": {("tasks/pools/spent.py", "handle_spent")},
-    "decide": {("tasks/pools/pools.py", "reconcile_pods")},
+    "delete_pod": {("tasks/pools/finished_pods.py", "handle_spent")},
+    "plan": {("tasks/pools/reconcile.py", "reconcile_pool")},
 }
 
 

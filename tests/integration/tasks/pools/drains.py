@@ -8,7 +8,8 @@ from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.pools import PoolSeen, get_pool, pool_path
 from k8s_adapters.stamps import stamp
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 
 POOL = "small"

@@ -10,7 +10,8 @@ from k8s_adapters.client import MERGE_PATCH, Json
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pods import PodSeen
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 

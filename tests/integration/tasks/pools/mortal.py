@@ -18,7 +18,8 @@ from k8s_adapters.client import make_client
 from models.db.engine import make_engine
 from ostler.secrets import Secret
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.worker import runtime as current
 from tests.integration.tasks.conftest import StubRuntime
 

@@ -18,7 +18,7 @@ from ostler.clock import utcnow
 from ostler.errors import Forbidden, Retryable
 from tasks.pools import autoscale as module
 from tasks.pools.autoscale import autoscale
-from tasks.pools.pools import pools
+from tasks.pools.mirror_pools import pools
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.nodes import LiveNode

@@ -13,7 +13,7 @@ from models.pools.blocked_mints import blocked_mints
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from rules.claims.mint_questions import group_key
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import condition, kept, polls, the_pool
 

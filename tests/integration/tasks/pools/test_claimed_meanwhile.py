@@ -45,12 +45,12 @@ def test_a_pod_claimed_right_after_the_list_survives(
 
     def late(*args: Any, **named: Any) -> Any:
         listed = list_pods(*args, **named)
-        monkeypatch.setattr("tasks.pools.pools.list_pods", list_pods)
+        monkeypatch.setattr("tasks.pools.observe.list_pods", list_pods)
         claims.append(take(stage, name, stamped=stamped))
         return listed
 
     claims: list[int] = []
-    monkeypatch.setattr("tasks.pools.pools.list_pods", late)
+    monkeypatch.setattr("tasks.pools.observe.list_pods", late)
     kept(stage)
     retired(stage)
     new_tick(stage)

@@ -18,7 +18,8 @@ from sqlalchemy import event
 
 import tasks
 from tasks.claims.retire import retire
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
@@ -133,8 +134,18 @@ def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
     assert seen(stage) is None
     assert stage.pods() == {}
     steps = {step.split(":")[0] for step in killer.met}
-    assert {"draining.py", "provision.py", "pools.py", "retire.py", "spent.py"} <= steps
-    assert any("before PATCH runnerpools" in step and step.startswith("draining.py:settle") for step in killer.met)
+    assert {
+        "create_pods.py",
+        "finalizers.py",
+        "finished_pods.py",
+        "mirror_pools.py",
+        "observe.py",
+        "retire.py",
+    } <= steps
+    assert any(
+        "before PATCH runnerpools" in step and step.startswith("finalizers.py:remove_finalizer_if_empty")
+        for step in killer.met
+    )
     (busy,) = stage.rows("SELECT * FROM claims WHERE purpose = 'job'")
     assert busy.end_reason == "completed"
     assert stage.rows("SELECT 1 FROM claims WHERE ended_at IS NULL") == []

@@ -28,7 +28,7 @@ def test_a_pool_is_held_before_its_first_pod_is_made(stage: Stage, monkeypatch: 
         held.append(found is not None and found.has_finalizer and pool.has_finalizer)
         return create_runner(*args, pool=pool, **kwargs)
 
-    monkeypatch.setattr("tasks.pools.provision.create_runner", create)
+    monkeypatch.setattr("tasks.pools.create_pods.create_runner", create)
     stage.pool(replicas=2)
     tick(stage)
     assert held == [True, True]
@@ -47,7 +47,7 @@ def test_a_pool_that_cannot_be_held_makes_no_pod_and_stops_no_other(
             patch(stage, {"metadata": {"finalizers": [DRAIN_FINALIZER]}}, name)
             return True
 
-        broken.setattr("tasks.pools.draining.add_finalizer", refuse)
+        broken.setattr("tasks.pools.finalizers.add_finalizer", refuse)
         tick(stage)
         assert [name.partition("-")[0] for name in stage.pods()] == ["large"]
     tick(stage)
@@ -60,7 +60,7 @@ def test_an_empty_pool_is_held_too_and_one_patch_does_for_ever(stage: Stage, mon
     pool = seen(stage)
     assert pool is not None
     assert pool.has_finalizer
-    monkeypatch.setattr("tasks.pools.draining.add_finalizer", None)
+    monkeypatch.setattr("tasks.pools.finalizers.add_finalizer", None)
     tick(stage)
 
 
@@ -108,7 +108,7 @@ def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeyp
     busy_pod(stage)
     delete(stage)
     monkeypatch.setattr(
-        "tasks.pools.pools.list_pods", lambda *_, **__: []
+        "tasks.pools.observe.list_pods", lambda *_, **__: []
     )  # the list of a server that is not up to date
     drain(stage)
     pool = seen(stage)
@@ -169,7 +169,7 @@ def test_a_pod_that_was_being_made_when_its_pool_went_is_found_and_retired(
         raise Retryable("killed before the call went out")
 
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pools.provision.create_runner", killed)
+        broken.setattr("tasks.pools.create_pods.create_runner", killed)
         tick(stage)
     (row,) = stage.rows("SELECT name, attempt_id FROM runner_pods")
     delete(stage)
@@ -221,7 +221,7 @@ def test_draining_condition_reports_its_start_the_busy_pods_and_an_overdue_drain
 
     late = utcnow() + timedelta(hours=2)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tasks.pools.pools.utcnow", lambda: late)
+        patched.setattr("tasks.pools.report.utcnow", lambda: late)
         told = condition(stage)
     assert told["reason"] == "Overdue"
     assert told["message"].endswith("drainTimeout has passed, but no job is stopped")

@@ -36,7 +36,7 @@ def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPa
         raise Retryable("no answer")
 
     with monkeypatch.context() as broken:  # the reconciler gets as far as the deletion
-        broken.setattr("tasks.pools.spent.delete_runner", refuse)
+        broken.setattr("tasks.pools.finished_pods.delete_runner", refuse)
         kept(stage)
     found = {
         row.name: (row.exit_reason, row.runner_exit_code)

@@ -10,7 +10,7 @@ import pytest
 
 from k8s_adapters.pods import PodSeen, list_pods
 from ostler.clock import utcnow
-from tasks.pools import pools
+from tasks.pools import observe
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept
 
@@ -25,7 +25,7 @@ def test_listed_at_is_the_time_before_the_list(stage: Stage, monkeypatch: pytest
         began.append(utcnow())
         return list_pods(*given, **named)
 
-    monkeypatch.setattr(pools, "list_pods", listing)
+    monkeypatch.setattr(observe, "list_pods", listing)
     kept(stage)
 
     (pool,) = stage.rows("SELECT listed_at FROM pools")

@@ -13,8 +13,9 @@ from k8s_adapters.pods import PodSeen, read_pod
 from models.db.engine import make_engine
 from ostler.errors import Retryable
 from rules.sweeps.nodes import Gone
-from tasks.pools.pool_status import write_status
-from tasks.pools.pools import pool_changed, pools, reconcile
+from tasks.pools.mirror_pools import pool_changed, pools
+from tasks.pools.reconcile import reconcile
+from tasks.pools.report import write_status
 from tasks.worker import nodes
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage
@@ -144,7 +145,7 @@ def test_a_pool_whose_reconcile_raises_keeps_no_other_from_the_list(
         raise RuntimeError("a bug of this pool alone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pools.pools.decide", broken)
+        patched.setattr("tasks.pools.reconcile.plan", broken)
         with pytest.raises(RuntimeError):
             served(messages[:1])
     assert served(messages[1:]) == []
@@ -215,7 +216,7 @@ def test_a_list_that_is_cut_off_is_shared_with_nobody(
 
 def test_a_list_that_takes_longer_than_a_tick_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet(stage, pools=3)
-    monkeypatch.setattr("tasks.pools.pod_lists.WITHIN", -1)
+    monkeypatch.setattr("tasks.pools.pod_lists.LIST_SECONDS", -1)
     messages = ticked(stage)
     assert len(messages) == 3
     assert [message for message in messages if "shared" in message] == []
@@ -239,7 +240,7 @@ def test_a_pool_that_a_newer_list_has_served_is_left_alone(
     for message in messages:
         reconcile.run(pool_id=message["pool_id"])
     lists.clear()
-    monkeypatch.setattr("tasks.pools.pools.decide", lambda *_, **__: pytest.fail("there was nothing to decide"))
+    monkeypatch.setattr("tasks.pools.reconcile.plan", lambda *_, **__: pytest.fail("there was nothing to decide"))
     served([*messages, *messages])
     assert lists == []
 
@@ -274,7 +275,7 @@ def test_a_pod_of_a_lost_node_that_went_after_the_list_gets_no_row_back(
         reconcile.run(pool_id=message["pool_id"])
     undone(stage)
     lost = nodes.NodeSnapshot(known=frozenset({"lost"}), gone={"lost": Gone.DELETED})
-    monkeypatch.setattr("tasks.pools.provision.observe_nodes", lambda *_: lost)
+    monkeypatch.setattr("tasks.pools.plan.observe_nodes", lambda *_: lost)
     served(messages)
     (row,) = stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=old)
     assert row.gone_at is not None
@@ -292,7 +293,7 @@ def test_a_pod_that_was_made_after_the_list_is_neither_missed_nor_made_twice(
     assert len(pods_of(stage, name)) == 3
     undone(stage)
     lists.clear()
-    monkeypatch.setattr("tasks.pools.spent.get_pod", lambda *_, **__: pytest.fail("the list cannot show it"))
+    monkeypatch.setattr("tasks.pools.finished_pods.get_pod", lambda *_, **__: pytest.fail("the list cannot show it"))
     served(messages)
     assert lists == []
     assert len(pods_of(stage, name)) == 3
@@ -368,12 +369,12 @@ def test_a_pool_that_is_deleted_during_its_reconcile_goes_by_a_later_list(
     write = write_status
 
     def late(*args: Any, **named: Any) -> None:
-        monkeypatch.setattr("tasks.pools.pools.write_status", write)
+        monkeypatch.setattr("tasks.pools.report.write_status", write)
         delete(stage, "third")
         pool_changed.run(namespace=stage.namespace, pool="third")
         write(*args, **named)
 
-    monkeypatch.setattr("tasks.pools.pools.write_status", late)
+    monkeypatch.setattr("tasks.pools.report.write_status", late)
     served(messages[-1:])
     assert seen(stage, "third") is not None
     served(stage.outbox.take("ostler.reconcile"))

@@ -10,7 +10,7 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.pods import PodSeen, list_pods
-from tasks.pools.pools import pools
+from tasks.pools.mirror_pools import pools
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, new_tick, polls, reasons, retired, rounds, spec, the_pool
 
@@ -131,7 +131,7 @@ def test_pods_are_created_when_the_list_of_the_pool_is_slow(stage: Stage, monkey
         time.sleep(17.5)  # ten pages of 500 Pods at 1.75 s each
         return list_pods(*args, **more)
 
-    monkeypatch.setattr("tasks.pools.pools.list_pods", slow)
+    monkeypatch.setattr("tasks.pools.observe.list_pods", slow)
     kept(stage)
     assert len(stage.pods()) == 3
 

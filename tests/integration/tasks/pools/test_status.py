@@ -9,8 +9,8 @@ import pytest
 from k8s_adapters.client import KubeClient
 from k8s_adapters.draining import add_finalizer
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
-from tasks.pools.mirror import mirror
-from tasks.pools.pools import pool_changed, reconcile
+from tasks.pools.mirror_pools import mirror_pool, pool_changed
+from tasks.pools.reconcile import reconcile
 from tasks.worker.runtime import runtime
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
@@ -122,7 +122,7 @@ def test_api_server_takes_the_status_of_a_pool_with_an_outdated_runner(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.pool(replicas=1)
-    monkeypatch.setattr("tasks.pools.pools.outdated", lambda *_: "GitHub will refuse its runner")
+    monkeypatch.setattr("tasks.pools.report.outdated", lambda *_: "GitHub will refuse its runner")
     assert condition(stage, "RunnerOutdated")["message"] == "GitHub will refuse its runner"
 
 
@@ -148,7 +148,7 @@ def test_failed_status_write_is_repeated_by_the_next_reconcile(stage: Stage, mon
     kept(stage)
     polls(stage)
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pools.pool_status.pool_plans.record_status", fail)
+        broken.setattr("tasks.pools.report.pool_plans.record_status", fail)
         stage.rows("UPDATE pools SET status_at = NULL")
         with pytest.raises(ZeroDivisionError):  # killed after the write, before it was noted down
             kept(stage)
@@ -263,6 +263,6 @@ def test_older_list_of_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
     newer = patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=2)
     assert newer.generation > pool.generation
     rt = runtime()
-    mirror(rt, newer)
-    mirror(rt, pool)
+    mirror_pool(rt, newer)
+    mirror_pool(rt, pool)
     assert the_pool(stage).replicas == 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.pods import list_pods
-from tasks.pools.pools import reconcile
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, polls, reasons, spec, the_pool
 
@@ -36,7 +36,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
             failures.append(error)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pools.pools.list_pods", listed)
+        patched.setattr("tasks.pools.observe.list_pods", listed)
         patched.setattr(stage.outbox, "single_flight", everybody)
         threads = [threading.Thread(target=run) for _ in range(KEEPERS)]
         for thread in threads:
@@ -55,7 +55,7 @@ def everybody(_: str) -> Iterator[bool]:
 def test_reconciler_with_more_to_create_requests_the_next_reconcile_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.pools.provision.CREATIONS", 2)
+    monkeypatch.setattr("tasks.pools.plan.MAX_CREATIONS", 2)
     stage.pool(replicas=3)
     kept(stage)
     (message,) = stage.outbox.take("ostler.reconcile")

@@ -14,7 +14,8 @@ from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.names import OWNER_LABEL
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps import missing_pods as of_pods
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.missing_pods import missing_pods

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rules.sweeps.orphans import judge_unresponsive
-from tasks.pools.pools import pools, reconcile
+from tasks.pools.mirror_pools import pools
+from tasks.pools.reconcile import reconcile
 from tasks.sweeps import unresponsive_pods as module
 from tasks.sweeps.unresponsive_pods import unresponsive_pods
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub

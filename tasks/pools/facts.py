@@ -1,4 +1,4 @@
-"""Pools and Pods of the cluster as their rows have them."""
+"""Facts of pool and Pod objects, in the form in which their rows store them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from rules.claims.stamps import INITIAL
 from tasks.worker.runtime import Runtime
-from tasks.worker.transactions import NOW
 
 
-def mirror(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror one pool; return whether jobs may find another pool now."""
-    return rt.transaction(pool_mirror.mirror_pool, facts(rt, pool), now=NOW)
-
-
-def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
-    """Record why a pool cannot be used."""
-    known = facts(rt, pool)
-    rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
-
-
-def facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
-    """Return what is mirrored of a pool."""
+def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
+    """Return the fields of a pool that its row mirrors."""
     return pool_mirror.PoolFacts(
         uid=pool.uid,
         namespace=pool.namespace,
@@ -59,7 +47,10 @@ def facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
 
 
 def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
-    """Return what a Pod that is made of this pool now is named by; a Pod with another one is stale."""
+    """Return the hash of a pool's current Pod template.
+
+    A Pod with another hash is stale.
+    """
     return pod_hash(
         pool,
         dispatch_url=rt.settings.dispatch_url,
@@ -69,7 +60,7 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
 
 
 def pod_facts(pod: PodSeen) -> PodFacts:
-    """Return what is recorded of a Pod."""
+    """Return the fields of a Pod that its row stores."""
     return PodFacts(
         name=pod.name,
         namespace=pod.namespace,

@@ -1,7 +1,7 @@
-"""Pods that are over: their claims end after GitHub was asked, then Pod and ServiceAccount go.
+"""Pods that are over or gone: end their claims after GitHub was asked, then delete Pod and ServiceAccount.
 
-A spent Pod is deleted when no claim needs it any more; one that was not in the list is proven gone by a GET.
-A Pod is spent when it is over. One that is over and not terminal is deleted under a retire claim (L7).
+A spent Pod is deleted when no claim needs it any more. A Pod that was not listed is proven gone by one GET. A Pod that
+is over but not terminal is deleted under a retire claim (L7).
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-SPARED = 10.0
-"""Seconds of the deadline that are left to what is needed more than the end of a ServiceAccount."""
+ACCOUNT_RESERVE = 10.0
+"""Seconds of the task's deadline that must be left before a ServiceAccount is deleted. Other work needs them more."""
 
 
 def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
-    """A row whose Pod was not in the list: one GET by name and UID proves that it is gone."""
+    """Handle a row whose Pod was not listed, if one GET by name and UID proves that the Pod is gone.
+
+    If the Pod has a job claim, the claim is ended. If it has no claim, the Pod is marked as gone. The task `retire`
+    handles a Pod with a retire claim.
+    """
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
         return
@@ -54,17 +58,18 @@ def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set
     if row.claim_id is None:
         rt.transaction(releases.mark_gone, uid, now=now)
         wake_after_pods(rt, [uid])
-        forget_account(rt, namespace=namespace, name=row.name, uid=uid)
+        delete_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, unavailable=unavailable)
 
 
-def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
-    """Delete the ServiceAccount of a Pod that is proven gone; one that stays is `orphaned_service_accounts`'.
+def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
+    """Delete the ServiceAccount of a Pod that is proven gone, if enough time is left.
 
-    So it stays where many Pods went at once: their successors come first.
+    When many Pods are gone at once, the time is used to replace them first. The sweep `orphaned_service_accounts`
+    deletes the ServiceAccounts that remain.
     """
-    if remaining() < SPARED:
+    if remaining() < ACCOUNT_RESERVE:
         return
     try:
         delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
@@ -73,22 +78,26 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
 
 
 def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
-    """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
+    """Handle a Pod that is over: delete it if it has no claim, end its job claim if GitHub's `completed` is late.
+
+    `completed` is late `spent_after` seconds after the end of the Pod. A Pod that might hold a JIT and has no claim is
+    left alone (L3).
+    """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
         log.error("reconcile.pod_stays", pod=row.name)
         return
     if row.claim_id is None and not pod.is_terminal:
-        # Without company the kubelet is about to report it terminal, unless the node is lost.
+        # If no other container runs, the kubelet is about to report the Pod as terminal, unless its node is lost.
         if pod.is_over and (pod.company or waited):
             retire_over(rt, row, now=now)
         return
     if row.claim_id is None:
         if row.first_polled_at is None and not row.offered and not pod.terminating:
             count_failed_start(rt, row, pod, now=now)
-        with rt.waker.single_flight(f"delete:{pod.uid}") as alone:
-            if alone:
-                remove(rt, pod, now=now)
+        with rt.waker.single_flight(f"delete:{pod.uid}") as first:
+            if first:
+                delete_pod(rt, pod, now=now)
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
@@ -97,8 +106,11 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
 
 
 def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
-    """Count a Pod that ended before its first poll: its successors are made with a growing wait."""
-    # The cluster's time is in whole seconds, and may be ahead of ours.
+    """Count a Pod that ended before its first poll as a failed start.
+
+    After each failed start in a row, the pool waits longer before it creates the next Pod.
+    """
+    # Kubernetes gives times in whole seconds, and its clock might be ahead of this one.
     made_at = min(max(row.created_at, pod.created_at), now - timedelta(milliseconds=1))
     trouble, detail = trouble_of_ended(reason=pod.reason, poller_exit_code=pod.poller_exit_code)
     counted = rt.transaction(
@@ -116,15 +128,18 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
 
 
 def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
-    """Commit and send the retire claim of a Pod that is over and not terminal; not when its row is locked."""
+    """Commit and send the retire claim of a Pod that is over and not terminal.
+
+    Nothing is done if the Pod's row is locked. The next reconcile tries again.
+    """
     claim_id = rt.transaction(pod_rows.retire_over, row_id=row.id, due_after=rt.timings.due_after, now=now, who=rt.who)
     if claim_id is not None:
         telemetry.PODS_RETIRED.labels("over").inc()
         send_retire(rt, claim_id)
 
 
-def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
-    """Delete a terminal Pod, and record that it is gone when a GET shows so."""
+def delete_pod(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
+    """Delete a terminal Pod, and mark it as gone if a GET no longer finds it."""
     delete_runner(
         rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
     )
@@ -133,7 +148,7 @@ def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
 
 
 def _nothing_else(_db: Connection) -> None:
-    """Write nothing more."""
+    """Do nothing. This is the default of `also`."""
 
 
 def end_claim(
@@ -148,11 +163,16 @@ def end_claim(
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
-    One that is not executing is released instead, which also deregisters its runner; where GitHub will never
-    answer that release (the App was removed), the end of the Pod ends the claim.
-    `unavailable` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
-    `also` is called in the transaction that ends it or begins its release; `lookups` are a tick's, as for `ask_job`.
-    False when neither was done.
+    A claim that is not executing is released instead, and its release deregisters the runner. A delivered claim that is
+    already releasing is ended here. Its release might wait for GitHub for ever, for example because the App was
+    removed.
+
+    `found_by`: who found the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone. `unavailable`:
+    installations whose calls to GitHub failed in this run. Their claims wait for the next run. A call that fails here
+    adds its installation. `also`: called in the transaction that ends the claim or begins its release. `lookups`:
+    answers of GitHub that one run of a sweep shares, or None to ask each time.
+
+    Return True if the claim was ended or its release began.
     """
 
     def stalled_claim(db: Connection) -> pod_claims.ClaimFacts | None:
@@ -179,13 +199,13 @@ def _end(
     also: Callable[[Connection], None],
     lookups: Lookups | None,
 ) -> bool:
-    """Do what `end_claim` says with a claim that was found to be live."""
+    """End a claim that was found to be live, as `end_claim` describes."""
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, claim, also)
     job_outcome = job_outcome_of(rt, claim, spent=spent, unavailable=unavailable, lookups=lookups)
     if job_outcome is None:
         return False
-    if job_outcome.next_step is NextStep.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
+    if job_outcome.next_step is NextStep.REQUEUE and not deregister_runner(rt, claim, unavailable=unavailable):
         return False
 
     def end(db: Connection) -> bool:
@@ -205,14 +225,17 @@ def _end(
 
 
 def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
-    """Wake the pools that the end of a claim may help, and delete what its Pod left if it is gone."""
+    """Wake the matchers of the claim's pool and account, and delete the ServiceAccount of its Pod.
+
+    `gone`: the Pod is gone. If False, the ServiceAccount stays and is deleted together with the Pod.
+    """
     wake_after(rt, pool_id=claim.pool_id, account_id=claim.account_id)
     if gone:
-        forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
+        delete_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
 
 
 def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:
-    """Count a Pod that ended while a job claim had it, by what took it."""
+    """Count a Pod that ended while it had a job claim, by the cause of its end."""
     how = rt.transaction(pod_ends.read, claim.pod_uid).how
     telemetry.PODS_LOST.labels(how).inc()
 
@@ -242,7 +265,12 @@ def job_outcome_of(
     unavailable: set[int | None],
     lookups: Lookups | None,
 ) -> JobOutcome | None:
-    """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
+    """Return the outcome of the job of a claim whose Pod is over, or None if GitHub must be asked again.
+
+    If GitHub cannot be asked, the job of a spent Pod counts as running. Its claim can then end, and the Pod no longer
+    takes a place in the pool. The job of a gone Pod counts as running only after a permanent error. The sweep
+    `unresolved_jobs` asks again about both.
+    """
     if claim.installation_id in unavailable:
         return None
     try:
@@ -261,15 +289,15 @@ def job_outcome_of(
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
             log.warning("claim.job_outcome_unknown", error=meaning_of(error))
             return None
-        # Its Pod is over and holds a place in the pool: `unresolved_jobs` asks on.
+        # The Pod is over and takes a place in the pool, so its claim ends now. `unresolved_jobs` asks again.
         return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
 
 
-def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
-    """Deregister the runner of a claim that ends while its job is queued; False when that has to be tried again.
+def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
+    """Deregister the runner of a claim that ends while its job is queued. Return False to try again later.
 
-    GitHub may have given this runner a job that it never began: no other runner gets that one before GitHub has
-    taken it back, and nobody else removes this runner.
+    GitHub might have given this runner a job that it never began. No other runner gets that job before GitHub has taken
+    it back, and no other code removes this runner.
     """
     try:
         deregister(rt, claim.registrations, policy=SWEEP_ROW)
@@ -278,6 +306,6 @@ def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: se
             unavailable.add(claim.installation_id)
         log.info("claim.runner_stays", error=meaning_of(error))
         return False
-    except UpstreamError as error:  # the App was removed, or may not: the job need not wait for that
+    except UpstreamError as error:  # the App was removed or lacks the permission: the job does not wait
         log.warning("claim.runner_left", error=meaning_of(error))
     return True

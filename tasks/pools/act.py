@@ -1,0 +1,130 @@
+"""Step 3 of a reconcile, act: send retirements, create Pods, set deadlines, finish Pods that are over.
+
+The plan is committed before its actions begin. Two reconcilers might carry out the same action, or one might repeat it
+after a crash. Each action is therefore safe to repeat.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+
+from k8s_adapters.events import pool_of
+from k8s_adapters.pods import PodSeen
+from models.pools import pool_mirror
+from models.pools.pod_rows import PodRow
+from ostler import telemetry
+from ostler.errors import UpstreamError
+from ostler.reasons import words_of
+from rules.pools.pool_plan import Why
+from tasks.claims.budget_wakes import wake_after_pods
+from tasks.claims.retire import send_retire
+from tasks.pools.create_pods import RESERVE, create_pods
+from tasks.pools.deadlines import limit_jobs
+from tasks.pools.finished_pods import handle_missing, handle_spent
+from tasks.pools.observe import Observed
+from tasks.pools.plan import Planned
+from tasks.worker.base import remaining
+from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
+
+log = structlog.get_logger(__name__)
+
+
+def act(rt: Runtime, planned: Planned) -> None:
+    """Carry out a committed plan: publish its Events, wake matchers, send the retirements, create the Pods.
+
+    The Events come first, because no later reconcile would repeat them if a creation failed.
+    """
+    committed = planned.committed
+    record_events(rt, planned)
+    wake_after_pods(rt, planned.freed)
+    for claim_id, why in committed.retired.items():
+        telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
+        send_retire(rt, claim_id)
+    for trouble in committed.failed_starts:
+        telemetry.FAILED_STARTS.labels(trouble).inc()
+    if committed.create:
+        create_pods(rt, planned)
+
+
+def record_events(rt: Runtime, planned: Planned) -> None:
+    """Publish Events of the pool: how many Pods are retired and why, and how many starts failed in a row."""
+    row, starts = planned.pool_row, planned.plan.starts
+    pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
+    for why, many in sorted(Counter(planned.committed.retired.values()).items()):
+        rt.events.record(
+            pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired, reason: {why}"
+        )
+    if planned.committed.failed_starts:
+        next_at = "at once" if starts.create_after is None else f"not before {starts.create_after:%H:%M:%S} UTC"
+        failed = "1 failed start" if starts.failures == 1 else f"{starts.failures} failed starts"
+        note = f"{failed} in a row ({starts.detail}); the next Pod is created {next_at}"
+        rt.events.record(pool, "Warning", "BackOff", note)
+
+
+def _pods(many: int) -> str:
+    return "1 Pod is" if many == 1 else f"{many} Pods are"
+
+
+def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool:
+    """Finish these Pods of a pool, one after the other. Return False if any is left to the next reconcile.
+
+    `rows`: rows of Pods that are over or missing from the list.
+    """
+    complete = True
+    unavailable: set[int | None] = set()
+    for row in rows:
+        if remaining() < RESERVE:
+            log.info("reconcile.to_be_continued")
+            return False
+        pod = observed.by_uid.get(row.uid or "")
+        try:
+            finish_pod(rt, row, pod, namespace=observed.pool.namespace, unavailable=unavailable, now=observed.at)
+        except (UpstreamError, DBAPIError) as error:  # a Pod that fails stops no other (L14)
+            log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
+            complete = False
+    return complete
+
+
+def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
+    """Set the deadlines of running jobs, then end the claims of Pods that are over, which asks GitHub.
+
+    `complete`: every other Pod that is over was finished. If these Pods are finished too, the time of the list is
+    recorded. A second reconcile by the same shared list then does nothing.
+    """
+    observed = planned.observed
+    pool_id, listed = observed.pool.id, observed.listed
+    limit_jobs(rt, pool_id, listed.own_pods, max_job_seconds=planned.pool_row.max_job_seconds)
+    rows = list(observed.over_with_job)
+    random.shuffle(rows)  # if the time runs out, other Pods are left out than last time (L14)
+    complete &= finish_pods(rt, observed, rows)
+    if complete:
+        rt.transaction(pool_mirror.record_listed, pool_id=pool_id, at=listed.began, now=NOW)
+
+
+def finish_pod(
+    rt: Runtime,
+    row: PodRow,
+    pod: PodSeen | None,
+    *,
+    namespace: str,
+    unavailable: set[int | None],
+    now: datetime,
+) -> None:
+    """Finish one Pod that is over or missing.
+
+    `unavailable`: installations whose calls to GitHub failed in this run. The sweep `unresponsive_pods` handles Pods
+    that are alive but do not poll.
+    """
+    if row.uid is None:
+        return
+    if pod is None:
+        handle_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
+    elif row.terminal_at is not None:
+        handle_spent(rt, row, pod, unavailable=unavailable, now=now)

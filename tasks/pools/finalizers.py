@@ -1,0 +1,70 @@
+"""Finalizer of a pool: added while the pool lives, removed when none of its Pods is left.
+
+The reconciler retires the warm Pods of a pool that is being deleted and waits for the busy ones. It does the same for a
+pool whose object is gone already. This module only decides when the object may be deleted. Without the finalizer,
+Kubernetes' garbage collector would delete the pool's remaining Pods together with the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from k8s_adapters.draining import add_finalizer, remove_finalizer
+from k8s_adapters.events import pool_of
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen
+from models.pools import draining
+from ostler.errors import UpstreamError
+from ostler.halt import halt
+from ostler.reasons import meaning_of
+from rules.pools.draining import DrainSeen, judge_drain
+from tasks.worker.base import SWEEP, SWEEP_ROW, calls
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
+    """Add the finalizer to a pool that has none and is not being deleted.
+
+    No Pod of the pool is created before it has its finalizer.
+    """
+    if pool.has_finalizer or pool.terminating:
+        return
+    halt("add_finalizer.before_call")
+    try:
+        added = add_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
+    except UpstreamError as error:  # an error of one pool stops no other (L14)
+        log.warning("pool.not_held", pool=pool.name, error=meaning_of(error))
+        return
+    halt("add_finalizer.after_call")
+    log.info("pool.finalizer_added" if added else "pool.gone_before_finalizer", pool=pool.name)
+
+
+def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
+    """Remove the finalizer of a pool that is being deleted, if none of its Pods is left.
+
+    `seen`: the pool's Pods, by a complete list that began after the deletion was requested. The pool's rows are read
+    after that list (L8). Both must show that no Pod is left.
+    """
+    over = [pod.uid for pod in seen if pod.is_terminal]
+    pool = rt.transaction(draining.draining_pool, pool_id, over=over)
+    if pool is None:
+        return
+    verdict = judge_drain(
+        DrainSeen(
+            alive=len(seen) - len(over),
+            unrecorded=len(set(over) - pool.recorded),
+            open_rows=pool.open_rows,
+        )
+    )
+    if not verdict.go:
+        return
+    halt("remove_finalizer.before_call")
+    if remove_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
+        halt("remove_finalizer.after_call")
+        log.info("pool.drained", pool=pool.name)
+        about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
+        rt.events.record(about, "Normal", "Drained", "No Pod is left, so the pool can be deleted")

@@ -1,0 +1,152 @@
+"""`ostler.pools` and `ostler.pool_changed`: mirror the pools into their rows, and request their reconciles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from sqlalchemy import Row
+from sqlalchemy.exc import DBAPIError
+
+from k8s_adapters.pools import PoolSeen, get_pool, list_pools
+from models.claims import watch_reports
+from models.pools import draining, pool_mirror
+from ostler.errors import UpstreamError
+from ostler.reasons import words_of
+from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
+from tasks.pools import finalizers, pod_lists
+from tasks.pools.facts import pool_facts
+from tasks.worker.base import SWEEP, calls, task
+from tasks.worker.runtime import Runtime, runtime
+from tasks.worker.transactions import NOW
+
+log = structlog.get_logger(__name__)
+
+
+@task(POOLS, policy=SWEEP)
+def pools() -> None:
+    """Mirror all pools into their rows, list the Pods of all pools once, and request a reconcile of each pool.
+
+    Each reconcile uses its pool's share of that one list. A pool that is being deleted lists its own Pods instead,
+    because its finalizer may only be removed by a list that began later.
+    """
+    rt = runtime()
+    namespace = rt.settings.namespace
+    try:
+        mirror_all(rt, namespace)
+    finally:  # Pods are also reconciled while the pool objects cannot be read
+        rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
+        shared = pod_lists.share_list(rt, namespace=namespace, pools={row.name for row in rows if not row.leaving})
+        for row in rows:
+            rt.waker.reconcile(row.id, shared=row.name in shared and not row.leaving)
+
+
+def mirror_all(rt: Runtime, namespace: str) -> None:
+    """Mirror every listed pool, and end the rows of pools that are gone."""
+    seen = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
+    changed = False
+    for pool in seen:
+        try:
+            changed |= mirror_listed_pool(rt, pool)
+        except DBAPIError as error:  # an error of one pool stops no other (L14)
+            log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
+    uids = {pool.uid for pool in seen}
+    for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
+        if row.uid in uids:
+            continue
+        try:
+            changed |= end_missing_pool(rt, row, namespace=namespace)
+        except (UpstreamError, DBAPIError) as error:
+            log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
+    if changed:
+        rt.waker.send(REMATCH)
+
+
+@task(POOL_CHANGED, policy=SWEEP)
+def pool_changed(*, namespace: str, pool: str) -> None:
+    """Mirror one pool that was changed, created or deleted, and request its reconcile.
+
+    The watch sends this hint. The pool is read again, because a hint proves nothing (L6).
+    """
+    rt = runtime()
+    found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
+    changed = found is not None and mirror_listed_pool(rt, found)
+    for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
+        if row.name == pool and (found is None or row.uid != found.uid):
+            changed |= end_missing_pool(rt, row, namespace=namespace)
+    if changed:
+        rt.waker.send(REMATCH)
+    for pool_id in rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool]):
+        rt.waker.reconcile(pool_id)
+
+
+def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
+    """Mirror a pool, or record why it cannot be used. Return whether a job might find another pool now.
+
+    A pool whose spec cannot be used becomes Degraded and keeps its Pods.
+    """
+    pool = read_newest(rt, pool)
+    if pool.problem is None:
+        finalizers.add_finalizer_if_missing(rt, pool)
+        return mirror_pool(rt, pool)
+    log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
+    mark_unusable(rt, pool, problem=pool.problem)
+    return record_draining(rt, pool)
+
+
+def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
+    """Return a pool, read again if its row has a later generation than the given object.
+
+    Either another process read the pool later, or etcd was restored from a backup. After a restore, even the object
+    that is read now has a smaller generation than the row. The row is then set back to it.
+    """
+    known = rt.transaction(pool_mirror.generation_of, uid=pool.uid)
+    if known is None or known <= pool.generation:
+        return pool
+    found = get_pool(rt.kube, namespace=pool.namespace, name=pool.name, policy=calls(SWEEP))
+    if found is None or found.uid != pool.uid:
+        return pool
+    if found.generation < known:
+        followed = rt.transaction(pool_mirror.go_back, uid=pool.uid, known=known, generation=found.generation)
+        if followed:
+            why = "etcd was restored from a backup; the pool follows its object as it is now"
+            log.error("pool.generation_went_back", pool=pool.name, known=known, found=found.generation, why=why)
+    return found
+
+
+def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
+    """End the row of a pool that was not listed, if one GET by name and UID proves that the pool is gone.
+
+    The list alone might be wrong (L8). Return whether the row was ended.
+    """
+    found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
+    if found is not None and found.uid == row.uid:
+        return False
+    log.warning("pool.gone", pool=row.name)
+    rt.transaction(pool_mirror.end_pool, row.id, now=NOW)
+    return True
+
+
+def mirror_pool(rt: Runtime, pool: PoolSeen) -> bool:
+    """Mirror one pool into its row. Return whether a job might find another pool now."""
+    return rt.transaction(pool_mirror.mirror_pool, pool_facts(rt, pool), now=NOW)
+
+
+def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
+    """Record in a pool's row why its spec cannot be used.
+
+    `problem`: one sentence, which the pool's condition shows.
+    """
+    known = pool_facts(rt, pool)
+    rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
+
+
+def record_draining(rt: Runtime, pool: PoolSeen) -> bool:
+    """Record that a pool with an unusable spec is being deleted, if it is.
+
+    Such a pool is not mirrored, so its row would not show the deletion. Return whether a job might find another pool
+    now.
+    """
+    if not pool.terminating:
+        return False
+    return rt.transaction(draining.record_draining, uid=pool.uid, since=pool.deleted_at, now=NOW)

@@ -1,0 +1,111 @@
+"""Step 1 of a reconcile, observe: record the listed Pods of a pool, and read the rows of its Pods that are over.
+
+The list is made before any row is read (L8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+import structlog
+
+from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.pods import PodSeen, list_pods
+from models.pools import pod_rows
+from models.pools.pod_lists import AHEAD
+from models.pools.pod_rows import PodRow
+from ostler.clock import utcnow
+from rules.claims.machines import Purpose
+from tasks.claims.budget_wakes import wake_after_pods
+from tasks.pools.facts import pod_facts
+from tasks.pools.pod_lists import Listed
+from tasks.worker.base import SWEEP, begin_page, calls
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolName:
+    """A pool: the id of its row, and the namespace and name of its object."""
+
+    id: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A pool as a reconcile observed it. The steps after `observe` read this record and never change it."""
+
+    pool: PoolName
+    listed: Listed
+    """The list of Pods that this reconcile uses."""
+    by_uid: Mapping[str, PodSeen]
+    """The listed Pods by UID."""
+    over: Sequence[PodRow]
+    """Rows of Pods that are over or missing from the list, and whose end needs no answer from GitHub."""
+    over_with_job: Sequence[PodRow]
+    """Rows of Pods that are over or missing while their job claim is live. GitHub has to say how the job ended."""
+    at: datetime
+    """The time after the list and before the rows."""
+
+
+def list_pool(rt: Runtime, pool: PoolName) -> Listed:
+    """List the Pods of one pool now. The task gets a new deadline, because each page might take as long as a task."""
+    began = utcnow()
+    pods = list_pods(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP))
+    begin_page()
+    return Listed(pods, began)
+
+
+def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
+    """Record the listed Pods of a pool, and return what is known of them.
+
+    Matchers are woken for accounts whose budget has more room because Pods are over.
+    """
+    for pod in listed.pods:
+        if not pod.is_ours:
+            report_foreign_pod(pod.uid, pod.name, pool.name)
+    now = utcnow()
+    by_uid = {pod.uid: pod for pod in listed.pods}
+    facts = [pod_facts(pod) for pod in listed.pods]
+    newly_over = rt.transaction(pod_rows.record_pods, pool_id=pool.id, pods=facts, now=now)
+    wake_after_pods(rt, newly_over)
+    rows = rt.transaction(pod_rows.over_rows, pool_id=pool.id, listed=list(by_uid), now=now)
+    rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
+    return Observed(
+        pool=pool,
+        listed=listed,
+        by_uid=by_uid,
+        over=[row for row in rows if not needs_github(row, by_uid)],
+        over_with_job=[row for row in rows if needs_github(row, by_uid)],
+        at=now,
+    )
+
+
+@lru_cache(maxsize=1000)
+def report_foreign_pod(uid: str, name: str, pool: str) -> None:
+    """Log that a Pod has the label of a pool but was not created by Ostler. Each process logs it once per Pod.
+
+    Ostler leaves such a Pod alone.
+    """
+    cure = f"remove the label {POOL_LABEL} from it, or ignore this: it is neither counted nor deleted"
+    log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
+
+
+def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:
+    """Return whether a Pod is missing from a shared list only because its row was written after the list began.
+
+    A row from the future was written by a process whose clock was ahead. Such a row proves nothing about the list.
+    """
+    missing = than.shared and row.terminal_at is None and row.uid not in by_uid
+    return missing and than.began < row.created_at <= now + AHEAD
+
+
+def needs_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
+    """Return whether a Pod is over or missing while its job claim is live. GitHub is asked how the job ended."""
+    return row.claim_purpose == Purpose.JOB and (row.terminal_at is not None or row.uid not in by_uid)

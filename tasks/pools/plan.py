@@ -1,0 +1,195 @@
+"""Step 2 of a reconcile, plan: lock the pool, read the rows of its Pods, and commit a plan for them.
+
+The rows are read after the list (L8) and under the pool's lock. If two reconcilers serve one pool, the second one plans
+from the rows that the first one committed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from k8s_adapters.pods import PodSeen
+from models.pools import pod_rows, pool_plans
+from models.pools.pod_rows import PodRow
+from models.sweeps import unresponsive
+from models.tables import pod_facts
+from models.upstream import gates
+from ostler.clock import utcnow
+from ostler.upstreams import Upstream
+from rules.claims.machines import Purpose
+from rules.pools import pool_plan
+from rules.pools.pod_states import PodState, StateFacts, state_of
+from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
+from rules.pools.starts import recovered
+from tasks.claims.evidence import judge
+from tasks.pools.observe import Observed
+from tasks.worker.nodes import NodeSnapshot, observe_nodes
+from tasks.worker.runtime import Runtime
+
+MAX_CREATIONS = 50
+"""Number of Pods that one reconcile creates at most. The next reconcile creates the rest."""
+
+HEARD_WITHIN = timedelta(seconds=110)
+"""Time since the last recorded poll during which a Pod counts as polling. A poll lasts 55 s, and a poll is recorded
+once a minute at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A pool with the plan that a reconcile committed for it. The steps after `plan` read it and never change it."""
+
+    observed: Observed
+    pool_row: Row[Any]
+    """The pool's row, as it was locked."""
+    pod_rows: Sequence[PodRow]
+    """The rows of the pool's Pods, as they were read under that lock."""
+    given: ObservedPool
+    """The pool as the plan was made for it."""
+    plan: PoolPlan
+    committed: pool_plans.Committed
+    """The rows and claims that were written for the plan."""
+    freed: Sequence[str]
+    """UIDs of the Pods whose node is newly found gone. They count in no budget any more."""
+
+
+def plan(rt: Runtime, observed: Observed) -> Planned:
+    """Plan the reconcile of a pool, and commit the plan.
+
+    The nodes are read and the names of new Pods are drawn before the lock is taken, since no lock may be held during a
+    call to Kubernetes (L15).
+    """
+    name, by_uid = observed.pool.name, observed.by_uid
+    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
+    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+
+    def body(db: Connection) -> Planned:
+        now = utcnow()
+        pool = pool_plans.lock_pool(db, observed.pool.id)
+        rows = pod_rows.pod_rows(db, pool_id=observed.pool.id, now=now)
+        pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
+        freed = record_nodes(db, rows, by_uid, nodes, now=now)
+        given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=MAX_CREATIONS, now=now)
+        committed = pool_plans.commit_plan(
+            db, pool, made, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
+        )
+        return Planned(observed, pool, rows, given, made, committed, freed)
+
+    return rt.transaction(body)
+
+
+def make_plan(
+    db: Connection,
+    pool: Row[Any],
+    rows: Sequence[PodRow],
+    by_uid: Mapping[str, PodSeen],
+    *,
+    nodes: NodeSnapshot,
+    most: int,
+    now: datetime,
+) -> tuple[ObservedPool, PoolPlan]:
+    """Return the pool as the plan sees it, and the plan.
+
+    `nodes`: the nodes of the listed Pods. `most`: number of Pods that the plan may create. The caller holds the pool's
+    lock.
+
+    If the Kubernetes gate is closed, no Pod may be retired. A plan that retires Pods is then made again under that
+    condition.
+    """
+    pods = [
+        observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
+        for row in rows
+    ]
+    fresh = {pod.id for pod in pods if not pod.stale}
+    polls = (row.first_polled_at for row in rows if row.id in fresh and row.first_polled_at is not None)
+    starting = any(pod.state is PodState.STARTING and pod.seen for pod in pods)
+    heard_from = now - timedelta(seconds=pool.start_timeout)
+    given = ObservedPool(
+        replicas=pool.replicas,
+        leaving=pool.draining or pool.deleted_at is not None,
+        suspended=pool.paused or pool.problem is not None,
+        max_unavailable_percent=pool.max_unavailable_percent,
+        max_surge=pool.max_surge,
+        start_timeout=pool.start_timeout,
+        max_concurrent=pool.max_concurrent,
+        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
+        retired=pool_plans.retired_in_tick(pool, now=now),
+        web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
+    )
+    made = pool_plan.plan(given, pods, most=most, now=now)
+    if made.retire and not gates.is_open(db, Upstream.KUBERNETES):
+        given = replace(given, gate_open=False)
+        made = pool_plan.plan(given, pods, most=most, now=now)
+    return given, made
+
+
+def observed_pod(
+    row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: NodeSnapshot, now: datetime
+) -> ObservedPod:
+    """Return a Pod as the plan sees it.
+
+    `pod`: the listed Pod, or None if the list does not show it. The plan does not change a Pod that is not listed.
+    """
+    heard = row.offered or (row.polled_at is not None and now - row.polled_at < HEARD_WITHIN)
+    state = state_of(
+        StateFacts(
+            terminal=row.terminal_at is not None,
+            retiring=row.claim_purpose == Purpose.RETIRE,
+            claimed=row.claim_purpose == Purpose.JOB,
+            delivered=row.claim_delivered,
+            ever_delivered=row.ever_delivered,
+            may_hold_jit=judge(row.recorded, pod).busy,
+            ever_polled=row.first_polled_at is not None or row.offered,
+            heard=heard,
+        )
+    )
+    made = row.created_at if pod is None else max(row.created_at, pod.created_at)
+    return ObservedPod(
+        id=row.id,
+        state=state,
+        created_at=made,
+        idle_since=max(row.first_polled_at or made, row.freed_at or made),
+        stale=row.uid is not None and row.template_hash != template_hash,
+        cordoned=pod is not None and pod.node in nodes.cordoned,
+        node_gone=on_gone_node(row, pod, nodes),
+        unborn=row.uid is None,
+        seen=pod is not None,
+        terminating=pod is not None and pod.terminating,
+        unschedulable=pod is not None and pod.unschedulable,
+        waiting=None if pod is None else pod.waiting_reason,
+        poller_exit_code=None if pod is None else pod.poller_exit_code,
+    )
+
+
+def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
+    """Return whether a Pod's node is gone. If nothing is known of the node, return what the Pod's row says (L8)."""
+    if pod is None or pod.node not in nodes.known:
+        return row.node_gone
+    return pod.node in nodes.gone
+
+
+def record_nodes(
+    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
+) -> list[str]:
+    """Record which listed Pods are on nodes that are gone, and which of the pool's Pods no longer are.
+
+    Sweeps read this record. Return the UIDs of Pods whose node was not recorded as gone before.
+    """
+    known = {row.uid: row.node_gone for row in rows}
+    gone = [
+        uid
+        for uid, pod in by_uid.items()
+        if pod.node in nodes.gone and not pod.is_terminal and not known.get(uid, False)
+    ]
+    back = [
+        row.uid
+        for row in rows
+        if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
+    ]
+    pod_facts.record_nodes(db, gone=gone, back=back, now=now)
+    return gone

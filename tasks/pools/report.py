@@ -1,0 +1,100 @@
+"""Step 4 of a reconcile, report: update the brake of a pool, and write the pool's status to its object."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import orjson
+import structlog
+from sqlalchemy import Row
+
+from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.pools import patch_pool_status
+from models.pools import draining, pool_plans
+from models.pools.blocked_mints import blocked_mints
+from ostler.clock import utcnow
+from ostler.errors import Gone, UpstreamError
+from ostler.reasons import meaning_of
+from rules.claims.runner_brakes import Brake
+from rules.pools.draining import Drain, DrainReport
+from rules.pools.draining import report as report_drain
+from rules.pools.pod_states import PodState
+from rules.pools.pool_plan import PoolPlan, share_of
+from rules.pools.pool_status import PoolNow, status_of
+from tasks.claims.braking import update_brake
+from tasks.pools.plan import Planned
+from tasks.pools.runner_versions import outdated
+from tasks.worker.base import SWEEP_ROW, calls
+from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
+
+STATUS_SECONDS = 5.0
+"""Least number of seconds between two writes of a pool's status. A changed condition is written at once."""
+
+log = structlog.get_logger(__name__)
+
+
+def report(rt: Runtime, planned: Planned) -> None:
+    """Update the brake of a pool, then write the pool's status to its object."""
+    brake = update_brake(rt, planned.pool_row, now=utcnow())
+    version = outdated(rt, planned.observed.pool.id)
+    write_status(rt, planned, brake=brake, version=version, now=utcnow())
+
+
+def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
+    """Write a pool's status if it has changed. The next reconcile repeats a write that failed.
+
+    `brake`: the brake of the pool, or None if it has none. `version`: a warning about the version of the pool's runner,
+    or None if there is nothing to warn of.
+    """
+    pool, given, plan = planned.pool_row, planned.given, planned.plan
+    if pool.deleted_at is not None:
+        return
+    mints = rt.transaction(blocked_mints, pool.id, now=now)
+    stands = PoolNow(
+        generation=pool.generation,
+        selector=f"{POOL_LABEL}={pool.name}",
+        paused=pool.paused,
+        leaving=given.leaving,
+        problem=pool.problem,
+        allowed_unavailable=share_of(given),
+        drain=describe_drain(rt, pool, plan, now=now) if given.leaving else None,
+        replicas_writer=pool.replicas_writer,
+        scaled_up_at=getattr(pool, "scaled_up_at", None),
+        scaled_down_at=getattr(pool, "scaled_down_at", None),
+        brake=brake,
+        blocked_mints=mints,
+        version=version,
+    )
+    status = status_of(stands, plan, before=pool.status, now=now)
+    if not pool_plans.status_is_due(pool, status, every=STATUS_SECONDS, now=now):
+        return
+    try:
+        patch_pool_status(
+            rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, status=status, policy=calls(SWEEP_ROW)
+        )
+    except Gone:
+        return
+    except UpstreamError as error:
+        log.warning("pool.status_not_written", pool=pool.name, error=meaning_of(error))
+        return
+    text = orjson.dumps(status).decode()
+    rt.transaction(pool_plans.record_status, pool.id, text, now=NOW)
+
+
+def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
+    """Return the state of a drain for the pool's status.
+
+    It says since when the pool drains, how many of its Pods are busy, and which job is the oldest.
+    """
+    oldest = rt.transaction(draining.oldest_job, pool.id)
+    drain = Drain(
+        since=pool.draining_since or now,
+        timeout=pool.drain_timeout,
+        busy=plan.counts.get(PodState.BUSY, 0),
+        left=plan.alive + plan.lost,
+        oldest_job=None if oldest is None else oldest.id,
+        oldest_since=None if oldest is None else oldest.since,
+    )
+    return report_drain(drain, now=now)
