@@ -1,7 +1,7 @@
-"""Check of a message's envelope before Celery sees it: a pure decision.
+"""Pure check of the envelope of a message before Celery reads the message.
 
-Celery and kombu take whatever they find in a queue for their own work, and end the worker when it is not. A worker
-drops such a message instead: nobody could ever run it.
+Celery and kombu expect every entry of a queue to be one of their messages. An entry of another shape ends the worker.
+Ostler's transport drops such an entry instead, because no worker could ever run it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _CONTENT_TYPE = "application/json"
 
 
 def problem_of(message: object, *, task: bool) -> str | None:
-    """Return what is wrong with a message as kombu stores it, or None. `task`: it must be a task of Celery's.
+    """Return the problem of a message as kombu stores it, or None if the message is valid.
 
-    The text names fields and never a value.
+    If `task` is true, the message must also be a valid Celery task. The text names fields and never shows a value.
     """
     if not isinstance(message, Mapping):
         return "it is no object"

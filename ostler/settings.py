@@ -1,10 +1,11 @@
-"""Every setting of Ostler: one typed object, read once from `OSTLER_…` variables, checked at start.
+"""Settings of Ostler: typed objects that a process reads once from `OSTLER_…` variables and validates at its start.
 
-A setting is what an operator has a reason to change. Other periods and thresholds are in `ostler.timings`.
+A setting exists only for a value that an operator has a reason to change. Other periods and thresholds are in
+`ostler.timings`.
 
-`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed: its name, what was
-found (never a secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
-Times are in seconds unless the name says otherwise.
+`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed. The line contains the
+name, the value (never a secret) and the expected value. `docs/configuration.md` lists all variables, and a test
+compares the list with this module. Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Read = TypeVar("Read", bound=BaseSettings)
 
 
 class Trust(BaseSettings):
-    """Whom this process trusts beside the system's certificate authorities."""
+    """Certificate authorities that this process trusts in addition to those of the system."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -54,7 +55,10 @@ class Trust(BaseSettings):
 
 
 class Stores(Trust):
-    """What the operator's commands read: Postgres, and Redis only so that a change is felt at once."""
+    """Settings of the operator's commands: the addresses of Postgres and Redis.
+
+    A command needs Redis only to make a change take effect at once.
+    """
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -80,7 +84,7 @@ class Stores(Trust):
 
 
 class Cluster(BaseSettings):
-    """What the commands read that speak to the cluster alone: the way to it, and where the pools are."""
+    """Settings of commands that call only the cluster: its kubeconfig and the namespace of the pools."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
@@ -91,7 +95,7 @@ class Cluster(BaseSettings):
 
 
 class Logs(BaseSettings):
-    """How a process logs."""
+    """Settings of the logs of a process."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -104,7 +108,7 @@ class Logs(BaseSettings):
 
 
 class Timed(BaseSettings):
-    """The timings of a process, which tests and chaos runs override."""
+    """Timings of a process. Tests and chaos runs override them."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -122,7 +126,7 @@ class Timed(BaseSettings):
 
 
 class App(BaseSettings):
-    """Where GitHub is, and as which App it is asked."""
+    """Settings of the GitHub App: the addresses of GitHub, and the id and the key of the App."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -148,7 +152,7 @@ class App(BaseSettings):
     @classmethod
     def _api_of_github(cls, found: Any) -> Any:
         if isinstance(found, dict) and found.get("github_url") and not found.get("github_api_url"):
-            with suppress(ValueError):  # said of the variable itself
+            with suppress(ValueError):  # the validator of `github_url` reports the malformed address
                 return {**found, "github_api_url": api_url_of(http_address(found["github_url"]))}
         return found
 
@@ -171,7 +175,7 @@ class App(BaseSettings):
 
 
 class Settings(Stores, App, Timed, Logs):
-    """What the environment says; immutable."""
+    """Immutable settings of web and of the workers."""
 
     # Stores
     redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
@@ -319,7 +323,7 @@ class Settings(Stores, App, Timed, Logs):
         default=320, ge=0, description="Memory in GiB that a new account can use at the same time"
     )
 
-    # Waits for something that should have happened
+    # Time limits
     start_timeout: float = Field(
         default=300,
         gt=0,
@@ -337,7 +341,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Webhooks that failed
+    # Redelivery of failed webhooks
     redelivery_kept: float = Field(
         default=259200,
         gt=0,
@@ -347,11 +351,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Webhooks that never came
-
-    # What nothing leads to any more
-
-    # What is forgotten, counted from when it was over
+    # Retention, counted from the end of a job, claim or event
     keep_events: float = Field(
         default=2592000,
         gt=0,
@@ -369,7 +369,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # Bounds of repairs
+    # Limits of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
@@ -387,7 +387,7 @@ class Settings(Stores, App, Timed, Logs):
         ),
     )
 
-    # What it tells
+    # Metrics
     metrics_port: int = Field(
         default=0,
         ge=0,
@@ -458,11 +458,11 @@ class Settings(Stores, App, Timed, Logs):
 
 
 class AppAccess(App, Trust):
-    """What a command needs that asks GitHub as the App, whatever else is not set."""
+    """Settings of a command that calls GitHub as the App. The command needs no other variable."""
 
 
 class RedisAlone(Logs, Trust):
-    """What a process reads that needs no secret but the way to Redis."""
+    """Settings of a process whose only secret is the address of Redis."""
 
     redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, as `redis://host:6379/0`")
 
@@ -478,11 +478,11 @@ class RedisAlone(Logs, Trust):
 
 
 class BeatSettings(Timed, RedisAlone):
-    """What `ostler beat` reads: it sends messages, and asks nobody but Redis."""
+    """Settings of `ostler beat`, which sends messages and connects only to Redis."""
 
 
 class FlowerSettings(RedisAlone):
-    """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
+    """Settings of `ostler flower`. The process serves people, so its only secrets are Redis and its own logins."""
 
     flower_host: str = Field(default="0.0.0.0", description="Address that `ostler flower` binds")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
@@ -521,13 +521,16 @@ class FlowerSettings(RedisAlone):
 
 
 def check_length(value: str, *, make: str) -> None:
-    """Raise ValueError, which does not show it, for a secret that is too short; `make` says how to get another."""
+    """Raise ValueError if a secret is too short. The message never contains the secret.
+
+    `make` is a sentence for the message that says how to create a longer secret.
+    """
     if len(value) < LEAST:
         raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:
-    """Return a text as a secret, anything else as it is, to be refused."""
+    """Return a text as a `Secret`. Another value is returned unchanged, so that pydantic refuses it."""
     return Secret(value) if isinstance(value, str) else value
 
 
@@ -538,9 +541,10 @@ def _secrets(value: Any) -> Any:
 
 
 def postgres_address(value: Secret) -> Secret:
-    """Return the address of a Postgres with the driver's name in it. Raises ValueError for any other.
+    """Return an address of Postgres with the name of the driver psycopg2 in its scheme.
 
-    Providers hand out `postgres://` or `postgresql://`, which name no driver.
+    Providers use `postgres://` or `postgresql://`, which name no driver. Raises ValueError if the value is not an
+    address of Postgres.
     """
     scheme, found, rest = value.reveal().partition("://")
     if not found or scheme not in {"postgres", "postgresql", "postgresql+psycopg2"}:
@@ -550,10 +554,11 @@ def postgres_address(value: Secret) -> Secret:
 
 
 def redis_address(value: Secret) -> Secret:
-    """Return the address of a Redis. Raises ValueError for any other.
+    """Return an address of Redis. An address with `rediss://` gets options that require a verified certificate.
 
-    One of `rediss://` demands a certificate, of the system's authorities or of `OSTLER_CA_BUNDLE`, unless its own
-    options say otherwise: kombu accepts every certificate where they say nothing.
+    The authorities are those of `OSTLER_CA_BUNDLE` or of the system. TLS options in the address have precedence.
+    Without these options kombu would accept every certificate. Raises ValueError if the value is not an address of
+    Redis.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
@@ -576,7 +581,10 @@ def _verified(value: Secret) -> Secret:
 
 
 def _check_port(value: Secret) -> None:
-    """Raise ValueError for an address whose port is none; the message does not show it, for it may be a password."""
+    """Raise ValueError if the port of an address is not a number.
+
+    The message does not show the port, because it might be a part of a password.
+    """
     try:
         urlsplit(value.reveal()).port  # noqa: B018  reading it parses it
     except ValueError:
@@ -586,7 +594,10 @@ def _check_port(value: Secret) -> None:
 
 
 def http_address(value: str, *, path: bool = False) -> str:
-    """Return an address that begins with http:// or https:// and names a host. Raises ValueError for any other."""
+    """Return `value` if it begins with http:// or https:// and names a host. If `path` is true, it must have a path.
+
+    Raises ValueError if the value does not meet these conditions.
+    """
     try:
         parts = urlsplit(value)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -600,7 +611,10 @@ def http_address(value: str, *, path: bool = False) -> str:
 
 
 def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
-    """Return a line for each problem of a kind of settings: variable, what was found, what would be right."""
+    """Return one line for each problem in an environment: the variable, its value and the expected value.
+
+    `kind` is the settings class whose validation failed.
+    """
     return "\n".join(_problem(each, kind) for each in error.errors())
 
 
@@ -619,7 +633,7 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
 
 
 def _timing_problem(problem: ErrorDetails) -> str:
-    """Return the problem of one override: its key, what was found, what would be right."""
+    """Return a description of a malformed override: its key, its value and the expected value."""
     key = str(problem["loc"][1])
     if problem["type"] == "extra_forbidden":
         near = nearest(key, Timings.model_fields)
@@ -629,7 +643,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return what a value must be, in our words."""
+    """Return the expected value in plain words, instead of pydantic's message where possible."""
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "must be a whole number"
@@ -643,18 +657,21 @@ def _expected(problem: ErrorDetails) -> str:
 
 
 def known_variables() -> frozenset[str]:
-    """Return the variables of every process and command; the watch reads none that no other process reads."""
+    """Return the variables of all processes and commands.
+
+    The watch needs no entry of its own, because other processes also read all its variables.
+    """
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
     return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
 
 
 def unread_variables() -> list[Stranger]:
-    """Return the `OSTLER_…` variables of this process that are no setting."""
+    """Return the `OSTLER_…` variables of this process's environment that no setting reads."""
     return strangers(os.environ, known_variables(), timings=Timings.model_fields)
 
 
 def read(kind: type[Read]) -> Read:
-    """Return what the environment says of one kind of settings. Raises `ConfigurationError`."""
+    """Return the settings of class `kind` from the environment. Raises `ConfigurationError` if one is not valid."""
     try:
         return kind()
     except ValidationError as error:
@@ -663,22 +680,22 @@ def read(kind: type[Read]) -> Read:
 
 @functools.cache
 def load() -> Settings:
-    """Return the settings of this process, read on the first call. Raises `ConfigurationError`."""
+    """Return the settings of this process. The first call reads them. Raises `ConfigurationError`."""
     return read(Settings)
 
 
 def load_stores() -> Stores:
-    """Return what an operator's command needs, whatever else is not set. Raises `ConfigurationError`."""
+    """Return the settings of an operator's command, which needs no other variable. Raises `ConfigurationError`."""
     return read(Stores)
 
 
 def load_cluster() -> Cluster:
-    """Return what a command needs that asks nobody but the cluster."""
+    """Return the settings of a command that calls only the cluster. Raises `ConfigurationError`."""
     return read(Cluster)
 
 
 def load_app() -> AppAccess:
-    """Return what is needed to ask GitHub as the App. Raises `ConfigurationError`."""
+    """Return the settings of a command that calls GitHub as the App. Raises `ConfigurationError`."""
     return read(AppAccess)
 
 

@@ -1,10 +1,10 @@
-"""Timings of Ostler: one frozen record of periods, waits, thresholds and batch sizes that no operator has to turn.
+"""Timings of Ostler: one frozen record of periods, waits, thresholds and batch sizes that operators need not change.
 
-Tests and chaos runs override them with one developer variable, `OSTLER_TIMINGS`: a JSON object such as
+Tests and chaos runs override timings with the developer variable `OSTLER_TIMINGS`, a JSON object such as
 `{"sweep_every": 3, "due_after": 3}`. Neither the variable nor the names are a stable interface. Code reads
-`settings.timings.<name>`, in a task `rt.timings.<name>`.
+`settings.timings.<name>`; a task reads `rt.timings.<name>`.
 
-`docs/configuration.md` lists the record under "Timings"; a test compares the two. Times are in seconds.
+`docs/configuration.md` lists all timings, and a test compares the list with this module. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Timings(BaseModel):
-    """Periods, waits, thresholds and batch sizes; immutable, without environment."""
+    """Immutable record of periods, waits, thresholds and batch sizes. It does not read the environment itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    # Periods of beat; workers and web know by them when a sweep is late
+    # Periods of beat. Workers and web also use them to detect that a sweep is late.
     resume_every: float = Field(
         default=5, gt=0, description="Interval of `resume`, in seconds. Larger values resend lost steps later"
     )
@@ -347,7 +347,7 @@ class Timings(BaseModel):
         description="Seconds for which repairs with a known outcome are kept. Larger values use more disk",
     )
 
-    # The epoch, by which a restored Postgres is recognised
+    # The epoch, which reveals that Postgres was restored from a backup
     epoch_trusted_for: float = Field(
         default=60,
         gt=0,
@@ -429,9 +429,10 @@ class Timings(BaseModel):
 
 
 def overrides(value: Any) -> Any:
-    """Return the overrides of `OSTLER_TIMINGS` from its text, anything else as it is. Raises ValueError.
+    """Return the overrides that the text of `OSTLER_TIMINGS` contains. A value that is not text is returned unchanged.
 
-    The names and values are checked by `Timings`. An empty text means no overrides.
+    An empty text means no overrides. `Timings` validates names and values. Raises ValueError if the text is not a JSON
+    object.
     """
     if not isinstance(value, str):
         return value
