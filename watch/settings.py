@@ -1,4 +1,4 @@
-"""Settings of `ostler watch`. It needs no Postgres and no GitHub, so it gets no secret of theirs."""
+"""Settings of `ostler watch`. The process needs neither Postgres nor GitHub, so it gets no secret for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ostler.settings import RedisAlone, Timed, read
 
 
 class WatchSettings(Timed, RedisAlone):
-    """What the environment says to the watch; immutable."""
+    """Immutable settings of the watch from the environment."""
 
     kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
     namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
@@ -17,5 +17,5 @@ class WatchSettings(Timed, RedisAlone):
 
 
 def load_watch() -> WatchSettings:
-    """Return the settings of `ostler watch`. Raises `ConfigurationError`."""
+    """Return the settings of `ostler watch`. Raises `ConfigurationError` if one is missing or malformed."""
     return read(WatchSettings)
