@@ -1,7 +1,7 @@
-"""Deletions and renames in a deploy, and those that are refused.
+"""Deletions and renames of objects in a deploy, and the refusals for dangerous ones.
 
-Deleting a pool is no danger by itself: its drain finalizer keeps it until its busy Pods have ended. A namespace has no
-such thing: its Pods go with it, and neither a finalizer nor the admission policy stops that.
+A deletion of a pool is safe by itself, because the drain finalizer delays it until the busy Pods have ended. A deletion
+of a namespace also deletes its Pods, and neither a finalizer nor the admission policy can prevent that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DRAIN_FINALIZER = "ostler.dev/drain"
 
 
 class Action(StrEnum):
-    """What becomes of an object that NEW does not have."""
+    """Effect of the deploy on an object that is missing from the new manifests."""
 
     DELETED = "deleted"
     RENAMED = "renamed"
@@ -26,7 +26,10 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One object that NEW does not have; `to` is what has its content there, of one that was renamed."""
+    """One object that is missing from the new manifests.
+
+    `to` is the key of the new object with the same content if the object was renamed, or None otherwise.
+    """
 
     action: Action
     key: Key
@@ -34,7 +37,10 @@ class Change:
 
 
 def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Change, ...]:
-    """Return what is in `old` and not in `new`; hooks come and go by themselves and are left out."""
+    """Return the objects that are in `old` and not in `new`.
+
+    Objects of Helm hooks are left out, because Helm creates and deletes them apart from the release.
+    """
     added = [each for key, each in new.items() if key not in old and not each.hook]
     found: list[Change] = []
     for key in sorted(key for key, each in old.items() if key not in new and not each.hook):
@@ -50,7 +56,7 @@ def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Ch
 
 
 def _same(one: Object, other: Object) -> bool:
-    """Return whether two objects are one with another name; of a pool its image may be new too."""
+    """Return whether two objects differ only in their names. Two pools need only have the same runner labels."""
     if one.key[0] == POOL_KIND:
         labels = [(each.body.get("spec") or {}).get("runnerLabels") for each in (one, other)]
         return labels[0] == labels[1]
@@ -60,9 +66,10 @@ def _same(one: Object, other: Object) -> bool:
 def judge_changes(
     changes: Iterable[Change], *, live: Mapping[Key, Object] | None, namespaces: frozenset[str]
 ) -> Iterable[Refusal]:
-    """Yield what must not go. `live`: what the cluster has, None when it was not asked.
+    """Yield a refusal for each deletion or rename that would end running jobs.
 
-    `namespaces` are the runners'.
+    `live` contains the objects in the cluster, or is None if the cluster was not read. `namespaces` are the namespaces
+    of the runner Pods.
     """
     for change in changes:
         if change.action is Action.KEPT:

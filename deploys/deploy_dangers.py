@@ -1,7 +1,7 @@
-"""Dangers of network policies for one runner Pod: one function for each danger.
+"""Dangers of network policies for one runner Pod, with one function for each danger.
 
-What one network plugin does and another does not is taken the worse way: an `ipBlock` that has an address of web
-reaches web for a stamped Pod; it is no way to web's Pods for an idle one.
+Network plugins differ in whether an `ipBlock` covers a Pod with such an address. The checks assume the worse case: for
+a stamped Pod, an `ipBlock` with an address of web reaches web; for an idle Pod, it does not reach web's Pods.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from deploys.network_policies import Direction, Policy
 from deploys.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
 
 _DNS = Ports(tuple((each, Intervals.of([(53, 53), (5353, 5353)])) for each in ("TCP", "UDP")))
-_SHOWN = 4  # things that one sentence names
+_SHOWN = 4  # maximum number of names in one sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a Pod may do when the deploy is through, towards the Pods of before and after."""
+    """Permissions of a Pod after the deploy, towards the old and the new Pods."""
 
     network: Network
     pod: Pod
@@ -31,14 +31,15 @@ class Seen:
 
 
 def observe(network: Network, pod: Pod) -> Seen:
-    """Return what a Pod may do in both directions."""
+    """Return the permissions of a Pod in both directions."""
     return Seen(network, pod, reach(network, pod, Direction.EGRESS), reach(network, pod, Direction.INGRESS))
 
 
 def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod]) -> list[Refusal]:
-    """Return what the deploy changes for a stamped Pod: its peers, else the policies that select it.
+    """Return refusals for the changes that the deploy makes for a stamped Pod.
 
-    `runners` are the other runner Pods, which are the same before and after.
+    The first direction whose peers change gives one refusal. If no peer changes, each rewritten policy that selects the
+    Pod gives one. `runners` are the other runner Pods, which are the same before and after.
     """
     for direction in Direction:
         was = reach(_network(before, after, runners), pod, direction)
@@ -66,7 +67,7 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
 
 
 def not_ruled(seen: Seen) -> Iterable[Refusal]:
-    """A direction that no policy rules: everything is allowed there."""
+    """Yield a refusal for each direction that no policy rules, because everything is allowed there."""
     for direction, found in ((Direction.EGRESS, seen.egress), (Direction.INGRESS, seen.ingress)):
         if not found.policies:
             yield Refusal(
@@ -78,14 +79,17 @@ def not_ruled(seen: Seen) -> Iterable[Refusal]:
 
 
 def open_ingress(seen: Seen) -> Iterable[Refusal]:
-    """Somebody may connect to the Pod. Any rule will do: it is for Pods that nobody knows of here too."""
+    """Yield a refusal if a policy lets others connect to the Pod.
+
+    Any ingress rule counts, because it might also allow Pods that the manifests do not contain.
+    """
     if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
         reason = f"{_policies(seen.ingress)} let others connect to stamped Pods."
         yield Refusal(Danger.OPEN_INGRESS, (), reason, "Nobody connects to a runner Pod: leave ingress empty.")
 
 
 def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
-    """The Pod reaches private addresses that are not allowed, at other ports than those of names."""
+    """Yield a refusal if the Pod can reach private addresses outside `allowed`. The ports of DNS do not count."""
     if not seen.egress.policies:
         return
     private = seen.egress.addresses_beside(_DNS).common(PRIVATE).minus(allowed)
@@ -99,7 +103,10 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
 
 
 def rolling_in(network: Network, rolling: Sequence[Pod]) -> dict[Policy, tuple[str, ...]]:
-    """Return of each policy the Pods, of those that come and go, that it has as peers by their labels."""
+    """Return the policies with peers in `rolling`, each with the keys of these Pods.
+
+    `rolling` are Pods that are replaced by deploys or jobs. Only peers that are selected by labels count.
+    """
     found: dict[Policy, tuple[str, ...]] = {}
     for policy in network.policies:
         peers = [peer for rule in (*(policy.ingress or ()), *(policy.egress or ())) for peer in rule.peers or ()]
@@ -110,7 +117,10 @@ def rolling_in(network: Network, rolling: Sequence[Pod]) -> dict[Policy, tuple[s
 
 
 def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iterable[Refusal]:
-    """A policy that selects the Pod has Pods as peers that come and go, with each deploy or each job."""
+    """Yield a refusal for each policy that selects the Pod and has peers that deploys or jobs replace.
+
+    `rolling` is the result of `rolling_in`.
+    """
     for policy, named in rolling.items():
         if policy.selects(seen.pod.namespace, seen.pod.labels):
             yield Refusal(
@@ -124,7 +134,10 @@ def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iter
 
 
 def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> Iterable[Refusal]:
-    """A stamped Pod reaches web, as Pods or at an address of it; whether web would let it in is not asked."""
+    """Yield a refusal if a stamped Pod can reach web's Pods or one of `addresses`.
+
+    The ingress policies of web are not considered.
+    """
     if not seen.egress.policies:
         return
     ways = [f"as {each.pod.key}" for each in web if seen.egress.ports_of(each.pod.key).common(each.ports or ALL_PORTS)]
@@ -140,7 +153,7 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
 
 
 def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
-    """An idle Pod does not reach Pods of web, of before or after: while they roll both are there."""
+    """Yield a refusal if an idle Pod cannot reach some of web's Pods. Old and new Pods both exist during a rollout."""
     missing = [
         each.pod.key for each in web if not may_connect(seen.network, seen.pod, each.pod, ports=each.ports or ALL_PORTS)
     ]
@@ -160,7 +173,7 @@ def _network(manifests: Manifests, other: Manifests, runners: Sequence[Pod]) -> 
 
 
 def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> frozenset[object]:
-    """Return how peers are selected by labels: it is for Pods too that are in no manifest, as those of DNS."""
+    """Return the label selectors of all peers of a Pod. They also cover Pods outside the manifests, such as DNS."""
     return frozenset(
         (
             None if peer.namespaces else policy.namespace,
