@@ -13,7 +13,7 @@ class Malformed(ValueError):
 
 
 class Operator(StrEnum):
-    """Operator with which a requirement checks the value of its key."""
+    """Comparison between a label and the values of a requirement."""
 
     IN = "In"
     NOT_IN = "NotIn"

@@ -21,7 +21,7 @@ LONGEST_WAIT = 5.0
 LIST_AGAIN = 3
 """Failures in a row, without an event in between, after which the follower lists again.
 
-After so many failures, the resource version that the watch continues from might be the cause.
+The resource version at which the watch continues might then be the cause of the failures.
 """
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Follower(threading.Thread, Generic[T]):
             self._tell(0)
 
     def _list(self) -> str:
-        """List all objects, and return the resource version from which to watch."""
+        """List all objects, and return the resource version at which the watch must start."""
         length, version = self._subject.list()
         if self._subject.counted:
             telemetry.WATCH_LISTS.inc()

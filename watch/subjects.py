@@ -32,7 +32,7 @@ class Subject(Protocol[T]):
     def list(self) -> tuple[int, str]:
         """List all objects and compare them with the remembered ones. An object that is missing counts as gone.
 
-        Return the length of the list and the resource version from which to watch.
+        Return the length of the list and the resource version at which the watch must start.
         """
 
     def connect(self, version: str, *, seconds: int) -> Watch[T]:
