@@ -1,4 +1,4 @@
-"""`ostler jobs` and `ostler job ID`: the queue, and why one job waits."""
+"""`ostler jobs` and `ostler job ID`: list jobs, and explain why one job waits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def job(
     as_json: Json = False,
     wide: Wide = False,
 ) -> None:
-    """Explain one job: where it stands, why, what would help, and how it came there."""
+    """Explain one job: its state, the reason, a cure, and its history."""
     from models.browse.claims import claim_events
     from models.browse.jobs import job_story
     from models.claims.pod_ends import end_of

@@ -1,4 +1,4 @@
-"""`ostler pod`: one runner Pod, how it ended, and who had it."""
+"""`ostler pod`: explain one runner Pod, its end and its jobs."""
 
 from __future__ import annotations
 
