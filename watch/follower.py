@@ -130,7 +130,7 @@ class Follower(threading.Thread, Generic[T]):
         if event.item is not None:
             self._subject.see(event.item, deleted=event.kind == "DELETED")
         elif event.kind != "BOOKMARK":
-            log.warning("watch.unreadable", of=self._subject.name, kind=event.kind)
+            log.warning("watch.event_unreadable", of=self._subject.name, kind=event.kind)
 
     def _failed(self, error: UpstreamError) -> None:
         """Count and log a failure, then wait. The wait grows with the number of failures in a row."""
@@ -138,7 +138,7 @@ class Follower(threading.Thread, Generic[T]):
         why = "expired" if isinstance(error, WatchExpired) else "silent" if isinstance(error, WatchSilent) else "failed"
         self._restarted(why)
         log.warning(
-            "watch.began_again", of=self._subject.name, why=why, error=type(error).__name__, failures=self._failures
+            "watch.restarted", of=self._subject.name, why=why, error=type(error).__name__, failures=self._failures
         )
         self._pause()
 

@@ -234,7 +234,7 @@ def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.E
         try:
             send(waker, batch, namespace=namespace)
         except Exception as error:  # noqa: BLE001 - redis and kombu raise many classes; no error must end this thread
-            log.warning("watch.not_sent", error=type(error).__name__)
+            log.warning("watch.send_failed", error=type(error).__name__)
             hints.put_back(batch)
             if stopped.wait(AGAIN):
                 return

@@ -80,7 +80,7 @@ class _Watch:
         try:
             self._candidate.give_back()
         except UpstreamError as error:
-            log.warning("watch.lease_kept", error=type(error).__name__)
+            log.warning("watch.lease_not_released", error=type(error).__name__)
         return status
 
     def _step(self) -> None:
@@ -88,7 +88,7 @@ class _Watch:
         try:
             self._candidate.step()
         except UpstreamError as error:
-            log.warning("watch.lease_unknown", error=type(error).__name__, why=str(error))
+            log.warning("watch.lease_failed", error=type(error).__name__, why=str(error))
         else:
             if self._settings.alive_file is not None:
                 Path(self._settings.alive_file).touch()
@@ -102,7 +102,7 @@ class _Watch:
             self._follower.start()
             self._of_pools.start()
         elif not leads and self._follower is not None:
-            log.warning("watch.leads_no_more")
+            log.warning("watch.leadership_lost")
             self._unfollow()
             self._hints.forget()
         if self._follower is not None and self._follower.connected:
@@ -113,7 +113,7 @@ class _Watch:
         try:
             self._signs.mark_watched(self._settings.namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:
-            log.warning("watch.not_said", error=type(error).__name__)
+            log.warning("watch.mark_failed", error=type(error).__name__)
 
     def _unfollow(self) -> None:
         followers = [each for each in (self._follower, self._of_pools) if each is not None]

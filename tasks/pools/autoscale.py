@@ -82,7 +82,7 @@ def autoscale() -> None:
     random.shuffle(decided)  # where the time does not do for all, it is not always the same that are left out (L14)
     for scaled in decided:
         if remaining() < RESERVE:
-            log.info("autoscale.to_be_continued")
+            log.info("autoscale.unfinished")
             return
         try:
             carry_out(rt, scaled)

@@ -40,7 +40,7 @@ def hold(rt: Runtime, pool: PoolSeen) -> None:
     try:
         held = add_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:  # one pool stops no other (L14)
-        log.warning("pool.not_held", pool=pool.name, error=meaning_of(error))
+        log.warning("pool.finalizer_not_added", pool=pool.name, error=meaning_of(error))
         return
     halt("add_finalizer.after_call")
     log.info("pool.finalizer_added" if held else "pool.gone_before_finalizer", pool=pool.name)

@@ -67,7 +67,7 @@ def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[s
     try:
         shares = _listed(rt, namespace=namespace, pools=pools)
         if shares is None:
-            log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process stops")
+            log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process is stopping")
             return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")

@@ -88,7 +88,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= end_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
-            log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
+            log.warning("pool.not_checked", pool=row.name, error=words_of(error))
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
 
@@ -250,7 +250,7 @@ def handle_all(
     unavailable: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
-            log.info("reconcile.to_be_continued")
+            log.info("reconcile.unfinished")
             return False
         pod = by_uid.get(row.uid or "")
         try:

@@ -143,7 +143,7 @@ def act(rt: Runtime, decided: Decided) -> None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
-        log.info("pool.template_of_another", pool=row.name)
+        log.info("pool.template_differs", pool=row.name)
         return
     create_all(rt, decided, pool)
 

@@ -112,7 +112,7 @@ class _Sweep:
             if cursor is None:
                 self.unread = meaning_of(error)
             _failed(error)
-        log.warning("redelivery.look_incomplete")
+        log.warning("redelivery.scan_incomplete")
 
     def scan(self) -> None:
         """Read on down to `overlap` before the last scan began, by as many ticks as it takes."""
@@ -149,7 +149,7 @@ class _Sweep:
             log.warning("redelivery.cursor_refused")
         except UpstreamError as error:
             _failed(error)
-        log.info("redelivery.to_be_continued", floor=floor.isoformat())
+        log.info("redelivery.unfinished", floor=floor.isoformat())
 
     def ask(self) -> None:
         """Ask for what is due, as long as somebody is there to take it."""
@@ -224,7 +224,7 @@ class _Sweep:
             return False
         self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
         self._counts["asked"] += 1
-        log.info("redelivery.asked", delivery=due.guid, number=due.delivery_id, asks=due.asks)
+        log.info("redelivery.requested", delivery=due.guid, number=due.delivery_id, asks=due.asks)
         return True
 
     def _page(self, cursor: str | None) -> DeliveryPage:
