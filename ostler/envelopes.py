@@ -21,7 +21,7 @@ def problem_of(message: object, *, task: bool) -> str | None:
     If `task` is true, the message must also be a valid Celery task. The text names fields and never shows a value.
     """
     if not isinstance(message, Mapping):
-        return "it is no object"
+        return "it is not an object"
     headers, properties = message.get("headers"), message.get("properties")
     if not isinstance(headers, Mapping) or not isinstance(properties, Mapping):
         return "it has no headers or no properties"
@@ -37,7 +37,7 @@ def problem_of(message: object, *, task: bool) -> str | None:
 
 def _problem_of_body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
     if not isinstance(message.get("body"), str):
-        return "its body is no text"
+        return "its body is not text"
     if properties.get("body_encoding") not in {None, "base64"}:
         return "its body has an unknown encoding"
     try:
@@ -56,7 +56,7 @@ def _problem_of_arguments(message: Mapping[str, Any]) -> str | None:
     try:
         found = json.loads(_body(message))
     except (ValueError, RecursionError):
-        return "its body is no JSON"
+        return "its body is not JSON"
     kinds = list, dict, dict
     if not isinstance(found, list) or len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
         return "its body is not [args, kwargs, embed]"
@@ -71,9 +71,9 @@ def _problem_of_task(message: Mapping[str, Any], headers: Mapping[str, Any]) -> 
     if headers.get("compression"):
         return "it is compressed"
     if not isinstance(headers.get("retries", 0), int | None):
-        return "its retries are no number"
+        return "its retries are not a number"
     match headers.get("timelimit"):
         case None | [_, _]:
             return _problem_of_arguments(message)
         case _:
-            return "its time limits are no pair"
+            return "its time limits are not a pair"

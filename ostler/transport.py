@@ -71,7 +71,7 @@ class QoS(redis.QoS):
         with self.channel.conn_or_acquire(client) as redis_client:
             entry = redis_client.hget(self.unacked_key, tag)
             if entry is not None and not _may_be_restored(entry):
-                _drop(self.unacked_key, "it is no unacknowledged message")
+                _drop(self.unacked_key, "it is not an unacknowledged message")
                 redis_client.zrem(self.unacked_index_key, tag)
                 redis_client.hdel(self.unacked_key, tag)
                 return

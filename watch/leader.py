@@ -88,7 +88,7 @@ class Candidate:
 
     def _write(self, holder: str, lease: LeaseSeen | None) -> LeaseSeen | None:
         if lease is None:
-            raise AssertionError("a Lease is written only as it was read")
+            raise AssertionError("a Lease must be read before it is written")
         return write_lease(
             self._client,
             namespace=self._namespace,

@@ -171,7 +171,7 @@ def places_of(pool: PoolSeen, row: PoolRow) -> Places:
 def hands_off(pool: PoolSeen) -> str | None:
     """Return why the replicas of a pool are not the autoscaler's to set, None where they are."""
     if pool.terminating:
-        return "its deletion was asked for"
+        return "its deletion was requested"
     if pool.paused:
         return "it is paused"
     if pool.problem is not None:

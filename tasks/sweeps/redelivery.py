@@ -208,7 +208,7 @@ class _Sweep:
         )
         case = Case(
             what="ask again",
-            why=f"it is not in our rows, ask {due.asks}",
+            why=f"no row has this delivery, request {due.asks}",
             subject=due.guid,
             expects=Expect.ACCEPTED,
             witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id}"),),
