@@ -99,7 +99,7 @@ def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -
 
 
 class _Load:
-    """Sender of jobs: at a rate for the healthy pools, and at intervals for each bad pool. `ids` are the healthy jobs."""
+    """Sender of jobs: at a rate for healthy pools, and at intervals for each bad pool. `ids` are the healthy jobs."""
 
     def __init__(self, system: System, bad: list[LabPool]) -> None:
         self.ids: list[int] = []

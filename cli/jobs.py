@@ -150,4 +150,4 @@ def job(
         at = claim.deletion_at or claim.pod_over_at or claim.pod_gone_at
         if at is not None:
             moments.append((at, f"pod {claim.pod}", None, "ended", None, end, None))
-    print_timeline(moments, empty="nothing was noted about it", wide=wide)
+    print_timeline(moments, empty="no events are recorded for it", wide=wide)

@@ -188,7 +188,7 @@ def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
 
 def _refuse_terminating(pool: PoolSeen) -> None:
     if pool.terminating:
-        fail(f"pool {pool.name} is being drained, which nothing takes back; create it anew when it is gone")
+        fail(f"pool {pool.name} is draining, and a drain cannot be cancelled; create it again after its deletion")
 
 
 def _changed(

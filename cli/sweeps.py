@@ -42,7 +42,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
     now = utcnow()
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
-        typer.echo(f"No Pod is retired and no runner deregistered now: {obstacle}", err=True)
+        typer.echo(f"No Pod can be retired and no runner deregistered now: {obstacle}", err=True)
     if form is Form.JSON:
         print_json([asdict(each) for each in found])
         return

@@ -111,7 +111,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
             )
             for row in rows
         ),
-        empty="no tokens; `ostler token create NAME` makes one",
+        empty="no tokens; `ostler token create NAME` creates one",
         wide=form is Form.WIDE,
     )
 
@@ -134,7 +134,7 @@ def _ids_of(logins: Sequence[str]) -> list[int]:
     for login in logins:
         found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
         if not found:
-            fail(f"there is no account {login}; `ostler account list` lists them, and its first job makes one")
+            fail(f"there is no account {login}; `ostler account list` lists them, and its first job creates one")
         ids.append(found[0].id)
     return ids
 

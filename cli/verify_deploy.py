@@ -98,7 +98,7 @@ def problems(found: dict[str, Any]) -> list[str]:
     """
     wrong: list[str] = []
     if not found["connected"]:
-        wrong.append("there never was a connection; name an address by --to that stamped Pods may reach")
+        wrong.append("there was no connection; name an address with --to that stamped Pods can reach")
     if found["broken"]:
         wrong.append(
             f"the connection broke {found['broken']} times; `ostler check-deploy` says what a deploy changes for "
@@ -107,10 +107,12 @@ def problems(found: dict[str, Any]) -> list[str]:
     if found["reached"]:
         wrong.append(
             f"a stamped Pod reached {', '.join(found['reached'])}: the network plugin does not enforce the policies, "
-            "so that this proves nothing; install one that does"
+            "so this test proves nothing; install a network plugin that does"
         )
     if not found["rolled"]:
-        wrong.append("web did not roll meanwhile, so that this proves nothing; use --roll, or deploy, or hold longer")
+        wrong.append(
+            "web did not roll, so this test proves nothing; use --roll, deploy during the test, or hold longer"
+        )
     return wrong
 
 

@@ -79,14 +79,14 @@ def judge_changes(
             yield Refusal(
                 Danger.NAMESPACE_DELETED,
                 (told(change.key),),
-                f"The runners' namespace {name} goes, and with it every Pod in it, busy or not: nothing stops that.",
+                f"The runners' namespace {name} is deleted with every Pod in it, busy or not. Nothing prevents that.",
                 "Keep it, by the annotation `helm.sh/resource-policy: keep`; delete it when its pools are gone.",
             )
         if change.key == DEFINITION:
             yield Refusal(
                 Danger.DEFINITION_DELETED,
                 (told(change.key),),
-                "The definition of RunnerPool goes, and with it every pool of the cluster.",
+                "The definition of RunnerPool is deleted, and with it every pool of the cluster.",
                 "Keep it, by the annotation `helm.sh/resource-policy: keep`; delete it when all pools are gone.",
             )
         if kind == POOL_KIND and live is not None and change.key in live:
@@ -96,6 +96,6 @@ def judge_changes(
                     Danger.POOL_WITHOUT_FINALIZER,
                     (told(change.key),),
                     f"{told(change.key)} is {change.action}, and its live object lacks the finalizer "
-                    f"{DRAIN_FINALIZER}: its busy Pods would go with it.",
-                    "The controller puts the finalizer on: see that workers on the queue `pools` run, and deploy then.",
+                    f"{DRAIN_FINALIZER}: its busy Pods would be deleted too.",
+                    "Workers on the queue `pools` add the finalizer: check that they run, and deploy again.",
                 )

@@ -47,18 +47,24 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
         same = (bool(was.policies), was.pods, was.addresses) == (bool(will.policies), will.pods, will.addresses)
         if same and _by_labels(before.policies, pod, direction) == _by_labels(after.policies, pod, direction):
             continue
-        told = "other labels select their peers, among Pods that are not known here" if same else _told(was, will)
+        told = (
+            "other labels select their peers, and the manifests might not contain all such Pods"
+            if same
+            else _told(was, will)
+        )
         reason = f"{direction} of stamped Pods changes: {told}."
-        return [Refusal(Danger.PEERS_CHANGE, (), reason, f"Leave what rules stamped Pods as it is. {WAIT_FOR_JOBS}")]
+        return [
+            Refusal(Danger.PEERS_CHANGE, (), reason, f"Do not change the policies of stamped Pods. {WAIT_FOR_JOBS}")
+        ]
     old = {each.name: each.text for each in before.policies if each.selects(pod.namespace, pod.labels)}
     new = {each.name: each.text for each in after.policies if each.selects(pod.namespace, pod.labels)}
-    cure = f"Leave the policy as it is, its labels and annotations too: none with a version. {WAIT_FOR_JOBS}"
+    cure = f"Do not change the policy, its labels or its annotations, and put no version into them. {WAIT_FOR_JOBS}"
     return [
         Refusal(
             Danger.POLICY_REWRITTEN,
             (),
             f"Policy {name}, which selects stamped Pods, {_told_write(name, old, new)}. The peers stay the same, but "
-            "the network plugin computes the rules of every such Pod anew.",
+            "the network plugin computes the rules of every such Pod again.",
             cure,
         )
         for name in sorted({*old, *new})
@@ -85,7 +91,9 @@ def open_ingress(seen: Seen) -> Iterable[Refusal]:
     """
     if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
         reason = f"{_policies(seen.ingress)} let others connect to stamped Pods."
-        yield Refusal(Danger.OPEN_INGRESS, (), reason, "Nobody connects to a runner Pod: leave ingress empty.")
+        yield Refusal(
+            Danger.OPEN_INGRESS, (), reason, "No client needs to connect to a runner Pod: leave ingress empty."
+        )
 
 
 def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
@@ -98,7 +106,7 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
             Danger.PRIVATE_EGRESS,
             (),
             f"{_policies(seen.egress)} let stamped Pods reach private addresses: {_some(private.cidrs())}.",
-            "Except them from the block; for what jobs do need, say --allow-private BLOCK.",
+            "Exclude them from the block; allow a block that jobs need with --allow-private BLOCK.",
         )
 
 
@@ -127,8 +135,8 @@ def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iter
                 Danger.ROLLING_PEER,
                 (),
                 f"Policy {policy.name} selects stamped Pods and has Pods as peers that roll: {_some(named)}. "
-                "Each time one comes or goes the network plugin computes the rules of every selected Pod anew, and "
-                "connections of running jobs break.",
+                "If one is created or deleted, the network plugin computes the rules of every selected Pod again, "
+                "and connections of running jobs break.",
                 f"Move those peers into a policy that selects only Pods without the label {OWNER_LABEL}.",
             )
 
@@ -192,7 +200,7 @@ def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> fr
 def _told_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     if name not in old:
         return "is new"
-    return "is written anew" if name in new else "goes"
+    return "is rewritten" if name in new else "is deleted"
 
 
 def _told(was: Reach, will: Reach) -> str:

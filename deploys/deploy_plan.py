@@ -148,12 +148,14 @@ def _over(live: Object | None, old: Object | None, new: Object) -> Mapping[str, 
 def _notes(deploy: Deploy, after: Manifests, rows: Iterable[Row], changes: Iterable[Change]) -> tuple[str, ...]:
     found: list[str] = []
     if any(each.reaches_web is None for each in rows):
-        found.append("no Pods of web are in these manifests: who reaches it was not checked")
+        found.append("these manifests contain no Pods of web: access to web was not checked")
     if after.not_evaluated:
-        found.append(f"not evaluated, though they rule traffic too: {', '.join(after.not_evaluated)}")
+        found.append(f"not evaluated, although they also control traffic: {', '.join(after.not_evaluated)}")
     found.extend(note_secrets(after))
     if deploy.live is None:
-        found.append("the cluster was not asked (--live): policies of others there, finalizers, admission in force")
+        found.append(
+            "the cluster was not read (use --live): its policies, finalizers and admission policies were not checked"
+        )
         if any(each.key[0].startswith("RunnerPool.") and each.action is not Action.KEPT for each in changes):
-            found.append("pools are deleted or renamed: only with --live is it known whether they drain first")
+            found.append("pools are deleted or renamed: use --live to check whether they drain first")
     return tuple(found)

@@ -34,8 +34,8 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
             yield Refusal(
                 Danger.IDLE_STRANDS,
                 (),
-                f"Idle Pods poll {address}, where NEW serves no polls: they would get no job until they are replaced.",
-                "Leave the old address served (web.publicPolls and web.tls of the chart) and deploy the new one. "
+                f"Idle Pods poll {address}, but NEW serves no polls there: they get no job until they are replaced.",
+                "Keep serving the old address (web.publicPolls and web.tls of the chart) and deploy the new one. "
                 "Switch the old one off in a later deploy, when no Pod polls it any more.",
             )
     trusted = _said(before, _TRUSTS)
@@ -43,7 +43,7 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
         yield Refusal(
             Danger.IDLE_STRANDS,
             (),
-            f"CA {signer} signs the certificate of web in NEW, and idle Pods trust {', '.join(sorted(trusted))} alone.",
+            f"CA {signer} signs the certificate of web in NEW, and idle Pods trust only {', '.join(sorted(trusted))}.",
             f"Add {signer} to web.tls.ownCA.trusted of the chart, deploy that, and have it sign in a later deploy.",
         )
 

@@ -50,7 +50,7 @@ def rights(context: Context) -> Verdict:
         return ok(f"{name} is allowed everything: the lab's API server has no access control")
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
-        return ok(f"{name} needs none")
+        return ok(f"{name} needs no permissions")
     lacking = {
         process: [str(right) for right in RIGHTS[process] if not may(kube, right, namespace=namespace)]
         for process in mine or RIGHTS
@@ -87,7 +87,7 @@ def definition(context: Context) -> Verdict:
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:
         return failed(f"{CRD_NAME} is of another version: {missing[0]} differs (and {len(missing) - 1} more)", cure)
-    return ok(f"{CRD_NAME} is served as this version has it")
+    return ok(f"{CRD_NAME} is served with the schema of this version")
 
 
 def lacks(ours: Any, theirs: Any, place: str) -> list[str]:

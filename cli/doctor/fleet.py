@@ -47,12 +47,12 @@ def web(context: Context) -> Verdict:
     found = context.rows
     alive = [beat for beat in found.web_beats if found.now - beat < BEATS_WITHIN]
     if alive:
-        return ok(f"{len(alive)} web {'process beats' if len(alive) == 1 else 'processes beat'}")
+        return ok(f"{len(alive)} web {'process sends' if len(alive) == 1 else 'processes send'} heartbeats")
     if found.web_beats:
-        cause = f"the last beat of a web process was {age(found.web_beats[0], now=found.now)} ago"
+        cause = f"the last heartbeat of a web process was {age(found.web_beats[0], now=found.now)} ago"
     else:
-        cause = "no web process has beaten for an hour"
-    return failed(cause, "start `ostler web`; if one runs, GET /readyz shows why it does not beat")
+        cause = "no web process has sent a heartbeat for an hour"
+    return failed(cause, "start `ostler web`; if one runs, GET /readyz shows why it sends no heartbeat")
 
 
 def messages(context: Context) -> Verdict:
@@ -63,7 +63,7 @@ def messages(context: Context) -> Verdict:
     if late:
         cure = "check that workers run on these queues; if they are busy, add replicas or cores"
         return failed(f"messages wait too long, {', '.join(late)}", cure)
-    return ok(f"the oldest has waited {max(waits.values(), default=0):.0f} s")
+    return ok(f"the oldest message has waited {max(waits.values(), default=0):.0f} s")
 
 
 def sweeps(context: Context) -> Verdict:

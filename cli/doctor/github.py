@@ -60,7 +60,7 @@ def mints(context: Context) -> Verdict:
     if found.needed is not None:
         return unknown("the database does not fit this version", "run `ostler migrate`")
     if not found.backoffs:
-        return ok("GitHub refuses none")
+        return ok("GitHub refuses no mints")
     latest = found.backoffs[0].wait().detail
     more = "" if len(found.backoffs) == 1 else f"; {len(found.backoffs) - 1} more"
     return warning(f"{latest}{more}", cure_of_refusal(latest))

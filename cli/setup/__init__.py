@@ -81,7 +81,7 @@ def github(
         target = flow.registration_url(github_url, organization=organization, state=page.state)
     except (UpstreamError, OSError) as error:
         away = isinstance(error, Retryable | RateLimited)
-        fail(f"nothing was made yet: {error}", status=AWAY if away else NOT_FOUND)
+        fail(f"nothing was created yet: {error}", status=AWAY if away else NOT_FOUND)
     with page:
         page.serve(manifest=content, target=target)
         typer.echo(f"1. Open {page.url} in a browser that is logged in to {github_url}, and create the App.")
@@ -89,12 +89,12 @@ def github(
             webbrowser.open(page.url)
         code = page.wait(timeout)
     if code is None:
-        fail(f"GitHub sent nobody back within {timeout:.0f} s; nothing was made here. Begin again.")
+        fail(f"GitHub sent no code within {timeout:.0f} s, and nothing was created here. Begin again.")
     typer.echo("2. GitHub created the App, and its secrets are fetched.")
     try:
         made = flow.exchange(api_url=api_url, code=code)
     except UpstreamError as error:
-        fail(f"{error}. If GitHub shows the App, delete it there and begin again: its secrets are told once.")
+        fail(f"{error}. If GitHub shows the App, delete it there and begin again: GitHub shows its secrets only once.")
     keep(store, made, api_url=api_url)
     typer.echo(f"4. Install it on the repositories that should use Ostler: {made.html_url}/installations/new")
     if ping_within <= 0:
