@@ -96,8 +96,9 @@ def settings_for(url: str) -> Settings:
 def serve(url: str, port: int) -> None:
     """Serve the API alone."""
     database = Database(make_engine(Secret(url), pool_size=2, application="bench"))
+    nobody: Any = Nobody()
     app = FastAPI()
-    app.mount("/api", build_api(settings_for(url), database=lambda: database, publisher=Nobody))
+    app.mount("/api", build_api(settings_for(url), database=lambda: database, publisher=lambda: nobody))
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", loop="uvloop", access_log=False)
 
 

@@ -177,7 +177,8 @@ def wake(pools: Sequence[int]) -> None:
     import redis
     from kombu.exceptions import KombuError, OperationalError
 
-    from ostler.wakes import REMATCH, Waker
+    from ostler.task_names import REMATCH
+    from ostler.wakes import Waker
 
     redis_url = load_stores().redis_url
     if redis_url is None:
@@ -187,7 +188,7 @@ def wake(pools: Sequence[int]) -> None:
     try:
         for pool in pools:
             waker.wake(pool)
-        waker.send(REMATCH, queue="sweeps")
+        waker.send(REMATCH)
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
         where, why = endpoint(redis_url.reveal()), reason_of(error)
         typer.echo(f"Redis at {where} does not answer ({why}): the change reaches held jobs within a minute", err=True)

@@ -100,7 +100,7 @@ def worker(
 ) -> None:
     """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
     from ostler.errors import ConfigurationError
-    from ostler.wakes import QUEUES
+    from ostler.task_names import QUEUES
 
     chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in QUEUES]:

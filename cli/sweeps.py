@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beat_schedule import SWEEPS
 from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, print_next_page, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
 from ostler.settings import load_stores
+from ostler.task_names import SWEEPS
 from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired
 
 if TYPE_CHECKING:
@@ -244,6 +244,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
     import redis
     from kombu.exceptions import KombuError, OperationalError
 
+    from ostler.task_names import task_of
     from ostler.wakes import Waker
 
     redis_url = load_stores().redis_url
@@ -253,7 +254,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
         )
     waker = Waker(redis_url)
     try:
-        waker.send(f"ostler.{name}", queue="sweeps", asked=asked, dry=dry)
+        waker.send(task_of(name), asked=asked, dry=dry)
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
         raise StoreUnreachable(no_answer("Redis", redis_url, reason_of(error), variable="OSTLER_REDIS_URL")) from None
     finally:

@@ -1,4 +1,4 @@
 """Laboratory that runs, and breaks, the whole system on one machine: the distribution `ostler-lab`.
 
-Nothing of Ostler imports it.
+No package of Ostler imports it.
 """

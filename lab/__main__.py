@@ -1,4 +1,4 @@
-"""`python -m lab` is the `ostler-lab` command."""
+"""`python -m lab` runs the command `ostler-lab`."""
 
 from __future__ import annotations
 

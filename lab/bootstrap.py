@@ -1,6 +1,6 @@
 """Initial state of a lab: the RunnerPool kind, a namespace and pools in the cluster, accounts at the lab's GitHub.
 
-`ostler-lab setup` puts them in place once and ends; what is there already is left as it is.
+`ostler-lab setup` creates them once and exits. It does not change objects that already exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.levers import pull
 from ostler.errors import Conflict
 
 RUNNER_IMAGE = "ghcr.io/actions/actions-runner:2.328.0"
-"""The image of the pools; the lab's kubelet checks no image."""
+"""Image of the pools. The lab's kubelet does not pull images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LabAccount:
 
 @dataclass(frozen=True, slots=True)
 class LabPool:
-    """A pool to put in place."""
+    """A pool to create."""
 
     name: str
     labels: tuple[str, ...]
@@ -43,9 +43,9 @@ class LabPool:
     cpu: str = "2"
     memory: str = "4Gi"
     autoscaling: Mapping[str, object] | None = None
-    """`spec.autoscaling`; `replicas` is then what it begins with."""
+    """`spec.autoscaling`, or None. If it is set, `replicas` is the initial number of Pods."""
     spec: Mapping[str, object] = field(default_factory=dict)
-    """Further fields of `spec`, or others instead of these."""
+    """Further fields of `spec`, which override the fields above."""
 
 
 ACCOUNTS = (
@@ -60,7 +60,7 @@ POOLS = (
 
 
 def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabPool]) -> None:
-    """Install the RunnerPool kind and create the namespace and the pools that are not there."""
+    """Install the RunnerPool kind, and create the namespace and the pools that do not exist."""
     apply_crd(kube)
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     with contextlib.suppress(Conflict):
@@ -99,7 +99,7 @@ def add_accounts(github_url: str, accounts: Sequence[LabAccount]) -> None:
 
 
 def main() -> None:
-    """Read the arguments and put everything in place."""
+    """Read the arguments and create everything."""
     parser = argparse.ArgumentParser(prog="ostler-lab setup", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)

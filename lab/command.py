@@ -1,6 +1,6 @@
 """The `ostler-lab` command: the demo, chaos runs, the programs of Compose's profile `lab`, and builds of Go programs.
 
-It is a command of its own so that a production image has no `lab`, and with it no switch that sabotages a run.
+It is separate from `ostler`, so that a production image contains neither `lab` nor its switches that sabotage a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAMS = {
     "kubelet": ("lab.kubelet.__main__", "Run the Pods of a namespace as a node."),
     "traffic": ("lab.traffic", "Send jobs and wait until each completed exactly once."),
 }
-"""Programs with a parser of their own: the module whose `main` runs, and the line that `--help` shows."""
+"""Programs with an argument parser of their own: the module of `main`, and the line in `--help`."""
 
 BUILT = {
     "control-plane": (
@@ -35,7 +35,7 @@ BUILT = {
     "kubectl": ("lab.kubectl", "Build kubectl for the test of the docs, once."),
     "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for the slow tests of Redis and Postgres, once."),
 }
-"""Programs built from Go modules: the module whose `build` builds one, and the line that `--help` shows."""
+"""Programs built from Go modules: the module of `build`, and the line in `--help`."""
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -68,7 +68,7 @@ def demo(
 
 
 def _program(name: str, module: str) -> Callable[[typer.Context], None]:
-    """Return a command that hands its arguments to a module's own parser."""
+    """Return a command that passes its arguments to the parser of a module."""
 
     def run(context: typer.Context) -> None:
         sys.argv = [f"ostler-lab {name}", *context.args]
@@ -78,7 +78,7 @@ def _program(name: str, module: str) -> Callable[[typer.Context], None]:
 
 
 def _builder(name: str, module: str) -> Callable[[], None]:
-    """Return a command that builds a program where it is not cached, and says where it is."""
+    """Return a command that builds a program unless it is cached, and prints its path."""
 
     def run() -> None:
         from lab.processes import StartError
@@ -99,7 +99,7 @@ for _name, (_module, _line) in BUILT.items():
 
 
 def main() -> None:
-    """Run the command. Exit status 2 is a wrong use, 1 anything else that failed, 130 Ctrl-C."""
+    """Run the command. The exit status is 2 after a usage error, 1 after any other failure, and 130 after Ctrl-C."""
     try:
         app()
     except KeyboardInterrupt:

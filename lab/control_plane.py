@@ -1,11 +1,11 @@
 """A real Kubernetes control plane on this machine: etcd, kube-apiserver and kube-controller-manager.
 
-It starts in about three seconds, without Docker. There is no scheduler and no kubelet: a Pod is what
-its writers say it is. A Node whose Lease nobody renews is Unknown after 50 seconds, and its Pods are then evicted as
-in any cluster; `lab.kubelet.node` and `tests.nodes` renew Leases.
-Data is not synced to disk and lasts as long as the process.
-On Linux the three programs die with the thread that started them, so start it from the main thread;
-a killed test run then leaves nothing behind.
+It starts in about three seconds, without Docker. There is no scheduler and no kubelet, so the status of a Pod is what
+clients write. As in any cluster, a Node without a renewed Lease is Unknown after 50 seconds, and its Pods are then
+evicted. `lab.kubelet.node` and `tests.nodes` renew Leases.
+
+Data is not synced to disk and is deleted at the end. On Linux the three programs die with the thread that started them,
+so start them in the main thread. A killed test run then leaves no process behind.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CONTROLLERS = (
     "validatingadmissionpolicy-status-controller",
 )
 AUDIT_LOG = "audit.jsonl"
-"""In a control plane's folder, where it was asked for: one line for each call."""
+"""Name of the audit log in the control plane's folder, if it was requested. It has one line per call."""
 
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -62,18 +62,18 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 """
-_READY_WITHIN = 120.0  # seconds, generous: the machine may be building something else
-_TRIES = 4  # a port that was free may be taken before the program binds it
+_READY_WITHIN = 120.0  # seconds, generous: the machine may be busy with a build
+_TRIES = 4  # a free port might be taken before the program binds it
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGrace:
-    """How long a silent node is waited for, in whole seconds; the defaults are Kubernetes' own."""
+    """Waits for a silent node, in whole seconds. The defaults are those of Kubernetes."""
 
     silence: int = 50
-    """After the last renewal of a node's Lease, before the node is Unknown and tainted."""
+    """Seconds after the last renewal of a node's Lease until the node is Unknown and tainted."""
     toleration: int = 300
-    """How long a Pod that says nothing itself stays on a node that is Unknown or not Ready."""
+    """Seconds that a Pod without tolerations of its own stays on a node that is Unknown or not Ready."""
     checked_every: int = 5
 
 
@@ -81,11 +81,11 @@ _DEFAULT_GRACE = NodeGrace()
 
 
 class _DiedEarly(Exception):
-    """A program ended before it was ready."""
+    """A program exited before it was ready."""
 
 
 class ControlPlane:
-    """Three running programs; `stop()` or leaving the context ends them."""
+    """Three running programs. `stop()`, or the end of the context, stops them."""
 
     def __init__(self, *, folder: Path, access: ClusterAccess, programs: list[subprocess.Popen[bytes]]) -> None:
         self.folder = folder
@@ -94,43 +94,43 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Return the path of the administrator's kubeconfig."""
         return self.access.kubeconfig
 
     @property
     def url(self) -> str:
-        """The API server's address."""
+        """Return the address of the API server."""
         return self.access.url
 
     @property
     def ca_file(self) -> Path:
-        """The certificate to trust."""
+        """Return the path of the certificate to trust."""
         return self.access.ca_file
 
     @property
     def token(self) -> str:
-        """The administrator's bearer token."""
+        """Return the administrator's bearer token."""
         return self.access.token
 
     @property
     def etcd_url(self) -> str:
-        """Where etcd answers without a login, for who writes what the API server would have written."""
+        """Return the address of etcd, which requires no login. Tests write to it in place of the API server."""
         flag = "--advertise-client-urls="
         return next(each.removeprefix(flag) for each in _arguments(self.program("etcd")) if each.startswith(flag))
 
     def program(self, name: str) -> subprocess.Popen[bytes]:
-        """Return one of the three by its name, as `kube-apiserver`."""
+        """Return one of the three programs by its name, for example `kube-apiserver`."""
         return next(each for each in self._programs if Path(_arguments(each)[0]).name == name)
 
     @classmethod
     def start(
         cls, folder: Path, *, say: Say = quiet, audit: bool = False, nodes: NodeGrace = _DEFAULT_GRACE
     ) -> ControlPlane:
-        """Start all three in `folder`, wait until they are ready and write `folder/kubeconfig`.
+        """Start the three programs in `folder`, wait until they are ready, and write `folder/kubeconfig`.
 
-        `audit`: the API server says of each call who made it, in `folder/audit.jsonl` (`AUDIT_LOG`).
-        `nodes`: a test about lost nodes may shorten how long they are waited for.
-        Raises `ControlPlaneUnavailable` where they cannot be built or do not come up.
+        `audit`: the API server logs the user of each call in `folder/audit.jsonl` (`AUDIT_LOG`). `nodes`: shorter waits
+        for a test about lost nodes. Raises `ControlPlaneUnavailable` if the programs cannot be built or do not become
+        ready.
         """
         programs_in = binaries(say)
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,13 +152,13 @@ class ControlPlane:
         raise AssertionError("unreachable")
 
     def running(self) -> bool:
-        """Return whether all three live."""
+        """Return whether all three programs are running."""
         return all(program.poll() is None for program in self._programs)
 
     def stop(self) -> None:
-        """End controllers, API server and etcd, in this order, and delete etcd's data.
+        """Stop the controllers, the API server and etcd, in this order, and delete etcd's data.
 
-        An API server whose etcd is gone ignores SIGTERM for a minute.
+        The order matters, because an API server without etcd ignores SIGTERM for a minute.
         """
         _stop(self._programs)
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
@@ -199,7 +199,7 @@ def _start_all(
         folder / "etcd.log",
     )
     running.append(etcd)
-    # Its own log, not its port: on a lost race for the port somebody else's etcd would answer.
+    # Its log is read instead of its port: if another program took the port first, a foreign etcd would answer.
     _wait_for(
         lambda: b"ready to serve client requests" in (folder / "etcd.log").read_bytes(), process=etcd, name="etcd"
     )
@@ -214,7 +214,7 @@ def _start_all(
     write_kubeconfig(access.kubeconfig, url=url, ca_file=ca_file, token=token)
     controllers = _run(_controller_manager(programs, folder, access, nodes), folder / "kube-controller-manager.log")
     running.append(controllers)
-    # What the controllers are to make says that they work: no Pod can be created without it.
+    # An object that the controllers create proves that they work. No Pod can be created without it.
     made = "/api/v1/namespaces/default/serviceaccounts/default"
     _wait_for(lambda: _answers(url + made, ca_file, token), process=controllers, name="kube-controller-manager")
     say(f"the control plane is ready after {time.monotonic() - began:.1f} s: {url}")
@@ -263,7 +263,7 @@ def _controller_manager(programs: Path, folder: Path, access: ClusterAccess, nod
 
 
 def _answers(url: str, ca_file: Path, token: str) -> bool:
-    """Return whether a GET is answered with 200; the certificate proves that it is our server that answers."""
+    """Return whether a GET is answered with 200. The certificate proves that this server answers."""
     if not ca_file.exists():
         return False
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
@@ -286,7 +286,7 @@ def _wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes]
 
 
 def _run(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own (a Ctrl-C must not end etcd first) that dies with us."""
+    """Start a program in a session of its own, so that Ctrl-C does not end etcd first. It dies with this process."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterAccess:
-    """How to reach a control plane as its administrator."""
+    """Access to a control plane as its administrator."""
 
     kubeconfig: Path
     url: str
@@ -22,7 +22,7 @@ class ClusterAccess:
 
 
 def write_credentials(folder: Path) -> str:
-    """Write the token file and the keys of service-account tokens; return the administrator's token."""
+    """Write the token file and the keys of ServiceAccount tokens. Return the administrator's token."""
     token = secrets.token_hex(24)
     (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
     (folder / "tokens.csv").chmod(0o600)
@@ -40,7 +40,7 @@ def write_credentials(folder: Path) -> str:
 
 
 def write_kubeconfig(path: Path, *, url: str, ca_file: Path, token: str) -> None:
-    """Write a kubeconfig that reaches `url` with one bearer token."""
+    """Write a kubeconfig with the address `url` and one bearer token."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

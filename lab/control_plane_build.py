@@ -1,7 +1,7 @@
-"""Build a real Kubernetes control plane from Go modules, once per machine.
+"""Build of a real Kubernetes control plane from Go modules, once per machine.
 
-`lab/controlplane/go.mod` names kube-apiserver, kube-controller-manager and etcd. A folder that `KUBEBUILDER_ASSETS`
-names is used instead when it holds all three. Cold, with downloads, a build takes about five minutes.
+`lab/controlplane/go.mod` lists kube-apiserver, kube-controller-manager and etcd. If the folder in `KUBEBUILDER_ASSETS`
+has all three, it is used instead. A first build, with downloads, takes about five minutes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PROGRAMS = tuple(_PACKAGES)
 
 
 class ControlPlaneUnavailable(OstlerError):
-    """The control plane cannot be had; the message is one line that names the missing part and the cure."""
+    """The control plane is not available. The message is one line with the missing part and the remedy."""
 
 
 def cached() -> Path | None:
-    """Return the folder that already holds the three programs, or None."""
+    """Return the folder that already has the three programs, or None."""
     programs = _programs()
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and programs.are_in(Path(assets)):
@@ -38,7 +38,7 @@ def cached() -> Path | None:
 
 
 def binaries(say: Say = quiet) -> Path:
-    """Return the folder with the three programs; build them first where they are not cached.
+    """Return the folder with the three programs. Build them first unless they are cached.
 
     Raises `ControlPlaneUnavailable`.
     """
@@ -46,9 +46,9 @@ def binaries(say: Say = quiet) -> Path:
 
 
 def build(say: Say = quiet) -> Path:
-    """Build what is not cached yet and return the folder with the three programs.
+    """Build the programs that are not cached yet, and return the folder with the three programs.
 
-    Two builders on one machine wait for each other. Raises `ControlPlaneUnavailable`.
+    Two builds on one machine wait for each other. Raises `ControlPlaneUnavailable`.
     """
     found = cached()
     if found is not None:

@@ -1,7 +1,7 @@
-"""One control plane for several processes: the first one in starts it, the last one out stops it.
+"""One control plane for several processes. The first process starts it, and it stops after the last process.
 
-Every user holds a shared lock on one file for as long as it lives; the kernel drops it even when the
-user is killed. An owner process runs the control plane and ends it once it gets that lock for itself.
+Every user holds a shared lock on one file while it lives. The kernel releases the lock even if the user is killed. An
+owner process runs the control plane, and stops it once the owner gets this lock exclusively.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lab.control_plane import ClusterAccess, ControlPlane
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, quiet
 
 _STARTED_WITHIN = 240.0  # seconds; the owner itself gives up earlier
-_CHECK_EVERY = 0.2  # seconds between two checks of the owner at the users' lock
+_CHECK_EVERY = 0.2  # seconds between two checks of the users' lock by the owner
 
 
 @contextmanager
 def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
-    """Yield access to the control plane of `folder`; start it unless it runs.
+    """Yield access to the control plane of `folder`. Start it unless it is running.
 
     Raises `ControlPlaneUnavailable`.
     """
@@ -34,7 +34,7 @@ def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
     with (folder / "users.lock").open("w") as users:
         with (folder / "start.lock").open("w") as starting:
             fcntl.flock(starting, fcntl.LOCK_EX)
-            fcntl.flock(users, fcntl.LOCK_SH)  # waits for an owner that is just ending
+            fcntl.flock(users, fcntl.LOCK_SH)  # waits for an owner that is ending
             access = _access(folder)
             if access is None:
                 access = _start_owner(folder)
@@ -42,7 +42,7 @@ def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
 
 
 def _access(folder: Path) -> ClusterAccess | None:
-    """Return what a living owner wrote; None when there is no owner, or it is not ready."""
+    """Return the access that a live owner wrote, or None if there is no owner or it is not ready."""
     with (folder / "owner.lock").open("w") as owner:
         try:
             fcntl.flock(owner, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -79,19 +79,19 @@ def _start_owner(folder: Path) -> ClusterAccess:
             lines = log.read_text().strip().splitlines()
             raise ControlPlaneUnavailable(lines[-1] if lines else f"no control plane came up in {folder}")
         time.sleep(0.05)
-    owner.returncode = 0  # it outlives us on purpose; nobody is to wait for it
+    owner.returncode = 0  # it outlives this process on purpose, so no process waits for it
     return access
 
 
 def run_owner(folder: Path) -> None:
-    """Run a control plane in `folder` until no user is left."""
+    """Run a control plane in `folder` until it has no user."""
     with (
         (folder / "users.lock").open("w") as users,
         (folder / "owner.lock").open("w") as owner,
         ControlPlane.start(folder) as control_plane,
     ):
         written = {name: str(value) for name, value in asdict(control_plane.access).items()}
-        (folder / "access.json").unlink(missing_ok=True)  # of an owner that was killed
+        (folder / "access.json").unlink(missing_ok=True)  # left by an owner that was killed
         fcntl.flock(owner, fcntl.LOCK_EX)
         partial = folder / "access.json.partial"
         partial.touch(mode=0o600)
@@ -99,7 +99,7 @@ def run_owner(folder: Path) -> None:
         partial.rename(folder / "access.json")
         while not _is_unused(users.fileno()):
             time.sleep(_CHECK_EVERY)
-        (folder / "access.json").unlink()  # the next user waits for the users' lock, then starts another
+        (folder / "access.json").unlink()  # the next user waits for the users' lock, then starts another owner
 
 
 def _is_unused(users: int) -> bool:

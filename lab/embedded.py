@@ -1,6 +1,6 @@
-"""Start and stop the embedded API server: a process of its own, in the shape of the real control plane.
+"""Start and stop of the embedded API server, which runs as a process of its own with the interface of `ControlPlane`.
 
-`ostler-lab apiserver` is for a container of its own: it writes keys, a certificate and a kubeconfig for its clients,
+`ostler-lab apiserver` is for a container of its own. It writes keys, a certificate and a kubeconfig for its clients,
 and then becomes the server.
 """
 
@@ -29,7 +29,7 @@ from lab.processes import Child
 
 _READY_WITHIN = 90.0
 _LIFE = timedelta(days=7)
-_SIGNS_ITSELF = x509.KeyUsage(  # Python 3.13 and newer insist on it
+_SIGNS_ITSELF = x509.KeyUsage(  # required by Python 3.13 and newer
     digital_signature=True,
     content_commitment=False,
     key_encipherment=False,
@@ -43,7 +43,7 @@ _SIGNS_ITSELF = x509.KeyUsage(  # Python 3.13 and newer insist on it
 
 
 class EmbeddedCluster:
-    """A running API server; `stop()` or leaving the context ends it."""
+    """A running API server. `stop()`, or the end of the context, stops it."""
 
     def __init__(self, *, access: ClusterAccess, child: Child) -> None:
         self.access = access
@@ -51,17 +51,17 @@ class EmbeddedCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Return the path of the administrator's kubeconfig."""
         return self.access.kubeconfig
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return self._child.pid
 
     @classmethod
     def start(cls, folder: Path, *, say: Say = quiet, program: tuple[str, ...] = ("lab.apiserver",)) -> EmbeddedCluster:
-        """Start it in `folder`, wait until it is ready and write `folder/kubeconfig`.
+        """Start the server in `folder`, wait until it is ready, and write `folder/kubeconfig`.
 
         `program` is the module to run and its arguments. Raises `StartError`.
         """
@@ -84,11 +84,11 @@ class EmbeddedCluster:
         return cls(access=access, child=child)
 
     def running(self) -> bool:
-        """Return whether the server lives."""
+        """Return whether the server is running."""
         return self._child.running()
 
     def stop(self) -> None:
-        """Kill it: there is nothing that it would save."""
+        """Kill the server. It has no state to save."""
         self._child.kill()
 
     def __enter__(self) -> Self:
@@ -101,7 +101,7 @@ class EmbeddedCluster:
 
 
 def _url(log: Path) -> str:
-    """Return the address that the server printed; empty until it did."""
+    """Return the address that the server printed, or an empty string before that."""
     for line in log.read_text(errors="replace").splitlines():
         if line.startswith('{"url"') and line.endswith("}"):
             return str(json.loads(line)["url"])
@@ -109,7 +109,7 @@ def _url(log: Path) -> str:
 
 
 def _write_certificate(folder: Path, *, names: Sequence[str] = ()) -> Path:
-    """Write a certificate for 127.0.0.1 and `names` that is its own authority, and its key; return the certificate."""
+    """Write a self-signed certificate for 127.0.0.1 and `names`, and its key. Return the path of the certificate."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ostler-lab-apiserver")])
@@ -140,7 +140,7 @@ def _write_certificate(folder: Path, *, names: Sequence[str] = ()) -> Path:
 
 
 def main() -> None:
-    """Read the arguments, write what the server and its clients need, and become the server."""
+    """Read the arguments, write the files of the server and its clients, and become the server."""
     parser = argparse.ArgumentParser(prog="ostler-lab apiserver", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where certificate, keys and tokens are written")
     parser.add_argument("--kubeconfig", type=Path, required=True, help="written for clients, its authority beside it")

@@ -1,4 +1,4 @@
-"""`ostler-lab environment > compose/lab.env`: what `docker compose --profile lab` needs, with fresh keys."""
+"""`ostler-lab environment > compose/lab.env`: the variables of `docker compose --profile lab`, with new keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 
 def environment() -> dict[str, str]:
-    """Return the variables by name; those that have a default in the compose file and keep it are left out."""
+    """Return the variables by name, without the variables whose default in the compose file applies."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

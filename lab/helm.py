@@ -1,7 +1,7 @@
-"""Helm, for the tests of the chart: renders it, and installs it on the lab's control plane. Built once per machine.
+"""Helm for the tests of the chart: it renders the chart, and installs it on the lab's control plane.
 
-`lab/helm/go.mod` names it; the build takes about two minutes. Nothing of Helm's own state in the user's home is read
-or written: each call has a folder of its own for it.
+It is built once per machine from `lab/helm/go.mod`, which takes about two minutes. Helm's state in the user's home is
+neither read nor written: each call has a folder of its own for it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _PROGRAM = GoPrograms(
     packages={"helm": "helm.sh/helm/v3/cmd/helm"},
     takes="about two minutes",
 )
-_KUBERNETES = "1.36.3"  # what `render` is to think that it renders for: built from source, Helm believes in 1.20
-_TIMEOUT = 300.0  # seconds for one call, on a bad day
+_KUBERNETES = "1.36.3"  # version that `render` assumes; a Helm built from source assumes 1.20
+_TIMEOUT = 300.0  # seconds for one call, generous
 
 Values = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
 class HelmRefused(OstlerError):
-    """Helm did not do it; the message is what it said."""
+    """Helm failed. The message is its output."""
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the program, built first where it is not cached. Raises `StartError`."""
+    """Return the path of the program. Build it first unless it is cached. Raises `StartError`."""
     return _PROGRAM.had(say) / "helm"
 
 
@@ -56,12 +56,11 @@ def render(
     upgrade: bool = False,
     kubeconfig: Path | None = None,
 ) -> list[Manifest]:
-    """Return every object that the chart renders to, hooks included; `crds` adds those of its folder crds/.
+    """Return every object that the chart renders, including hooks. With `crds`, also those in its folder crds/.
 
-    `api_versions` are kinds that the cluster is to have besides Kubernetes' own, as `group/version/Kind`; `upgrade`
-    renders as `helm upgrade` would. With a `kubeconfig` templates see that cluster; without one the certificate of
-    web is taken for somebody else's, unless the values say what it is. Raises `HelmRefused` for values that the chart
-    does not take.
+    `api_versions` are kinds that the cluster has besides Kubernetes' own, as `group/version/Kind`. `upgrade` renders as
+    `helm upgrade` does. With a `kubeconfig` the templates see that cluster. Without one, web uses an existing
+    certificate unless the values set one. Raises `HelmRefused` for values that the chart rejects.
     """
     if kubeconfig is None:
         values = _with_certificate(values or {})
@@ -85,9 +84,9 @@ def upgrade_install(
     hooks: bool = False,
     crds: bool = False,
 ) -> None:
-    """Install the release, or upgrade it to these values alone; the namespace is made where it is not there.
+    """Install the release, or upgrade it to exactly these values. The namespace is created if it is missing.
 
-    Hooks are left out by default, as where no kubelet runs them: nothing would end. Raises `HelmRefused`.
+    Hooks are omitted by default. Without a kubelet their Pods would never end. Raises `HelmRefused`.
     """
     with _values_file(values) as file:
         extra = [] if hooks else ["--no-hooks"]
@@ -99,19 +98,19 @@ def upgrade_install(
 def rollback(
     *, kubeconfig: Path, namespace: str, release: str = "ostler", revision: int = 0, hooks: bool = False
 ) -> None:
-    """Roll the release back to a revision; 0 is the one before. Raises `HelmRefused`."""
+    """Roll the release back to a revision; 0 is the previous one. Raises `HelmRefused`."""
     extra = [] if hooks else ["--no-hooks"]
     _run(["rollback", release, str(revision), f"--namespace={namespace}", *extra], kubeconfig=kubeconfig)
 
 
 def uninstall(*, kubeconfig: Path, namespace: str, release: str = "ostler", hooks: bool = False) -> None:
-    """Remove the release; what its resource policy keeps stays. Raises `HelmRefused`."""
+    """Remove the release. Objects with the resource policy `keep` stay. Raises `HelmRefused`."""
     extra = [] if hooks else ["--no-hooks"]
     _run(["uninstall", release, f"--namespace={namespace}", *extra], kubeconfig=kubeconfig)
 
 
 def lint(chart: Path = CHART, values: Values | None = None) -> str:
-    """Return what `helm lint --strict` says of the chart. Raises `HelmRefused` where it finds fault."""
+    """Return the output of `helm lint --strict` for the chart. Raises `HelmRefused` if it finds an error."""
     with _values_file(values) as file:
         return _run(
             ["lint", "--strict", str(chart), f"--values={file}", f"--kube-version={_KUBERNETES}"], kubeconfig=None
@@ -119,7 +118,10 @@ def lint(chart: Path = CHART, values: Values | None = None) -> str:
 
 
 def _with_certificate(values: Values) -> Values:
-    """Return the values with a certificate that the chart need not make; what they say of TLS themselves wins."""
+    """Return the values with an existing certificate, so that the chart need not create one.
+
+    TLS settings in the given values take precedence.
+    """
     web = values.get("web")
     if web is not None and (not isinstance(web, Mapping) or "tls" in web):
         return values
@@ -134,7 +136,7 @@ def _run(arguments: Sequence[str], *, kubeconfig: Path | None) -> str:
             "HELM_CONFIG_HOME": f"{home}/config",
             "HELM_CACHE_HOME": f"{home}/cache",
             "HELM_DATA_HOME": f"{home}/data",
-            # Never the user's own cluster: a file that is not there when none was named.
+            # Never the user's own cluster: without a given kubeconfig, the path names a missing file.
             "KUBECONFIG": str(kubeconfig or f"{home}/none"),
         }
         done = subprocess.run(

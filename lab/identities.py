@@ -1,7 +1,8 @@
-"""The chart's identities in the lab's cluster: what Helm renders of ServiceAccounts and Roles, and a token for each.
+"""The chart's identities in the lab's cluster: its ServiceAccounts and Roles, and a token for each.
 
-So that on a real control plane every process of Ostler is who it is in production, and never the administrator. The
-admission policy and the disruption budget come with them: what the cluster refuses there, it refuses here.
+With them, every process of Ostler has the same permissions on a real control plane as in production, never those of the
+administrator. The admission policy and the disruption budget are created too, so that the lab's cluster refuses what a
+production cluster refuses.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RELEASE = "ostler"
 
 
 class Identities:
-    """The identities of one release. `namespace` is the release's own, and `runners` that of its runner Pods."""
+    """The identities of one release. `namespace` is that of the release, `runners` that of its runner Pods."""
 
     def __init__(self, kube: KubeClient, *, namespace: str, runners: str, values: helm.Values | None = None) -> None:
         given = {**(values or {}), "runners": {"namespace": runners, "create": False}}
@@ -44,7 +45,7 @@ class Identities:
         self.manifests: Sequence[Manifest] = [each for each in objects if each["kind"] in _KINDS]
 
     def put_in_place(self) -> None:
-        """Create the release's namespace, where it is not there, and all of them in it."""
+        """Create the release's namespace if it is missing, and all identities."""
         with contextlib.suppress(Conflict):
             self._kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}})
         kinds = Kinds(self._kube)
@@ -52,7 +53,7 @@ class Identities:
             kinds.apply(manifest)
 
     def remove(self) -> None:
-        """Delete what belongs to no namespace, and the release's namespace in the background."""
+        """Delete the cluster-scoped objects, and the release's namespace in the background."""
         kinds = Kinds(self._kube)
         for manifest in self.manifests:
             if "namespace" not in manifest["metadata"]:
@@ -65,11 +66,11 @@ class Identities:
         return f"{_RELEASE}-{process}"
 
     def user(self, process: str) -> str:
-        """Return who a process is to the API server."""
+        """Return the user name of a process at the API server."""
         return f"system:serviceaccount:{self.namespace}:{self.account(process)}"
 
     def token(self, process: str) -> str:
-        """Return a token as the kubelet would bring it."""
+        """Return a token like the one that the kubelet projects."""
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.account(process)}/token"
         body: dict[str, Any] = {
             "apiVersion": "authentication.k8s.io/v1",

@@ -1,8 +1,8 @@
-"""The laws of docs/laws.md, read back from the remains of a run: rows, events, Pods and the lab's own logs.
+"""The laws of docs/laws.md, judged from the remains of a run: rows, events, Pods and the lab's logs.
 
-Pure apart from the two readers at the end: a `History` in, broken laws as sentences out. Time is never compared
-between two transactions; the order of events is, because an event is written by a transaction that had seen what it
-follows.
+The module is pure except for the readers at its end: a `History` in, broken laws as sentences out. It never compares
+the times of two transactions. It compares only the order of events: a transaction that writes an event has seen the
+event that it follows.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class EventRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow:
-    """What an account may have at the same time; it never changes in a run."""
+    """Budget of an account. It never changes during a run."""
 
     count: int
     vcpu: int
     memory: int
 
     def exceeded_by(self, used: Mapping[str, int]) -> bool:
-        """Return whether what is `used`, under the names of the fields, is more than this."""
+        """Return whether `used`, with the names of the fields as keys, exceeds the budget."""
         return used["count"] > self.count or used["vcpu"] > self.vcpu or used["memory"] > self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodLeft:
-    """A runner Pod in the cluster at the end; `stamp` is its claim annotation, `owner` its owner label."""
+    """A runner Pod in the cluster at the end. `stamp` is its claim annotation, `owner` its owner label."""
 
     uid: str
     name: str
@@ -79,7 +79,10 @@ class PodLeft:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """Everything a run left. `remapped`: claims that GitHub gave another job; `deleted`: Pods that the test deleted."""
+    """Everything that a run left behind.
+
+    `remapped`: claims that got another job from GitHub. `deleted`: Pods that the test deleted.
+    """
 
     claims: Sequence[ClaimRow] = ()
     events: Sequence[EventRow] = ()
@@ -92,20 +95,20 @@ class History:
     deleted: Collection[str] = frozenset()
 
     def spans(self) -> dict[int, tuple[int, int]]:
-        """Return of each claim the numbers of the events that began and ended it."""
+        """Return for each claim the ids of the events that began and ended it."""
         begun = {event.claim_id: event.id for event in self.events if event.transition in BEGINS}
         ended = {event.claim_id: event.id for event in self.events if event.transition in ENDS}
         return {claim.id: (begun.get(claim.id, 0), ended.get(claim.id, _NEVER)) for claim in self.claims}
 
 
 def one_claim(history: History) -> Iterator[str]:
-    """L1: at no time two live claims on one Pod UID or for one job; no two Pods with the stamp of one claim."""
+    """L1: no two live claims at one time on one Pod UID or for one job; no two Pods with the stamp of one claim."""
     spans = history.spans()
     by_pod: defaultdict[str, list[int]] = defaultdict(list)
     by_job: defaultdict[int, list[int]] = defaultdict(list)
     for claim in history.claims:
         by_pod[claim.pod_uid].append(claim.id)
-        # A row keeps only the last of its jobs: where GitHub swapped them it does not say since when.
+        # A row has only the last job of its claim. If GitHub swapped jobs, it does not show since when.
         if claim.job_id is not None and claim.id not in history.remapped:
             by_job[claim.job_id].append(claim.id)
     for what, groups in (("Pod", by_pod), ("job", by_job)):
@@ -135,7 +138,7 @@ def within_budget(history: History) -> Iterator[str]:
 
 
 def nothing_left(history: History) -> Iterator[str]:
-    """L4: at the end no live claim, no open job, no job that we never heard of, no stamped Pod without its claim."""
+    """L4: at the end there is no live claim, no open job, no job without a row, no stamped Pod without its claim."""
     for claim in history.claims:
         if claim.ended_at is None:
             yield f"L4: claim {claim.id} ({claim.purpose}, job {claim.job_id}) never ended"
@@ -153,7 +156,7 @@ def nothing_left(history: History) -> Iterator[str]:
 
 
 def in_order(history: History) -> Iterator[str]:
-    """L5: of each delivered claim the order is claim, stamp (on or given up), mint, deliver."""
+    """L5: the order of each delivered claim is claim, stamp (on or given up), mint, deliver."""
     events: defaultdict[int, list[str]] = defaultdict(list)
     for event in sorted(history.events, key=lambda event: event.id):
         events[event.claim_id].append(event.transition)
@@ -183,7 +186,7 @@ def retired_under_a_claim(history: History) -> Iterator[str]:
 
 
 def one_pod_per_jit(history: History) -> Iterator[str]:
-    """L11: the JIT of a runner was received by one Pod UID only."""
+    """L11: only one Pod UID received the JIT of a runner."""
     pods: defaultdict[str, set[str]] = defaultdict(set)
     for event in history.kubelet:
         if event["event"] == "jit_received":
@@ -241,7 +244,7 @@ def read_budgets(db: Connection) -> dict[int, BudgetRow]:
 
 
 def read_pods(kube: KubeClient, *, namespace: str) -> list[PodLeft]:
-    """Return the runner Pods that are in the cluster now, those that are already on their way out excepted."""
+    """Return the runner Pods that are in the cluster now, without those that are being deleted."""
     return [_left(pod) for pod in list_pods(kube, namespace=namespace) if not pod.terminating]
 
 

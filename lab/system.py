@@ -1,7 +1,7 @@
-"""The whole system on one machine: stores, cluster, GitHub, kubelet and every process of Ostler, each a real one.
+"""The whole system on one machine: stores, cluster, GitHub, kubelet and every process of Ostler, all of them real.
 
-The demo and the fault tests start the same thing. Every process logs to a file of the run's folder and dies
-with the process that started it.
+The demo and the fault tests start the same system. Every process logs to a file in the run's folder and dies with the
+process that started it.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ from ostler.errors import UpstreamError
 
 Say = Callable[[str], None]
 _SAY_EVERY = 3.0
-"""Seconds between two words on how many Pods are warm."""
+"""Seconds between two progress lines about warm Pods."""
 
 _CLOSE = {"Connection": "close"}
-"""A connection that was kept might be gone by the next call: programs here are killed and started again."""
+"""Each call uses a new connection, because the programs here are killed and restarted."""
 
 OURS = ("web", "worker", "beat", "watch", "flower")
 WITHOUT_CLUSTER = ("beat", "flower")
-"""Those that are given no way to the cluster, as in the chart."""
+"""Processes without access to the cluster, as in the chart."""
 
 GITHUB_NAME = "api.github.invalid"
-"""GitHub's name where a forward proxy alone reaches it."""
+"""GitHub's host name if it can only be reached by a forward proxy."""
 
 CLUSTERS = ("embedded", "real")
-"""The clusters that a system can start: the lab's API server in memory, or a real control plane."""
+"""Clusters that a system can start: the lab's API server in memory, or a real control plane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much of everything, and the settings that differ from their defaults.
+    """Sizes of a system, and its settings that differ from the defaults.
 
-    With a plan of faults (an empty one too) Ostler reaches that upstream through a fault proxy; the kubelet never does.
+    If a fault plan is given, even an empty one, Ostler reaches that upstream through a fault proxy. The kubelet never
+    does.
     """
 
     accounts: Sequence[LabAccount] = ACCOUNTS
@@ -80,21 +81,24 @@ class Options:
     github_faults: FaultPlan | None = None
     kubernetes_faults: FaultPlan | None = None
     postgres_port: int | None = None
-    """Where Postgres listens on the loopback too, for a proxy before it."""
+    """Additional loopback port of Postgres, for a proxy in front of it, or None."""
     worker_program: Sequence[str] = ("ostler",)
-    """The module that a worker is started as, and its first arguments; a test starts one that has a bug put in."""
+    """Module of the worker and its first arguments. A test starts one with a planted bug."""
     own_identities: bool = True
-    """On a real control plane each process of Ostler is a ServiceAccount of the chart's, with its Roles; needs Helm."""
+    """On a real control plane, each process of Ostler uses a ServiceAccount of the chart with its Roles.
+
+    This needs Helm.
+    """
     own_roles: bool = False
-    """Each web and worker process connects to Postgres as a role of its name, which tells its sessions apart there."""
+    """Each web and worker process connects to Postgres with a role of its own name, which identifies its sessions."""
     kubernetes_url: str | None = None
-    """Where Ostler's processes reach the API server, for a proxy of a test's own before it."""
+    """Address of the API server for Ostler's processes if a test has a proxy in front of it, or None."""
     by_forward_proxy: bool = False
-    """Ostler's processes reach GitHub by a forward proxy alone: no resolver knows the name that they are given."""
+    """Ostler's processes reach GitHub only by a forward proxy. No resolver knows its host name."""
     nodes: Sequence[str] = ()
-    """Further nodes with a kubelet each, for the Pods whose node selector asks for that name."""
+    """Names of further nodes, each with a kubelet. They run the Pods whose node selector has that name."""
     tree: Path | None = None
-    """Where another version of Ostler lies, which its processes are started from; the lab is this one's."""
+    """Source tree of another version of Ostler, whose processes are started. The lab is always that of this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class WebPorts:
     private: int
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that name them."""
+        """Return the environment variables that set these ports."""
         return {
             "OSTLER_WEB_PORT": str(self.public),
             "OSTLER_WEB_POLLS_PORT": str(self.polls),
@@ -115,7 +119,7 @@ class WebPorts:
 
 
 class System:
-    """Everything that runs; a context manager that stops what it started."""
+    """All programs of the system. This is a context manager that stops what it started."""
 
     def __init__(
         self,
@@ -127,7 +131,10 @@ class System:
         control_plane: ControlPlane | ClusterAccess | None = None,
         cluster: str = "real",
     ) -> None:
-        """Prepare; `control_plane` is one to borrow, else one of `CLUSTERS` is started."""
+        """Prepare the system. `control_plane` is a running cluster to borrow.
+
+        If it is None, `cluster` names one to start.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.options = options
@@ -164,43 +171,46 @@ class System:
 
     @property
     def web_url(self) -> str:
-        """The first web process: webhooks go to it, polls to the last."""
+        """Return the address of the first web process. It gets the webhooks; the last web process gets the polls."""
         return self.web_urls[0]
 
     @property
     def web_urls(self) -> Sequence[str]:
-        """Every web process."""
+        """Return the address of every web process."""
         return [f"http://127.0.0.1:{ports.public}" for ports in self.web_ports]
 
     @property
     def private_url(self) -> str:
-        """Metrics and health of the first web process."""
+        """Return the address of the first web process for metrics and health."""
         return self.private_urls[0]
 
     @property
     def private_urls(self) -> Sequence[str]:
-        """Metrics and health of every web process."""
+        """Return the address of every web process for metrics and health."""
         return [f"http://127.0.0.1:{ports.private}" for ports in self.web_ports]
 
     @property
     def polls_url(self) -> str:
-        """Where runner Pods poll: the last web process. Another version may serve polls at the public port alone."""
+        """Return the address that runner Pods poll: the last web process.
+
+        Another version of Ostler might serve polls only at the public port.
+        """
         ports = self.web_ports[-1]
         return f"http://127.0.0.1:{ports.polls if self.options.tree is None else ports.public}"
 
     def is_ready(self, number: int) -> bool:
-        """Return whether a web process is ready. Another version may say so at its public port."""
+        """Return whether a web process is ready. Another version of Ostler might report this at its public port."""
         urls = [self.private_urls[number]] + ([self.web_urls[number]] if self.options.tree is not None else [])
         return any(_answers(f"{url}/readyz") for url in urls)
 
     @property
     def flower_url(self) -> str:
-        """Flower, once it was started; `flower_login` lets in."""
+        """Return the address of Flower after its start. `flower_login` has the login."""
         return f"http://127.0.0.1:{self._flower_port}"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig of the cluster in use."""
+        """Return the administrator's kubeconfig of the cluster in use."""
         return self._cluster.kubeconfig
 
     @property
@@ -211,7 +221,7 @@ class System:
         return cluster if isinstance(cluster, ClusterAccess) else cluster.access
 
     def start(self) -> None:
-        """Start everything, in the order in which each needs the ones before it."""
+        """Start all programs. Each is started after the programs that it needs."""
         keys = self._start_upstreams()
         self._put_pools_in_place()
         self._add_accounts()
@@ -223,7 +233,7 @@ class System:
         self._say("starting web, worker, beat, watch and the lab's kubelet")
         for number, ports in enumerate(self.web_ports):
             self._child(f"web-{number}", ["web"], ports.environment())
-        # What brings the first Pods first: the others would only take its CPU while it begins.
+        # The first worker starts the first Pods. Starting the other workers now would only take its CPU.
         for number in range(self.options.workers)[:1]:
             self._start_worker(number)
         for number in range(self.options.watches):
@@ -238,9 +248,9 @@ class System:
         self._say("web answers; Pods start")
 
     def start_without_ostler(self) -> Mapping[str, str]:
-        """Start the services around Ostler and the kubelet for an installation of Ostler; return its settings for here.
+        """Start the services around Ostler and the kubelet, for an installation of Ostler. Return its settings.
 
-        No pool is made, no definition, no table: that is the installation's.
+        No pool, definition or table is created, because the installation does that.
         """
         keys = self._start_upstreams()
         self._add_accounts()
@@ -249,8 +259,8 @@ class System:
         return self._env
 
     def _start_upstreams(self) -> Mapping[str, str]:
-        """Start GitHub, the stores and the cluster; return the keys of the App."""
-        # All from this thread: a child dies with the thread that started it.
+        """Start GitHub, the stores and the cluster. Return the keys of the App."""
+        # All are started in this thread, because a child dies with the thread that started it.
         self._say("starting Postgres, Redis, the cluster and GitHub")
         keys = self._make_keys()
         self._start_github(keys)
@@ -263,7 +273,7 @@ class System:
         return keys
 
     def stop(self) -> None:
-        """Stop what was started, the last first, and leave nothing running."""
+        """Stop all started programs in the reverse order."""
         ours = [child for name, child in self.children.items() if name.startswith(OURS)]
         with ThreadPoolExecutor(8) as side_by_side:
             list(side_by_side.map(lambda child: child.stop(timeout=35), ours))
@@ -276,21 +286,27 @@ class System:
         self.redis.stop()
         self.postgres.stop()
         if self.identities is not None and self._borrowed is not None:
-            with contextlib.suppress(UpstreamError):  # the lender's cluster may be gone
+            with contextlib.suppress(UpstreamError):  # the borrowed cluster might be gone
                 self.identities.remove()
         if self._control_plane is not None:
             self._control_plane.stop()
             self._control_plane = None
 
     def secrets(self) -> tuple[str, ...]:
-        """Return what must never be seen in a log: webhook secret, encryption key, Flower's password, the App's key."""
+        """Return the values that must never appear in a log.
+
+        They are the webhook secret, the encryption key, Flower's password and the lines of the App's key.
+        """
         lines = self._env["OSTLER_GITHUB_PRIVATE_KEY"].splitlines()[1:-1]
         return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], self.flower_login[1], *lines)
 
     def command(
         self, *arguments: str, timeout: float = 300, tree: Path | None = None, process: str = "worker"
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of Ostler's (of the version in `tree`) with a process's settings, and return what it said."""
+        """Run a command of Ostler with the settings of a process, and return its result.
+
+        `tree` is the version to run, or None.
+        """
         return subprocess.run(
             [sys.executable, "-m", "ostler", *arguments],
             cwd=tree,
@@ -303,16 +319,16 @@ class System:
         )
 
     def operator_settings(self) -> dict[str, str]:
-        """Return what a person's shell is given: a worker's settings, and the administrator's way to the cluster."""
+        """Return the settings for an operator's shell: a worker's, with the administrator's access to the cluster."""
         mine = {name: value for name, value in self._env.items() if name.startswith("OSTLER_")}
         return mine | {"OSTLER_KUBECONFIG": str(self.kubeconfig)}
 
     def restart(self, name: str) -> None:
-        """Start a process again that was killed."""
+        """Restart a process that was killed."""
         self.children[name].start()
 
     def cluster_runs(self) -> bool:
-        """Return whether the cluster that was started here lives; a borrowed one is its lender's."""
+        """Return whether the cluster that was started here is running. A borrowed cluster counts as running."""
         return self._control_plane is None or self._control_plane.running()
 
     def lab(self, method: str, path: str, body: Any = None) -> Any:
@@ -320,16 +336,16 @@ class System:
         return pull(self.github_url, method, path, body)
 
     def faults(self, upstream: str, fault: Fault | None = None) -> Mapping[str, Any]:
-        """Put a fault in force before `github` or `kubernetes`, if one is given; return the proxy's `counts`, `routes`.
+        """Activate a fault of `github` or `kubernetes`, if one is given. Return the `counts` and `routes` of its proxy.
 
-        That upstream's plan must be among the options.
+        The options must have a fault plan for this upstream.
         """
         if fault is not None:
             return self._call_proxy(upstream, "POST", asdict(fault))
         return self._call_proxy(upstream, "GET")
 
     def no_faults(self, upstream: str) -> None:
-        """Take every fault before `github` or `kubernetes` back; the counts stay."""
+        """Deactivate every fault of `github` or `kubernetes`. The counts stay."""
         self._call_proxy(upstream, "DELETE")
 
     def _call_proxy(self, upstream: str, method: str, body: Any = None) -> Mapping[str, Any]:
@@ -345,7 +361,7 @@ class System:
         return make_client(kubeconfig=str(self.kubeconfig))
 
     def wait_for_warm_pods(self, count: int, *, timeout: float) -> None:
-        """Return when so many Pods hold polls; StartError says how far it came."""
+        """Return when `count` Pods hold polls. Raises StartError after `timeout` seconds, with the number reached."""
         engine = create_engine(self.postgres.url("ostler"))
         end = time.monotonic() + timeout
         said_at = time.monotonic()
@@ -490,9 +506,9 @@ class System:
         self.identities.put_in_place()
 
     def kubeconfig_of(self, process: str) -> Path | None:
-        """Return what a process of Ostler is given: its own, or where there are no identities the administrator's.
+        """Return the kubeconfig of a process of Ostler. Without identities, it is that of the administrator.
 
-        None for one that has no business with the cluster.
+        Returns None for a process that needs no access to the cluster.
         """
         if self.identities is None:
             own = self.folder / "kubeconfig"
@@ -506,7 +522,7 @@ class System:
         return own if url is None else kubeconfig_through(own, url)
 
     def _environment_of(self, process: str) -> dict[str, str]:
-        """Return what a process of Ostler finds in its environment."""
+        """Return the environment of a process of Ostler."""
         path = self.kubeconfig_of(process)
         mine = {"OSTLER_REDIS_URL": self.redis.url_of(process, self._env["OSTLER_REDIS_URL"])}
         return self._env | mine | ({} if path is None else {"OSTLER_KUBECONFIG": str(path)})
@@ -526,7 +542,7 @@ class System:
             "OSTLER_GITHUB_API_URL": self._proxies.get("github", self.github_url),
             "OSTLER_GITHUB_APP_ID": "ostler-lab",
             "OSTLER_GITHUB_PRIVATE_KEY": keys["private"],
-            # The lab's three accounts do the work of hundreds.
+            # The lab's three accounts have the load of hundreds.
             "OSTLER_GITHUB_MINTS_PER_MINUTE": "6000",
             "OSTLER_NEW_ACCOUNTS": "serve",  # the lab's accounts are its own
             "OSTLER_WEBHOOK_SECRETS": keys["webhook"],
@@ -540,7 +556,7 @@ class System:
         }
 
     def _by_proxy(self) -> dict[str, str]:
-        """Return what leads to GitHub where only the forward proxy does."""
+        """Return the settings for a GitHub that can only be reached by the forward proxy."""
         if self._forward_proxy is None:
             return {}
         return {
@@ -570,7 +586,10 @@ class System:
         self._child(f"worker-{number}", ["worker"], {}, program=self.options.worker_program)
 
     def start_watch(self, number: int) -> Child:
-        """Start a watch, which no job needs; it is given the ways to Redis and to the cluster, and no secret else."""
+        """Start a watch. No job needs one.
+
+        Its environment has the access to Redis and to the cluster, and no other secret.
+        """
         mine = {
             name: value
             for name, value in self._environment_of("watch").items()
@@ -591,7 +610,10 @@ class System:
         return child
 
     def start_flower(self) -> None:
-        """Start Flower, which no job needs; it is given the way to Redis and its login and nothing else of Ostler's."""
+        """Start Flower. No job needs it.
+
+        Its environment has the access to Redis and its login, and no other setting of Ostler.
+        """
         child = Child(
             "flower",
             [sys.executable, "-m", "ostler", "flower"],
@@ -609,7 +631,10 @@ class System:
         child.start()
 
     def _migrate(self) -> None:
-        """Do what `ostler migrate` does; for this version without the second that another process takes to begin."""
+        """Create the tables, as `ostler migrate` does.
+
+        For this version it is done in this process, which saves a second.
+        """
         if (tree := self.options.tree) is not None:
             self.command("migrate", tree=tree).check_returncode()
             self.command("crd", tree=tree, process="migrate").check_returncode()
@@ -632,7 +657,7 @@ class System:
         return f"lab-node-{self.namespace}"
 
     def _remove_node(self) -> None:
-        """Delete our Node, which would be a lost one in the lender's cluster from now on."""
+        """Delete the lab's Nodes. Otherwise the borrowed cluster would have lost nodes from now on."""
         nodes = (
             self._node,
             *(f"{self._node}{name.removeprefix('kubelet')}" for name in self.children if name.startswith("kubelet-")),
@@ -648,12 +673,12 @@ class System:
             self.start_kubelet_of(name, node=name)
 
     def start_kubelet_of(self, name: str, *, node: str) -> Child:
-        """Start a node with a kubelet of its own, for the Pods whose node selector asks for `name`."""
+        """Start a node with a kubelet of its own, for the Pods whose node selector has `name`."""
         whole = self.node_of(node)
         return self._start_one_kubelet(f"kubelet-{node}", "--node", whole, "--real", "0", "--serves", name)
 
     def node_of(self, node: str) -> str:
-        """Return the whole name of a further node."""
+        """Return the full name of a further node."""
         return f"{self._node}-{node}"
 
     def _start_one_kubelet(self, name: str, *arguments: str) -> Child:
@@ -685,7 +710,7 @@ class System:
 
 
 def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Return the JSON lines of a log that may also hold other lines."""
+    """Yield the JSON lines of a log that might also have other lines."""
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith("{"):
             try:
@@ -695,7 +720,7 @@ def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a JSON-lines log."""
+    """Return the complete lines of a JSON-lines log."""
     if not path.exists():
         return []
     text = path.read_text()

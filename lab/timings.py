@@ -10,13 +10,13 @@ from ostler.variables import TIMINGS
 
 
 def timings(**changed: float) -> dict[str, str]:
-    """Return the environment that overrides these timings. Raises pydantic's ValidationError for a wrong one."""
+    """Return the environment that overrides these timings. Raises pydantic's ValidationError for an invalid timing."""
     Timings.model_validate(changed)
     return {TIMINGS: json.dumps(changed)}
 
 
 def merged(*environments: Mapping[str, str]) -> dict[str, str]:
-    """Return environments as one. A later variable replaces an earlier one, and each timing replaces its own only."""
+    """Merge environments. A later variable replaces an earlier one, but each overridden timing replaces only itself."""
     variables = {name: value for each in environments for name, value in each.items()}
     overrides = [json.loads(each[TIMINGS]) for each in environments if TIMINGS in each]
     return variables | (

@@ -1,6 +1,6 @@
-"""Toxiproxy: TCP that goes silent, for Redis and Postgres. Built from its Go module, once per machine.
+"""Toxiproxy makes TCP connections of Redis and Postgres go silent. It is built from its Go module, once per machine.
 
-`lab/toxiproxy/go.mod` names it; the build takes about half a minute. What HTTP can do wrong is `lab.faults`' concern.
+`lab/toxiproxy/go.mod` pins it; the build takes about half a minute. `lab.faults` is for faults of HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROGRAM = GoPrograms(
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the program, built first where it is not cached. Raises `StartError`."""
+    """Return the path of the program. Build it first unless it is cached. Raises `StartError`."""
     return _PROGRAM.had(say) / "toxiproxy-server"
 
 
@@ -32,7 +32,7 @@ class Toxiproxy:
     """One server with a proxy per upstream; a context manager."""
 
     def __init__(self, folder: Path, upstreams: Mapping[str, int]) -> None:
-        """`upstreams` names each with its port on the loopback."""
+        """`upstreams` maps the name of each upstream to its loopback port."""
         folder.mkdir(parents=True, exist_ok=True)
         self._api = f"http://127.0.0.1:{(port := free_port())}"
         self._upstreams = upstreams
@@ -56,21 +56,24 @@ class Toxiproxy:
         self._child.stop(timeout=5)
 
     def silence(self, name: str) -> None:
-        """Let nothing pass any more, in either direction, and end no connection; new ones are accepted and silent."""
+        """Drop all bytes in both directions without closing a connection.
+
+        New connections are accepted and silent too.
+        """
         known = {toxic["name"] for toxic in self._call("GET", f"/proxies/{name}/toxics")}
         for stream in ("upstream", "downstream"):
             toxic = {"name": stream, "type": "timeout", "stream": stream, "attributes": {"timeout": 0}, "toxicity": 1}
             self._call("POST", f"/proxies/{name}/toxics" + (f"/{stream}" if stream in known else ""), toxic)
 
     def refuse(self, name: str) -> None:
-        """End every connection and refuse new ones."""
+        """Close every connection and refuse new ones."""
         self._call("POST", f"/proxies/{name}", {"enabled": False})
 
     def restore(self, name: str) -> None:
-        """Let everything pass again, on connections that were silent too; what was said meanwhile is lost."""
+        """Forward bytes again, also on connections that were silent. Bytes of the silent time are lost."""
         self._call("POST", f"/proxies/{name}", {"enabled": True})
         for toxic in self._call("GET", f"/proxies/{name}/toxics"):
-            # Deleting it would end its connections: the peers would be told, as a network never does.
+            # Deleting the toxic would close its connections, and so inform the peers. A network never does that.
             self._call("POST", f"/proxies/{name}/toxics/{toxic['name']}", {"toxicity": 0})
 
     def _answers(self) -> bool:

@@ -1,7 +1,7 @@
-"""Jobs as people's CI makes them: pushes with a matrix, dependency updates, a nightly run.
+"""Jobs like those of real CI: pushes with a matrix, dependency updates, a nightly run.
 
-Seeded: the same seed sends the same jobs in the same order, whatever the fleet does. `ostler-lab traffic` sends some
-to a lab that runs, and waits for their end.
+The same seed sends the same jobs in the same order, whatever the state of the pools. `ostler-lab traffic` sends some to
+a running lab, and waits for their end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lab.levers import pull
 Say = Callable[[str], None]
 
 STALLED = 90.0
-"""Seconds without a job's end after which the rest is given up."""
+"""Seconds without a finished job after which the rest is given up."""
 
 EVERY = 0.5
 """Seconds between two checks."""
@@ -29,7 +29,10 @@ EVERY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """One workflow run: the names of its jobs, how long each takes (seconds, least and most), how often it comes."""
+    """One workflow.
+
+    `jobs`: names of its jobs. `takes`: shortest and longest duration of a job in seconds. `weight`: relative frequency.
+    """
 
     name: str
     jobs: Sequence[str]
@@ -56,7 +59,7 @@ class Traffic:
         self._pools = pools
 
     def run(self, *, most: int) -> list[Mapping[str, Any]]:
-        """Return the jobs of the next workflow run, `most` at most, as the lab's GitHub takes them."""
+        """Return at most `most` jobs of the next workflow run, in the format of the lab's GitHub."""
         dice = self._dice
         account = dice.choice(self._accounts)
         repository = dice.choice(account.repositories)
@@ -76,7 +79,7 @@ class Traffic:
 
 
 def send(github_url: str, *, jobs: int, seed: int) -> list[int]:
-    """Create so many jobs of the lab's accounts on its pools; return their ids."""
+    """Create `jobs` jobs of the lab's accounts on its pools. Return their ids."""
     traffic = Traffic(ACCOUNTS, POOLS, seed=seed)
     ids: list[int] = []
     while len(ids) < jobs:
@@ -85,9 +88,9 @@ def send(github_url: str, *, jobs: int, seed: int) -> list[int]:
 
 
 def follow(github_url: str, ids: Sequence[int], *, say: Say, stalled: float = STALLED, every: float = EVERY) -> bool:
-    """Wait until the jobs are over; return whether each succeeded and was executed exactly once.
+    """Wait until the jobs are over. Return whether each succeeded and was executed exactly once.
 
-    Gives up after `stalled` seconds without an end of one of them.
+    Gives up after `stalled` seconds without a finished job.
     """
     ours = set(ids)
     over, moved_at = -1, time.monotonic()
@@ -114,7 +117,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Read the arguments, send, and follow; the exit status is 0 only if every job completed exactly once."""
+    """Read the arguments, send jobs, and wait. The exit status is 0 only if every job completed exactly once."""
     parser = argparse.ArgumentParser(prog="ostler-lab traffic", description=__doc__)
     parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
     parser.add_argument("--jobs", type=int, default=20, help="how many to send")

@@ -1,6 +1,6 @@
-"""The verdict on a run: what the lab's GitHub and kubelet saw, judged without a check Ostler's rows.
+"""The verdict on a run, judged from the logs of the lab's GitHub and kubelet, without Ostler's rows.
 
-Pure: two logs in, problems as sentences out. Nothing here trusts Ostler, and nothing is imported from it.
+Pure: two logs in, problems as sentences out. The module does not trust Ostler and imports nothing of it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 
 Log = Iterable[Mapping[str, Any]]
 
-# A job that ends in one of these ended as its workflow or its user wanted.
+# A job with one of these conclusions ended as its workflow or its user wanted.
 GOOD_CONCLUSIONS = frozenset({"success", "cancelled", "skipped", "neutral"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a run came to. `waiting` jobs are held by a gate of GitHub's and are nobody's fault.
+    """Result of a run.
 
-    `remaps` counts jobs that ran on a runner minted for another job; None when nobody said which.
+    `waiting` counts jobs that wait for an approval at GitHub, which is no problem. `remaps` counts jobs that ran on a
+    runner minted for another job, or is None if the caller gave no `claimed`.
     """
 
     problems: tuple[str, ...]
@@ -36,7 +37,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing went wrong."""
+        """Return whether no problem was found."""
         return not self.problems
 
 
@@ -50,9 +51,9 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a run that is over.
 
-    `expected_failures` are jobs that the run broke on purpose (a killed node), which may fail once;
-    `claimed` has the job that each runner was minted for. With `allow_leftover_runners`, runners that are
-    still registered are listed and are no problem.
+    `expected_failures` are jobs that the run broke on purpose, for example by killing a node. They may fail once.
+    `claimed` maps each runner to the job that it was minted for. With `allow_leftover_runners`, runners that are still
+    registered are listed and are no problem.
     """
     github = _GitHub(github_log)
     broken = frozenset(expected_failures)
@@ -91,7 +92,7 @@ class _GitHub:
             self._read(event)
 
     def problems(self, expected_failures: frozenset[int]) -> Iterable[str]:
-        """Return what is wrong with the jobs, one sentence each."""
+        """Yield the problems of the jobs, one sentence each."""
         for job in {**self.jobs, **dict.fromkeys(self.started), **dict.fromkeys(self.ended)}:
             yield from self._executions(job)
             yield from self._ends(job, expected=job in expected_failures)
@@ -126,7 +127,7 @@ class _GitHub:
     def _read(self, event: Mapping[str, Any]) -> None:
         name = event["event"]
         self.counts[name] += 1
-        self.left.update(event.get("jobs_left", ()))  # by a run that ended: it never runs them, and never ends them
+        self.left.update(event.get("jobs_left", ()))  # a run that ended never runs or ends these jobs
         if name == "job_queued":
             self.jobs[event["job"]] = None
             if event.get("waiting"):
@@ -151,8 +152,8 @@ class _GitHub:
 class _Kubelet:
     """The kubelet's log, sorted by runner, job and Pod UID.
 
-    A Pod whose runner asked to begin a job and was refused, or that went before it was heard, did not execute it:
-    GitHub (`started`: runners by job) knows no execution there.
+    `started` maps each job to its runners by GitHub's log. A Pod did not execute a job if GitHub shows no execution
+    there: GitHub refused the start, or the Pod ended before its report arrived.
     """
 
     def __init__(self, log: Log, started: Mapping[int, list[str]]) -> None:
@@ -167,7 +168,7 @@ class _Kubelet:
             self._read(event)
 
     def problems(self, expected_failures: frozenset[int]) -> Iterable[str]:
-        """Return what is wrong with the Pods, one sentence each."""
+        """Yield the problems of the Pods, one sentence each."""
         yield from self._executions()
         yield from self._credentials()
         for uid, what, job in self.cut_short:
@@ -222,7 +223,7 @@ class _Kubelet:
 
 
 def _some(items: Iterable[str], *, most: int = 5) -> str:
-    """Return the first few of a list, sorted, and how many more there are."""
+    """Return the first few items of a list, sorted, and the number of the others."""
     found = sorted(items)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more

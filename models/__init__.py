@@ -1,5 +1,5 @@
-"""Tables, each with the queries and transitions that own it. Postgres holds the truth.
+"""Tables in Postgres, with the queries and transitions of each. Postgres is the only source of truth.
 
-Functions take an open connection inside `models.db.engine.transaction` and `now`; none of them calls
-anything outside Postgres (law L15).
+A function takes an open connection inside `models.db.engine.transaction`, and most take the current time as `now`. No
+function calls anything outside Postgres (law L15).
 """

@@ -39,4 +39,4 @@ MODULES = (
     stalls,
     sweep_runs,
 )
-"""The modules that hold tables; the list keeps their imports from looking unused."""
+"""The modules that define tables. The tuple uses the imports, so that the linter does not report them as unused."""

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from beat_schedule import QUEUES as BEAT_QUEUES
 from ostler.errors import ConfigurationError
 from ostler.secrets import LEAST, Secret
-from ostler.wakes import QUEUES, WATCH_QUEUES
+from ostler.task_names import QUEUES, WATCH_QUEUES
 
 
 class RedisUser(StrEnum):

@@ -19,11 +19,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from beat_schedule import SWEEPS
 from ostler import egress
 from ostler.errors import ConfigurationError
 from ostler.github_urls import api_url_of, misplaced
 from ostler.secrets import LEAST, Secret
+from ostler.task_names import SWEEPS
 from ostler.timings import Timings, overrides
 from ostler.variables import Stranger, nearest, strangers, variable
 

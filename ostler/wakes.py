@@ -4,8 +4,8 @@ A wake is a hint (law L6): losing one costs seconds, since `resume` finds the sa
 `SET ostler:wake:<pool> NX PX 2000` and then the message, so that at most one dispatch runs and one waits.
 
 Any web tier can do the same with Celery alone (docs/operations/waking.md): `send_task("ostler.dispatch",
-kwargs={"pool": "small"})` with `ROUTES` as its `task_routes`; without the key it costs an extra run of the matcher and
-nothing else.
+kwargs={"pool": "small"})` with `ostler.task_names.ROUTES` as its `task_routes`; without the key it costs an extra run
+of the matcher and nothing else.
 """
 
 from __future__ import annotations
@@ -20,42 +20,7 @@ from celery import Celery
 
 from ostler import transport
 from ostler.secrets import Secret
-
-DISPATCH = "ostler.dispatch"
-STAMP = "ostler.stamp"
-MINT = "ostler.mint"
-RELEASE = "ostler.release"
-POOLS = "ostler.pools"
-RECONCILE = "ostler.reconcile"
-AUTOSCALE = "ostler.autoscale"
-UNSTAMP = "ostler.unstamp"
-RETIRE = "ostler.retire"
-REMATCH = "ostler.rematch"
-ASK_RUN = "ostler.ask_run"
-ASK_OWNER = "ostler.ask_owner"
-MISSING_PODS = "ostler.missing_pods"
-PODS_CHANGED = "ostler.pods_changed"
-POD_GONE = "ostler.pod_gone"
-POD_EXECUTES = "ostler.pod_executes"
-POLLER_ENDED = "ostler.poller_ended"
-POD_EVENTS = "ostler.pod_events"
-POOL_CHANGED = "ostler.pool_changed"
-PRUNE = "ostler.prune"
-
-QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
-
-_NAMED = {
-    "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED),
-    "github": (MINT, ASK_RUN, ASK_OWNER),
-    "pools": (POOLS, POOL_CHANGED, RECONCILE, AUTOSCALE),
-    "retire": (RETIRE,),
-    "sweeps": ("ostler.*",),
-}
-ROUTES = {name: {"queue": queue} for queue, names in _NAMED.items() for name in names}
-"""`task_routes` for senders by name; the last line is every sweep. The first match counts."""
-
-WATCH_QUEUES = ("dispatch", "pools", "sweeps")
-"""The queues that the watch sends to (`watch.hints`)."""
+from ostler.task_names import AUTOSCALE, DISPATCH, EXPIRES, HINTS, RECONCILE, ROUTES, TaskName, queue_of
 
 WAKE_MS = 2000
 RECONCILE_MS = 10_000
@@ -66,22 +31,6 @@ RESTS_FROM = 100
 """Pods; a smaller pool is reconciled as often as somebody asks."""
 COUNT_MS = 60_000
 SINGLE_FLIGHT_MS = 5_000
-EXPIRES = 60
-HINTS = frozenset(
-    {
-        RECONCILE,
-        AUTOSCALE,
-        POOLS,
-        MISSING_PODS,
-        PODS_CHANGED,
-        POD_GONE,
-        POD_EXECUTES,
-        POLLER_ENDED,
-        POOL_CHANGED,
-        POD_EVENTS,
-    }
-)
-"""Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then, or it is only shown."""
 
 _TIMEOUT = 0.5
 _TIMEOUT_UNDER_LOCK = 0.2
@@ -155,9 +104,7 @@ class Waker:
         """Send a dispatch of this pool, to run in `after` seconds, unless one is waiting; return whether it was."""
         if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
             return False
-        self._app.send_task(
-            DISPATCH, kwargs={"pool_id": pool_id}, queue="dispatch", countdown=after or None, ignore_result=True
-        )
+        self.send(DISPATCH, after=after, pool_id=pool_id)
         return True
 
     def oldest(self, queue: str) -> datetime | None:
@@ -220,28 +167,42 @@ class Waker:
                     self._redis.delete(key)
             raise
 
-    def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
-        """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+        """Send a reconcile of this pool, to run in `after` seconds or later, unless one is waiting.
 
-        A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. One by the list of
-        a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
-        checks all pools one is sent at once, the next for a second later, and none while that one waits.
+        The reconcile of a large pool also waits until its rest is over. If `shared` is True, the reconcile may use the
+        list of Pods of the last tick. That list is older than a wake, so a shared reconcile that waits suppresses only
+        another shared one.
         """
-        if name == RECONCILE and kwargs.get("shared"):
-            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
-                return
-        elif name == RECONCILE:
-            if not self._redis.set(reconcile_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
-                return
-            after = max(after, self._redis.pttl(rest_key(kwargs["pool_id"])) / 1000)
-        if name == AUTOSCALE and not self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
-            if not self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
-                return
-            after = max(after, AUTOSCALE_MS / 1000)
+        if shared:
+            if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):
+                self.send(RECONCILE, after=after, pool_id=pool_id, shared=True)
+            return
+        if self._redis.set(reconcile_key(pool_id), "1", nx=True, px=RECONCILE_MS):
+            rest = self._redis.pttl(rest_key(pool_id)) / 1000
+            self.send(RECONCILE, after=max(after, rest), pool_id=pool_id)
+
+    def autoscale(self) -> None:
+        """Send a run of the autoscaler, unless two were sent within the last second.
+
+        The first one of a second runs at once. The second one runs a second later, so that it sees what came after the
+        first one.
+        """
+        if self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
+            self.send(AUTOSCALE)
+        elif self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
+            self.send(AUTOSCALE, after=AUTOSCALE_MS / 1000)
+
+    def send(self, name: TaskName, *, after: float = 0, **kwargs: Any) -> None:
+        """Send a task to its queue, to run in `after` seconds; arguments are ids only (law L13).
+
+        It sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`, `reconcile` or
+        `autoscale`: they send nothing while such a message waits.
+        """
         self._app.send_task(
             name,
             kwargs=kwargs,
-            queue=queue,
+            queue=queue_of(name),
             countdown=after or None,
             expires=EXPIRES if name in HINTS else None,
             ignore_result=True,

@@ -1,1 +1,1 @@
-"""The scripts that run in a runner Pod, and the reference image; nothing here is imported."""
+"""Scripts that run in a runner Pod, and the reference image. No module imports this package."""

@@ -1,23 +1,24 @@
 #!/bin/sh
 # Container `poller`: ask Ostler for work until there is some, hand it to container `runner`, exit.
 #
-# Promises: exit 0 means that the JIT config lies complete in $OSTLER_JIT_DIR/jit, and nothing else does; every other
-# exit leaves $OSTLER_JIT_DIR/no-work, so that the runner's entry (run.sh) never waits for a dead poller. The termination
-# message is the claim id, or the reason. Token and JIT go from file to file: never into a variable, an argument or a log.
+# Exit 0 means that $OSTLER_JIT_DIR/jit has the complete JIT config. No other exit code means that. Every other exit
+# leaves $OSTLER_JIT_DIR/no-work, so that the runner's entry (run.sh) never waits for a dead poller. The termination
+# message is the claim id, or the reason. Token and JIT are copied from file to file. They never enter a variable, an
+# argument or a log.
 #
-#   OSTLER_DISPATCH_URL     the dispatch endpoint, whole (https://…/runners/v1/dispatch)
-#   OSTLER_TOKEN_FILE       the projected ServiceAccount token; read anew for each poll, because kubelet rotates it
-#   OSTLER_CA_FILE          the CAs to trust for https, PEM; read anew for each poll. Empty: those of the image
+#   OSTLER_DISPATCH_URL     full address of the dispatch endpoint (https://…/runners/v1/dispatch)
+#   OSTLER_TOKEN_FILE       the projected ServiceAccount token; read again for each poll, because kubelet rotates it
+#   OSTLER_CA_FILE          the CAs to trust for https, PEM; read again for each poll. Empty: the CAs of the image
 #   OSTLER_JIT_DIR          memory volume shared with container `runner`
 #   OSTLER_TERMINATION_LOG  default /dev/termination-log
 #
-# Exits: 0 work delivered, 1 refused or broken, 10 this Pod is to be replaced, 128+n signal n.
+# Exit codes: 0 work delivered, 1 refused or broken, 10 this Pod will be replaced, 128+n signal n.
 set -eu
 umask 077
 
 POLL_SECONDS=70        # longer than the server's longest hold (55 s)
 CONNECT_SECONDS=5
-DEFAULT_MS=1000        # first wait where the answer names none; doubles to CAP_MS
+DEFAULT_MS=1000        # first wait if the answer names none; doubles up to CAP_MS
 CAP_MS=30000
 RETRY_AFTER_CAP=60
 LARGEST_JIT=1048576
@@ -35,13 +36,13 @@ say() {
     printf 'poller: %s\n' "$*"
 }
 
-# The one way out. $? is what the script ends with.
+# Every exit runs this function. $? is the exit code of the script.
 leave() {
     code=$?
     trap - EXIT
     trap '' HUP INT TERM
     if [ -n "$child" ]; then
-        kill "$child" 2>/dev/null || :    # already gone is as good
+        kill "$child" 2>/dev/null || :    # the child might have ended already
         wait "$child" || :
     fi
     if [ "$code" -ne 0 ] && [ -n "$jit_dir" ]; then
@@ -55,7 +56,8 @@ leave() {
     exit "$code"
 }
 
-# A signal ends the wait for curl or sleep at once: a shell that waits for a foreground child would not hear it.
+# curl and sleep run in the background, so that a signal ends the wait at once. A shell that waits for a child in the
+# foreground would handle the signal only after the end of the child.
 on_signal() {
     message="terminated by signal $1"
     exit $((128 + $1))
@@ -71,7 +73,7 @@ quit() {
     exit "$1"
 }
 
-# A number in [0, $1), from the kernel: Pods that start in the same second must not share a seed.
+# A random number in [0, $1) from the kernel. Pods that start in the same second must not share a seed.
 random_below() {
     [ "$1" -gt 0 ] || set -- 1
     raw=$(od -An -N2 -tu2 /dev/urandom | tr -dc '0-9')
@@ -81,23 +83,23 @@ random_below() {
 pause_ms() {
     sleep "$(($1 / 1000)).$(printf '%03d' $(($1 % 1000)))" &
     child=$!
-    wait "$child" || sleep 1    # a sleep that knows no fractions must not become a busy loop
+    wait "$child" || sleep 1    # a `sleep` that rejects fractions must not cause a busy loop
     child=
 }
 
-# The last value of header $1 (an answer may be preceded by interim ones), or nothing.
+# The value of header $1 in the last answer, or nothing. Interim answers might precede it.
 header() {
     grep -i "^$1:" "$headers" | tail -n 1 | cut -d: -f2- | tr -d ' \t\r\n'
 }
 
-# Retry-After in whole seconds, 0 to RETRY_AFTER_CAP; nothing when it is missing or not a plain number.
+# Retry-After in whole seconds, 0 to RETRY_AFTER_CAP, or nothing if it is missing or not a plain number.
 retry_after() {
     value=$(header retry-after)
     case $value in
         '' | *[!0-9]*) return 0 ;;
     esac
     while [ "${value#0}" != "$value" ] && [ "$value" != 0 ]; do
-        value=${value#0}    # a leading zero would make it octal
+        value=${value#0}    # the shell reads a number with a leading zero as octal
     done
     if [ "${#value}" -gt 2 ] || [ "$value" -gt "$RETRY_AFTER_CAP" ]; then
         value=$RETRY_AFTER_CAP
@@ -105,13 +107,13 @@ retry_after() {
     printf '%s' "$value"
 }
 
-# Wait as told, never shorter; spread out by up to a quarter, so that one restart does not bring all Pods back at once.
+# Wait $1 seconds, plus up to a quarter at random, so that one restart does not bring all Pods back at once.
 wait_as_told() {
     told_ms=$(($1 * 1000))
     pause_ms $((told_ms + $(random_below $((told_ms / 4 + 250)))))
 }
 
-# Wait half to the whole of a step that doubles with each failure in a row.
+# Wait between half a step and a whole step. The step doubles with each failure in a row.
 back_off() {
     say "$1; backing off"
     step_ms=$DEFAULT_MS
@@ -125,15 +127,15 @@ back_off() {
     pause_ms $((step_ms / 2 + $(random_below $((step_ms / 2 + 1)))))
 }
 
-# One poll. Sets $status to the HTTP status, 000 when there was no whole answer.
+# One poll. Sets $status to the HTTP status, or 000 if there was no complete answer.
 poll() {
-    # `true`, not `:`: a redirection that fails on a special built-in would end the shell past its trap.
+    # `true`, not `:`, because a failed redirection of a special built-in ends the shell without its trap.
     if ! { true >"$staged" && true >"$headers" && true >"$outcome"; }; then
         quit 1 "cannot write to the shared directory"
     fi
     set --
     [ -z "${OSTLER_CA_FILE:-}" ] || set -- --cacert "$OSTLER_CA_FILE"
-    # The header is made in the pipe: a token on the command line would show in the process list.
+    # The pipe builds the header. On a command line, the token would be visible in the process list.
     {
         printf 'Authorization: Bearer '
         tr -d '\r\n' <"$OSTLER_TOKEN_FILE"
@@ -153,8 +155,8 @@ poll() {
     esac
 }
 
-# A 200 is work when it names a claim and carries a whole body, and not one of another kind: a proxy's page, or the first
-# half of a JIT behind which the connection ended, must not be taken for a JIT.
+# A 200 is work if it names a claim and has a complete body of the right type. Otherwise the page of a proxy, or a JIT
+# that a broken connection cut off, would pass for a JIT.
 is_work() {
     grep -q '[^[:space:]]' "$staged" || return 1
     [ -n "$(header x-ostler-claim)" ] || return 1
@@ -165,7 +167,7 @@ is_work() {
     return 1
 }
 
-# Whether the body has the digest, or the length, that the answer names. A proxy that sends in chunks removes the length.
+# Whether the body matches the digest of the answer, or its length. A proxy that sends in chunks removes the length.
 is_whole() {
     digest=$(header x-ostler-sha256)
     if [ -n "$digest" ] && command -v sha256sum >/dev/null; then
@@ -176,7 +178,7 @@ is_whole() {
 }
 
 deliver() {
-    trap '' HUP INT TERM    # from here on the JIT is, or is about to be, the runner's: end as what we then are
+    trap '' HUP INT TERM    # a signal must not change the exit code while the JIT passes to the runner
     claim=$(header x-ostler-claim | tr -dc 'A-Za-z0-9._-' | cut -c 1-128)
     runner=$(header x-ostler-runner | tr -dc 'A-Za-z0-9._-' | cut -c 1-128)
     if ! { chmod 0400 "$staged" && mv -f "$staged" "$jit_dir/jit"; }; then

@@ -1,19 +1,20 @@
 #!/bin/sh
-# Entry of container `runner`: wait for the poller's verdict, then become the runner.
+# Entry of container `runner`: wait for the result of the poller, then become the runner.
 #
-# Holds no token and talks to nobody before there is work. Exit 0 without a runner when the poller had none (no-work);
-# otherwise the exit code is the runner's own. The JIT config is gone from the shared directory before the runner starts.
+# The script has no token and makes no network call before there is work. If the poller got no work (no-work), the
+# script exits 0 without a runner. Otherwise its exit code is the exit code of the runner. The script removes the JIT
+# config from the shared directory before the runner starts.
 #
 #   OSTLER_JIT_DIR        memory volume shared with container `poller`
 #   OSTLER_RUNNER_HOME    where the runner is installed; default /home/runner
-#   OSTLER_WAIT_SECONDS   between two looks; default 0.5
+#   OSTLER_WAIT_SECONDS   seconds between two checks for the result; default 0.5
 set -eu
 set +x    # a trace would print the config
 
 jit_dir=${OSTLER_JIT_DIR:?is not set}
 home=${OSTLER_RUNNER_HOME:-/home/runner}
 
-# As process 1 of a container a shell without a handler ignores SIGTERM.
+# A shell that is process 1 of a container ignores SIGTERM unless it has a handler.
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
@@ -33,11 +34,11 @@ if [ -z "$config" ]; then
 fi
 echo 'runner: starting'
 cd "$home"
-# A runner that GitHub refuses because its version is too old is to end with 7. Without this it ends with 0, like one that
-# did its work. Updates stay on: for a JIT runner no option and no variable turns them off, so an image that is a release
-# behind replaces its runner before the job.
+# With this variable, a runner whose version GitHub refuses as too old exits with 7. Without it the exit code is 0, as
+# after a finished job. Updates stay on, because no option and no variable turns them off for a JIT runner. A runner
+# that is one release behind therefore replaces itself before the job.
 export ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1
-# The config too: a command line can be read by every process of the node and is kept by audit logs of executions. The
-# runner takes these variables out of its environment, so that no step of the job inherits them.
+# The config is passed in the environment too. Every process of the node can read a command line, and audit logs store
+# it. The runner removes these variables from its environment, so that no step of the job inherits them.
 export ACTIONS_RUNNER_INPUT_JITCONFIG="$config"
 exec "$home/run.sh"

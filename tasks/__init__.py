@@ -1,1 +1,1 @@
-"""The Celery tasks: one module per step, thin and boring. Rows decide, messages are hints (L6)."""
+"""Celery tasks: one thin module per step. The rows decide, and a message is only a hint (L6)."""

@@ -15,7 +15,8 @@ from typing import TypedDict
 
 from ostler import telemetry
 from ostler.logging import get_logger
-from ostler.wakes import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS, Waker
+from ostler.task_names import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS
+from ostler.wakes import Waker
 from rules.upstream.watching import Hint
 
 GATHER = 0.1
@@ -208,14 +209,13 @@ class Hints:
 def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
     """Send a batch as Celery messages. Every exception of the waker is passed on."""
     if batch.everything:
-        waker.send(POOLS, queue="pools")
-        waker.send(MISSING_PODS, queue="sweeps")
+        waker.send(POOLS)
+        waker.send(MISSING_PODS)
     for name in batch.changed:
-        waker.send(POOL_CHANGED, queue="pools", namespace=namespace, pool=name)
+        waker.send(POOL_CHANGED, namespace=namespace, pool=name)
     if batch.names_pods:
         waker.send(
             PODS_CHANGED,
-            queue="dispatch",
             namespace=namespace,
             pools=batch.pools,
             gone=batch.gone,

@@ -42,8 +42,8 @@ from ostler.settings import (
     load_stores,
     read,
 )
+from ostler.task_names import QUEUES
 from ostler.transport import HEAD, head_of
-from ostler.wakes import QUEUES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

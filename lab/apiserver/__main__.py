@@ -1,4 +1,4 @@
-"""`python -m lab.apiserver`: serve until SIGTERM; print one line `{"url": …}` when ready."""
+"""`python -m lab.apiserver`: serve until SIGTERM. When ready, print one line `{"url": …}`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lab.apiserver.app import ApiServer
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which says when it is ready."""
+    """Uvicorn server that reports when it is ready."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start and print the address."""
+        """Start the server and print its address."""
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
         sys.stdout.write(json.dumps({"url": f"https://{host}:{port}"}) + "\n")

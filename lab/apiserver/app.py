@@ -1,4 +1,4 @@
-"""The HTTP side: the caller, its request, and the form of the answer."""
+"""HTTP side of the API server: authentication, routing, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _REVIEWS = "authentication.k8s.io"
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a path names; `name` and `subresource` are empty where it names less."""
+    """Target of a path. `name` and `subresource` are empty if the path has none."""
 
     group: str
     version: str
@@ -120,7 +120,7 @@ class ApiServer:
             raise unauthorized() from None
 
     def _authorize(self, request: Request, user: User, target: Target) -> None:
-        """Let the administrator do everything, and everybody ask who they are. Raises `Refused`."""
+        """Permit everything to administrators, and self-review to every authenticated user. Raises `Refused`."""
         if _MASTERS in user.groups or (target.plural == "selfsubjectreviews" and user is not _ANONYMOUS):
             return
         verb = _VERBS[request.method]
@@ -134,7 +134,7 @@ class ApiServer:
         raise forbidden(qualified, {key: value for key, value in details.items() if value}, target.name, why)
 
     def _plain(self, request: Request, user: User, path: str) -> Response:
-        """Answer the paths that are no resources. Raises `Refused`."""
+        """Answer a path that is no resource. Raises `Refused`."""
         if path in {"/readyz", "/livez", "/healthz"}:
             return PlainTextResponse("ok")
         if path == "/version":
@@ -216,7 +216,7 @@ class ApiServer:
 
 
 def _target(path: str) -> Target | None:
-    """Return what a path under /api or /apis names; None for any other path."""
+    """Return the target of a path under /api or /apis, or None for any other path."""
     words = path.strip("/").split("/")
     if words[:2] == ["api", "v1"]:
         group, version, rest = "", "v1", words[2:]
@@ -231,13 +231,13 @@ def _target(path: str) -> Target | None:
     if not 1 <= len(rest) <= 3:  # noqa: PLR2004 - resource/name/subresource
         return None
     plural, name, subresource = (*rest, "", "")[:3]
-    if not namespace and plural == NAMESPACE.plural:  # authorization names the namespace itself as the scope
+    if not namespace and plural == NAMESPACE.plural:  # authorization treats the namespace itself as the scope
         namespace = ""
     return Target(group=group, version=version, plural=plural, namespace=namespace, name=name, subresource=subresource)
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body. Raises `Refused` as soon as it is too long."""
+    """Return the body. Raises `Refused` if it is too long."""
     pieces, size = [], 0
     async for piece in request.stream():
         size += len(piece)
@@ -258,7 +258,7 @@ def _object(body: bytes) -> Json:
 
 
 def _edit(request: Request, body: bytes) -> Callable[[Json], Any]:
-    """Return what a PATCH does to an object. Raises `Refused`."""
+    """Return the change that a PATCH makes to an object. Raises `Refused`."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip()
     apply = _EDITS.get(media_type)
     if apply is None:
@@ -286,7 +286,7 @@ def _is_watch(request: Request) -> bool:
 
 
 def _wants_partial(request: Request, kind: str = "PartialObjectMetadata") -> bool:
-    """Return whether only metadata is to be answered. Raises `Refused` where it is asked for as another kind."""
+    """Return whether the caller accepts metadata only. Raises `Refused` if it asks for another kind than `kind`."""
     accepted = re.search(r"as=([A-Za-z]+)", request.headers.get("accept", ""))
     if accepted is not None and accepted.group(1) != kind:
         raise not_acceptable("application/json")

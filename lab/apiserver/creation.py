@@ -49,20 +49,20 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
 
 
 def shape(kind: Kind, content: Json) -> Json:
-    """Return a custom resource as its definition's schema shapes it."""
+    """Return a custom resource with the defaults and without the unknown fields of its schema."""
     shaped: Json = schema.shape(kind.schema, content)
     return {"metadata": content["metadata"], **shaped}
 
 
 def problems(kind: Kind, content: Json) -> list[Json]:
-    """Return what is wrong with an object beside its metadata."""
+    """Return the problems of an object outside of its metadata."""
     if kind.custom:
         return list(schema.problems(kind.schema, content, ""))
     return list(pods.problems(content)) if kind == POD else []
 
 
 def timestamp(*, ahead: float = 0) -> str:
-    """Return the time `ahead` seconds from now as Kubernetes writes it."""
+    """Return the time `ahead` seconds from now in the format of Kubernetes."""
     return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""The resources that are served: built-in ones, and those that a CustomResourceDefinition adds."""
+"""Served resources: the built-in ones, and those that a CustomResourceDefinition adds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One resource. `schema` is a custom one's; `generation` says whether its objects count their changes.
+    """One resource.
 
-    Two are the same when they are served under the same path, whatever their schema.
+    `generation`: its objects count their changes. `schema`: schema of a custom resource. Two kinds are equal if they
+    are served under the same path, even if their schemas differ.
     """
 
     group: str
@@ -22,25 +23,25 @@ class Kind:
     namespaced: bool = True
     generation: bool = False
     returns_deleted: bool = False
-    """Whether a deletion is answered with the object, not with a Status."""
+    """Whether a deletion is answered with the object instead of a Status."""
     custom: bool = False
     schema: Json = field(default_factory=dict, compare=False)
     status: bool = field(default=True, compare=False)
-    """Whether `status` is a subresource, written apart from the rest."""
+    """Whether `status` is a subresource, which is written separately."""
 
     @property
     def api_version(self) -> str:
-        """`v1`, or `group/version`."""
+        """Return `v1`, or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """The plural as messages name it: `pods`, `runnerpools.ostler.dev`."""
+        """Return the plural as messages show it: `pods`, `runnerpools.ostler.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def qualified(self) -> str:
-        """The kind as messages name it: `Pod`, `RunnerPool.ostler.dev`."""
+        """Return the kind as messages show it: `Pod`, `RunnerPool.ostler.dev`."""
         return f"{self.name}.{self.group}" if self.group else self.name
 
 
@@ -66,7 +67,10 @@ BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, EVENT, DEF
 
 
 def defined_by(definition: Json) -> Kind:
-    """Return what a CustomResourceDefinition adds; KeyError or StopIteration where it says too little."""
+    """Return the kind of a CustomResourceDefinition.
+
+    Raises KeyError or StopIteration if the definition is incomplete.
+    """
     spec: Json = definition["spec"]
     version = next(each for each in spec["versions"] if each["served"])
     return Kind(

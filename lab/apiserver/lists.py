@@ -1,4 +1,4 @@
-"""Lists in pages and watches."""
+"""Paged lists and watches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str]
 async def watch(
     store: Store, kind: Kind, namespace: str, query: Mapping[str, str], *, partial: bool
 ) -> AsyncIterator[bytes]:
-    """Yield one line per event, empty for those that are not seen, until the time is up; `check_watch` comes before."""
+    """Yield one line per event until the time is up. The line is empty if the watch does not select the event.
+
+    The caller must call `check_watch` first.
+    """
     chosen = _chosen(kind, query)
     since = query.get("resourceVersion") or "0"
     seconds = _number(query.get("timeoutSeconds") or "0") or _LONGEST_WATCH
@@ -78,7 +81,7 @@ async def watch(
         for event in known:
             yield _event_line(event, kind, namespace, chosen, partial=partial)
         while (left := end - time.monotonic()) > 0:
-            if bookmarks and time.monotonic() >= bookmark and queue.empty():  # else it would skip what waits there
+            if bookmarks and time.monotonic() >= bookmark and queue.empty():  # else it would skip queued events
                 bookmark = time.monotonic() + _BOOKMARK_EVERY
                 yield _bookmark(kind, store.revision, partial=partial)
             try:
@@ -90,7 +93,7 @@ async def watch(
 
 
 def check_watch(kind: Kind, query: Mapping[str, str]) -> None:
-    """Raise `Refused` for a query that cannot be read; a watch that has begun can no longer be refused."""
+    """Raise `Refused` for an invalid query. A watch that has begun can no longer be refused."""
     _chosen(kind, query)
     _number(query.get("timeoutSeconds") or "0")
     since = query.get("resourceVersion") or "0"
@@ -104,7 +107,7 @@ def _chosen(kind: Kind, query: Mapping[str, str]) -> Test:
 
 
 def _event_line(event: Event, kind: Kind, namespace: str, chosen: Test, *, partial: bool) -> bytes:
-    """Return the line of an event, empty where the watch does not see it."""
+    """Return the line of an event, or an empty line if the watch does not select the event."""
     after, before = event.after, event.before
     if after.kind != kind or (namespace and after.metadata.get("namespace") != namespace):
         return b""
@@ -113,7 +116,7 @@ def _event_line(event: Event, kind: Kind, namespace: str, chosen: Test, *, parti
         return _line("MODIFIED" if was else "ADDED", after, partial=partial)
     if before is None or not was:
         return b""
-    if not event.gone:  # it left the selection: shown as it was in it
+    if not event.gone:  # it left the selection, so it is shown as it was before
         metadata = before.metadata | {"resourceVersion": str(event.revision)}
         after = Stored(kind, {**before.content, "metadata": metadata})
     return _line("DELETED", after, partial=partial)
@@ -135,9 +138,9 @@ def _list_body(kind: Kind, metadata: Json, page: list[Stored], *, partial: bool)
     if partial:
         name, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
         items = [stored.partial for stored in page]
-        if not items:  # as the real server writes it
+        if not items:  # the real server writes null for an empty list
             return json.dumps({"kind": name, "apiVersion": version, "metadata": metadata, "items": None}).encode()
-    else:  # the real server leaves the type off items of its own kinds
+    else:  # the real server omits the type of built-in items
         items = [stored.whole if kind.custom else stored.bare for stored in page]
     head = json.dumps({"kind": name, "apiVersion": version, "metadata": metadata}).encode()
     return head[:-1] + b',"items":[' + b",".join(items) + b"]}"

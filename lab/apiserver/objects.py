@@ -1,4 +1,4 @@
-"""The verbs: create, change, bind, delete, and what a deletion drags along."""
+"""Verbs of the API: create, change, bind, delete, and the effects of a deletion on other objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Objects:
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
 
     def serves(self, group: str, version: str) -> bool:
-        """Return whether anything of a group's version is served."""
+        """Return whether a version of a group is served."""
         return any(place[:2] == (group, version) for place in self._kinds)
 
     def kind(self, group: str, version: str, plural: str) -> Kind:
@@ -81,7 +81,10 @@ class Objects:
     def change(
         self, kind: Kind, namespace: str, name: str, edit: Callable[[Json], Any], *, status: bool = False
     ) -> Stored:
-        """Write what `edit` makes of an object: all but its status, or that alone. Raises `Refused`."""
+        """Write the result of `edit` on an object. Raises `Refused`.
+
+        With `status`, only the status is written. Otherwise everything but the status is written.
+        """
         old = self.get(kind, namespace, name)
         edited: Json = edit({"kind": kind.name, "apiVersion": kind.api_version, **old.copy()})
         edited = {key: value for key, value in edited.items() if key not in {"kind", "apiVersion"}}
@@ -97,11 +100,11 @@ class Objects:
         return stored
 
     def bind(self, namespace: str, name: str, binding: Json) -> None:
-        """Put a Pod on a node. Raises `Refused`."""
+        """Bind a Pod to a node. Raises `Refused`."""
         self.store.put(POD, pods.bound(self.get(POD, namespace, name), binding, now=timestamp()))
 
     def delete(self, kind: Kind, namespace: str, name: str, options: Json) -> Stored:
-        """Begin or end a deletion and return the object as that left it. Raises `Refused`."""
+        """Begin or complete a deletion, and return the resulting object. Raises `Refused`."""
         stored = self.get(kind, namespace, name)
         check_preconditions(stored, options.get("preconditions") or {})
         policy = options.get("propagationPolicy") or "Background"
@@ -122,7 +125,7 @@ class Objects:
         return stored
 
     def _mark(self, stored: Stored, *, grace: int | None, finalizer: str | None) -> Stored:
-        """Write into an object that it is being deleted, unless it goes at once without a trace."""
+        """Mark an object as being deleted, unless it can be removed at once."""
         content = stored.copy()
         metadata = content["metadata"]
         if finalizer is not None and finalizer not in metadata.get("finalizers", ()):
@@ -141,7 +144,10 @@ class Objects:
         return self.store.put(stored.kind, content)
 
     def _delete_namespace(self, stored: Stored) -> Stored:
-        """Empty and remove a namespace at once; the answer shows it as it was in between."""
+        """Delete all objects of a namespace and the namespace at once.
+
+        The answer shows the namespace as Terminating.
+        """
         content = stored.copy()
         content["metadata"]["deletionTimestamp"] = timestamp()
         content["status"] = {"phase": "Terminating"}
@@ -152,7 +158,7 @@ class Objects:
         return terminating
 
     def _remove(self, stored: Stored) -> Stored:
-        """Take an object out, and what nobody owns any more."""
+        """Remove an object, and its dependents that have no other owner."""
         last = self.store.remove(stored)
         if stored.kind == DEFINITION:
             kind = defined_by(stored.content)
@@ -169,7 +175,7 @@ class Objects:
         return last
 
     def _settle(self, owner: Stored) -> None:
-        """Do what the collector's own finalizers on an owner ask for, and take them off when that is done."""
+        """Carry out the finalizers of the garbage collector on an owner, and remove them when they are done."""
         finalizers = owner.metadata.get("finalizers") or ()
         if not owner.terminating or not {"orphan", "foregroundDeletion"} & set(finalizers):
             return
@@ -197,7 +203,7 @@ class Objects:
         return any(self._owner(stored, each) is not None for each in stored.metadata.get("ownerReferences") or ())
 
     def _owner(self, stored: Stored, reference: Json) -> Stored | None:
-        """Return the owner that a reference names, by kind, name and UID; None when it is gone."""
+        """Return the owner that a reference names by kind, name and UID, or None if it is gone."""
         for kind in self._kinds.values():
             if (kind.api_version, kind.name) == (reference["apiVersion"], reference["kind"]):
                 namespace = stored.metadata.get("namespace", "") if kind.namespaced else ""
@@ -212,7 +218,10 @@ class Objects:
 
 
 def check_preconditions(stored: Stored, wanted: Json) -> None:
-    """Raise `Refused` unless the object is the one that the caller means."""
+    """Raise `Refused` unless the object has the wanted UID and resourceVersion.
+
+    Missing keys in `wanted` are not checked.
+    """
     metadata = stored.metadata
     for key, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if key in wanted and wanted[key] != metadata[key]:
@@ -242,10 +251,10 @@ def _check_type(kind: Kind, body: Json) -> None:
 
 
 def _changed(kind: Kind, old: Stored, edited: Json, *, status: bool) -> Json:
-    """Return the new content: what may be written of `edited`, the rest as it was. Raises `Refused`."""
+    """Return the new content: the writable fields of `edited`, and the other fields unchanged. Raises `Refused`."""
     metadata = _changed_metadata(kind, old, edited.get("metadata") or {})
     before = old.copy()
-    if status:  # of a custom resource nothing else is written with it, not even labels
+    if status:  # a status update of a custom resource writes no other field, not even labels
         new = {**before, "metadata": before["metadata"] if kind.custom else metadata}
         new["status"] = edited.get("status") or {}
     else:
@@ -266,7 +275,7 @@ def _changed(kind: Kind, old: Stored, edited: Json, *, status: bool) -> Json:
 
 
 def _changed_metadata(kind: Kind, old: Stored, edited: Json) -> Json:
-    """Return the new metadata: the server's own fields stay as they were. Raises `Refused`."""
+    """Return the new metadata, with the server's own fields unchanged. Raises `Refused`."""
     name, revision = old.metadata["name"], old.metadata["resourceVersion"]
     metadata = {key: value for key, value in edited.items() if value or key not in _MAY_BE_EMPTY}
     if metadata.get("name") != name:
@@ -284,7 +293,7 @@ def _rest(content: Json) -> Json:
 
 
 def _is_over(metadata: Json) -> bool:
-    """Return whether an object waited for its last finalizer only, and that is gone."""
+    """Return whether an object waited only for its last finalizer, which is gone now."""
     return (
         "deletionTimestamp" in metadata
         and not metadata.get("finalizers")

@@ -1,7 +1,7 @@
-"""Apply patches as the API server does.
+"""Patches as the API server applies them.
 
-Its JSON patch is looser than RFC 6902 in two places, which libraries are not: `replace` of a member that is not there
-adds it, and `test` of one that is not there succeeds against null. Numbers are equal only when written alike.
+Its JSON patch is less strict than RFC 6902 in two places, unlike the libraries. `replace` of a missing member adds the
+member. `test` of a missing member succeeds against null. Numbers are equal only if they are written in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def apply_operations(target: Json, operations: Any) -> Json:
-    """Return `target` after a JSON patch, all of it or nothing. Raises `Refused`."""
+    """Return `target` after a JSON patch, which is applied completely or not at all. Raises `Refused`."""
     if not isinstance(operations, list) or not all(isinstance(each, dict) for each in operations):
         raise bad_request(
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
@@ -42,7 +42,7 @@ def apply_operations(target: Json, operations: Any) -> Json:
 
 
 def _apply(document: Json, operation: Json) -> None:
-    """Change the document by one operation. A LookupError, ValueError or TypeError means that it cannot be."""
+    """Apply one operation to the document. Raises LookupError, ValueError or TypeError if this is impossible."""
     kind, path = operation["op"], operation["path"]
     if kind in {"add", "replace"}:
         _put(document, path, operation["value"], insert=kind == "add")
@@ -60,7 +60,7 @@ def _apply(document: Json, operation: Json) -> None:
 
 
 def holds(document: Json, path: str, value: Any) -> bool:
-    """Return whether the value at `path` is this one; a member that is not there is null."""
+    """Return whether the value at `path` equals `value`. A missing member counts as null."""
     parent, last = _parent(document, path)
     found = parent.get(last) if isinstance(parent, dict) else parent[int(last)]
     return _same(found, value)
@@ -90,7 +90,7 @@ def _take(document: Json, path: str) -> Any:
 
 
 def _parent(document: Json, path: str) -> tuple[Any, str]:
-    """Return the dict or list that holds the place, and its key in it."""
+    """Return the dict or list that contains the last step of a path, and that step."""
     first, *steps = path.split("/")
     if first or not steps:
         raise ValueError(path)

@@ -1,4 +1,4 @@
-"""Special rules of Pods: defaults, the admission by ServiceAccount, allowed changes, and how they end."""
+"""Special rules of Pods: defaults, the ServiceAccount admission, permitted changes, and their deletion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSe
 
 
 def prepare(content: Json, *, store: Store) -> Json:
-    """Return a new Pod with the defaults that its readers here know. Raises `Refused` without its ServiceAccount."""
+    """Return a new Pod with the defaults that the lab's clients read.
+
+    Raises `Refused` if its ServiceAccount is missing.
+    """
     metadata = content["metadata"]
     spec = dict(content.get("spec") or {})
     account = spec.get("serviceAccountName") or "default"
@@ -30,7 +33,7 @@ def prepare(content: Json, *, store: Store) -> Json:
 
 
 def problems(content: Json) -> Iterator[Json]:
-    """Yield what is wrong with a Pod's spec."""
+    """Yield the problems of a Pod's spec."""
     containers = content["spec"].get("containers") or []
     if not containers:
         yield required("spec.containers")
@@ -41,14 +44,14 @@ def problems(content: Json) -> Iterator[Json]:
 
 
 def forbidden_changes(old: Json, new: Json) -> Iterator[Json]:
-    """Yield that a change touches what cannot be changed in a Pod."""
+    """Yield a problem if a change affects fields that are immutable in a Pod."""
     if _fixed(old) != _fixed(new):
         why = "pod updates may not change fields other than `spec.containers[*].image`"
         yield cause("spec", "Forbidden", f"Forbidden: {why}")
 
 
 def grace(pod: Stored, asked: int | None) -> int:
-    """Return the seconds that a Pod is given to end: none without a node or after its end."""
+    """Return the grace period of a Pod in seconds. It is 0 if the Pod has no node or has ended."""
     if not pod.content["spec"].get("nodeName") or pod.content["status"].get("phase") in {"Succeeded", "Failed"}:
         return 0
     seconds = pod.content["spec"]["terminationGracePeriodSeconds"] if asked is None else asked
@@ -56,7 +59,7 @@ def grace(pod: Stored, asked: int | None) -> int:
 
 
 def bound(pod: Stored, binding: Json, *, now: str) -> Json:
-    """Return the Pod on the node that a Binding names. Raises `Refused`."""
+    """Return the Pod, bound to the node that a Binding names. Raises `Refused`."""
     name = pod.metadata["name"]
     node = (binding.get("target") or {}).get("name")
     if not node:

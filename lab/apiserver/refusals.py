@@ -1,4 +1,4 @@
-"""Errors as Kubernetes words them: one exception that renders itself as a `Status` object."""
+"""Errors with the messages of Kubernetes: one exception that renders itself as a `Status` object."""
 
 from __future__ import annotations
 
@@ -39,37 +39,40 @@ class Refused(Exception):
 
 
 def success(kind: Kind, name: str, uid: str) -> Json:
-    """Return the `Status` object of a deletion that left nothing to show."""
+    """Return the `Status` object of a completed deletion."""
     details = {**_details(kind.group, kind.plural, name), "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
 def not_found(kind: Kind, name: str) -> Refused:
-    """There is nothing of this name."""
+    """Return the refusal of a request for an object that does not exist."""
     message = f'{kind.resource} "{name}" not found'
     return Refused(HTTPStatus.NOT_FOUND, "NotFound", message, details=_details(kind.group, kind.plural, name))
 
 
 def no_such_resource() -> Refused:
-    """The group is served, the resource is not."""
+    """Return the refusal of a request for a resource that its group does not have. The group is served."""
     message = "the server could not find the requested resource"
     return Refused(HTTPStatus.NOT_FOUND, "NotFound", message, details={})
 
 
 def already_exists(kind: Kind, name: str, *, terminating: bool) -> Refused:
-    """The name is taken, perhaps by something that is `terminating`."""
+    """Return the refusal to create an object whose name is taken.
+
+    `terminating`: the existing object is being deleted.
+    """
     message = f'{"object is being deleted: " if terminating else ""}{kind.resource} "{name}" already exists'
     return Refused(HTTPStatus.CONFLICT, "AlreadyExists", message, details=_details(kind.group, kind.plural, name))
 
 
 def modified(kind: Kind, name: str) -> Refused:
-    """The resourceVersion that the writer brought is not the present one."""
+    """Return the refusal of a write with an outdated resourceVersion."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind.resource, _details(kind.group, kind.plural, name), name, why)
 
 
 def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found: str) -> Refused:
-    """A deletion names another `field` (UID or ResourceVersion) than the object has."""
+    """Return the refusal of a deletion that names another UID or ResourceVersion (`field`) than the object has."""
     end = "deleted and then recreated" if field == "UID" else "modified"
     why = (
         f"the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). "
@@ -79,65 +82,65 @@ def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found
 
 
 def conflict(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The object is in no state for this."""
+    """Return the refusal of an operation that the state of the object does not permit."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return Refused(HTTPStatus.CONFLICT, "Conflict", message, details=details)
 
 
 def forbidden(resource: str, details: Json, name: str, why: str) -> Refused:
-    """The caller lacks the right, or admission refuses."""
+    """Return the refusal of a caller without the permission, or of a request that admission rejects."""
     subject = f'{resource} "{name}"' if name else resource
     message = f"{subject} is forbidden: {why}" if subject else f"forbidden: {why}"
     return Refused(HTTPStatus.FORBIDDEN, "Forbidden", message, details=details)
 
 
 def unauthorized() -> Refused:
-    """The credentials are bad."""
+    """Return the refusal of invalid credentials."""
     return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized", "Unauthorized")
 
 
 def bad_request(message: str) -> Refused:
-    """The request cannot be read."""
+    """Return the refusal of a request that cannot be parsed."""
     return Refused(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
 def method_not_allowed() -> Refused:
-    """The path has no such verb."""
+    """Return the refusal of a verb that the path does not support."""
     message = "the server does not allow this method on the requested resource"
     return Refused(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, details={})
 
 
 def unsupported_media_type() -> Refused:
-    """The body's content type is none that this path takes."""
+    """Return the refusal of a body whose content type the path does not accept."""
     reason = "UnsupportedMediaType"
     return Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason, "415: Unsupported Media Type", details={})
 
 
 def not_acceptable(available: str, *, details: Json | None = None) -> Refused:
-    """The caller wants a representation that there is not."""
+    """Return the refusal of a caller that accepts no representation of the server."""
     message = f"406: Not Acceptable\n\nAvailable representations: {available}"
     return Refused(HTTPStatus.NOT_ACCEPTABLE, "NotAcceptable", message, details=details)
 
 
 def too_large(limit: int) -> Refused:
-    """The body is longer than `limit` bytes."""
+    """Return the refusal of a body with more than `limit` bytes."""
     message = f"Request entity too large: limit is {limit}"
     return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLarge", message, details={})
 
 
 def expired() -> Refused:
-    """The list, or the place in the history, is no longer known."""
+    """Return the refusal of a list, or of a position in the history, that is no longer available."""
     message = "The provided continue parameter is too old to display a consistent list result."
     return Refused(HTTPStatus.GONE, "Expired", message)
 
 
 def patch_rejected() -> Refused:
-    """A JSON patch whose `test` fails, or which cannot be applied."""
+    """Return the refusal of a JSON patch that cannot be applied, or whose `test` fails."""
     return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", _REJECTED, details={})
 
 
 def invalid(kind: Kind, name: str, causes: list[Json]) -> Refused:
-    """The object breaks rules; `causes` come from `cause`."""
+    """Return the refusal of an object that violates validation rules. `causes` come from `cause`."""
     texts = [f"{each['field']}: {each['message']}" for each in causes]
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _details(kind.group, kind.name, name)
@@ -146,17 +149,17 @@ def invalid(kind: Kind, name: str, causes: list[Json]) -> Refused:
 
 
 def cause(field: str, reason: str, message: str) -> Json:
-    """Return one reason why an object is invalid; `reason` without its prefix `FieldValue`."""
+    """Return one cause of an invalid object. `reason` has no prefix `FieldValue`."""
     return {"reason": f"FieldValue{reason}", "message": message, "field": field}
 
 
 def required(field: str) -> Json:
-    """Return the cause that a field is missing."""
+    """Return the cause of a missing field."""
     return cause(field, "Required", "Required value")
 
 
 def bad_value(field: str, value: Any, why: str) -> Json:
-    """Return the cause that a field's value is not allowed."""
+    """Return the cause of a field with an invalid value."""
     shown = f'"{value}"' if isinstance(value, str) else value
     return cause(field, "Invalid", f"Invalid value: {shown}: {why}")
 

@@ -24,7 +24,7 @@ _LABEL_WORDS = (
 
 
 def of_metadata(metadata: Json) -> Iterator[Json]:
-    """Yield what is wrong with an object's metadata."""
+    """Yield the problems of an object's metadata."""
     name = metadata.get("name") or ""
     if not name:
         yield cause("metadata.name", "Required", "Required value: name or generateName is required")
@@ -42,7 +42,7 @@ def of_metadata(metadata: Json) -> Iterator[Json]:
 
 
 def of_change(old: Json, new: Json) -> Iterator[Json]:
-    """Yield what is wrong with a change of metadata."""
+    """Yield the problems of a change of metadata."""
     if new.get("uid") != old["uid"]:
         yield bad_value("metadata.uid", new.get("uid"), "field is immutable")
     fresh = [each for each in new.get("finalizers") or () if each not in (old.get("finalizers") or ())]

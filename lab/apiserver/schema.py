@@ -1,7 +1,8 @@
-"""The OpenAPI schema of a custom resource: its defaults, what it drops, what it refuses.
+"""OpenAPI schema of a custom resource: its defaults, the fields that it drops, the values that it refuses.
 
-The parts that the RunnerPool's definition uses: types, required, bounds, enums, patterns, int-or-string, unknown
-fields. CEL rules (`x-kubernetes-validations`) and formats are not judged; the real control plane is there for them.
+It supports the parts that the definition of RunnerPool uses: types, required, bounds, enums, patterns, int-or-string,
+unknown fields. CEL rules (`x-kubernetes-validations`) and formats are not validated. Tests use the real control plane
+for them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 
 
 def shape(schema: Json, value: Any) -> Any:
-    """Return `value` without what the schema does not know, and with its defaults."""
+    """Return `value` without unknown fields and with the defaults of the schema."""
     if isinstance(value, dict) and not schema.get(_KEEP_UNKNOWN):
         return _shape_object(schema, value)
     if isinstance(value, list) and "items" in schema:
@@ -54,7 +55,7 @@ def _shape_object(schema: Json, value: Json) -> Json:
 
 
 def problems(schema: Json, value: Any, field: str) -> Iterator[Json]:
-    """Yield a cause for each place where `value` breaks the schema."""
+    """Yield a cause for each violation of the schema."""
     if not _fits(schema, value):
         wanted = "integer,string" if schema.get(_INT_OR_STRING) else schema["type"]
         found = f'"{_name(value)}"'

@@ -34,13 +34,13 @@ _FIELDS = {
 
 
 def selected(kind: Kind, *, labels: str, fields: str) -> Test:
-    """Return whether an object is selected by both. Raises `Refused` for an unreadable selector."""
+    """Return a test whether both selectors select an object. Raises `Refused` for an invalid selector."""
     tests = [_label(each) for each in _split(labels)] + [_field(kind, each) for each in _split(fields)]
     return lambda stored: all(test(stored) for test in tests)
 
 
 def _split(selector: str) -> list[str]:
-    """Return the requirements, which commas join, but not those between brackets."""
+    """Split a selector at the commas outside of parentheses."""
     return re.split(r",(?![^(]*\))", selector) if selector.strip() else []
 
 

@@ -1,7 +1,7 @@
-"""The objects, in memory: one revision for all writes, and the events that watches follow.
+"""Store of the objects in memory, with one revision for all writes and the events that watches follow.
 
-Objects are never changed in place; a write puts a new one. They are kept without `kind` and `apiVersion`, which the
-answers add where the real server does.
+Objects are never changed in place: a write stores a new one. They are stored without `kind` and `apiVersion`. The
+answers add these fields where the real server does.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from functools import cached_property
 from lab.apiserver.kinds import Json, Kind
 
 HISTORY = 20_000
-"""Events that a watch can go back."""
+"""Number of events that a watch can go back."""
 SNAPSHOTS = 64
-"""Lists in pages that can be open at once."""
+"""Number of paged lists that can be open at once."""
 Key = tuple[str, str]
 
 
 class Stored:
-    """One object as it was written once, with its renderings."""
+    """One version of an object, with its renderings."""
 
     def __init__(self, kind: Kind, content: Json) -> None:
         self.kind = kind
@@ -32,45 +32,45 @@ class Stored:
 
     @property
     def metadata(self) -> Json:
-        """The object's metadata."""
+        """Return the object's metadata."""
         metadata: Json = self.content["metadata"]
         return metadata
 
     @property
     def uid(self) -> str:
-        """The object's UID."""
+        """Return the object's UID."""
         return str(self.metadata["uid"])
 
     @property
     def terminating(self) -> bool:
-        """Whether its deletion has begun."""
+        """Return whether the object is being deleted."""
         return "deletionTimestamp" in self.metadata
 
     @cached_property
     def bare(self) -> bytes:
-        """The JSON without its type."""
+        """Return the JSON without its type."""
         return _encode(self.content)
 
     @cached_property
     def whole(self) -> bytes:
-        """The JSON with its type."""
+        """Return the JSON with its type."""
         return _encode({"kind": self.kind.name, "apiVersion": self.kind.api_version})[:-1] + b"," + self.bare[1:]
 
     @cached_property
     def partial(self) -> bytes:
-        """The JSON of its metadata alone."""
+        """Return the JSON of the metadata alone."""
         head = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
         return head + _encode(self.metadata) + b"}"
 
     def copy(self) -> Json:
-        """Return the content, to be changed."""
+        """Return a copy of the content that may be changed."""
         content: Json = json.loads(self.bare)
         return content
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A write: `before` is None for a new object, `gone` says that `after` is the last of it."""
+    """A write. `before` is None for a new object. `gone`: the object was removed, and `after` is its last version."""
 
     revision: int
     before: Stored | None
@@ -79,7 +79,7 @@ class Event:
 
 
 class Store:
-    """All objects. Belongs to one event loop."""
+    """All objects. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -95,7 +95,7 @@ class Store:
         return self._objects.get(kind, {}).get((namespace, name))
 
     def all(self, kind: Kind, namespace: str = "") -> list[Stored]:
-        """Return the objects of a kind in the order of their names, of one namespace or of all."""
+        """Return the objects of a kind, ordered by name, of one namespace or of all."""
         found = sorted(self._objects.get(kind, {}).items(), key=lambda pair: pair[0])
         return [stored for key, stored in found if not namespace or key[0] == namespace]
 
@@ -121,7 +121,7 @@ class Store:
         return stored
 
     def remove(self, stored: Stored) -> Stored:
-        """Take an object out; return it as its last event shows it."""
+        """Remove an object. Return it as its last event shows it."""
         self.revision += 1
         content = stored.copy()
         content["metadata"]["resourceVersion"] = str(self.revision)
@@ -131,17 +131,17 @@ class Store:
         return last
 
     def keep_list(self, kind: Kind, namespace: str, listed: list[Stored]) -> None:
-        """Keep a list, as it is at the present revision, for its later pages."""
+        """Store a list at the current revision for its later pages."""
         self._snapshots[kind, namespace, self.revision] = listed
         while len(self._snapshots) > SNAPSHOTS:
             self._snapshots.popitem(last=False)
 
     def kept_list(self, kind: Kind, namespace: str, revision: int) -> list[Stored] | None:
-        """Return a kept list; None when it was given up."""
+        """Return a stored list, or None if it was dropped."""
         return self._snapshots.get((kind, namespace, revision))
 
     def since(self, revision: int) -> list[Event] | None:
-        """Return the events after a revision; None when some of them are forgotten."""
+        """Return the events after a revision, or None if some of them were dropped."""
         if revision < self._forgotten:
             return None
         return [event for event in self._history if event.revision > revision]
@@ -170,7 +170,7 @@ class Store:
 
 
 def key_of(content: Json) -> Key:
-    """Return namespace (empty for none) and name."""
+    """Return the namespace (empty if none) and name of an object."""
     metadata: Json = content["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 

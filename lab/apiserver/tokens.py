@@ -1,4 +1,4 @@
-"""ServiceAccount tokens, and who a bearer token is."""
+"""ServiceAccount tokens, and the identity of a bearer token."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ISSUER = "https://kubernetes.default.svc"
 _SHORTEST = 600
 _USUAL = 3600
 _LEEWAY = 60
-"""Seconds that a Pod's token stays valid after the end of the Pod is due."""
+"""Seconds that a Pod's token stays valid after the Pod should have ended."""
 _EXTRA = "authentication.kubernetes.io/"
 
 
 class BadToken(Exception):
-    """The token is not good; the text says why, as the real server words it."""
+    """The token is invalid. The message is that of the real server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """Who makes a request."""
+    """Identity of a caller."""
 
     name: str
     uid: str = ""
@@ -46,13 +46,13 @@ class User:
     audiences: tuple[str, ...] = (ISSUER,)
 
     def body(self) -> Json:
-        """Return the user as reviews show it."""
+        """Return the user in the shape of reviews."""
         said: Json = {"username": self.name, "uid": self.uid, "groups": [*self.groups, "system:authenticated"]}
         return said | ({"extra": self.extra} if self.extra else {})
 
 
 class Tokens:
-    """Signs and judges tokens."""
+    """Signs and verifies tokens."""
 
     def __init__(self, *, objects: Objects, folder: Path) -> None:
         """Read `service-accounts.key` and `tokens.csv` of a folder."""
@@ -73,7 +73,7 @@ class Tokens:
         return {"keys": [key]}
 
     def request(self, namespace: str, account: str, body: Json) -> Json:
-        """Return a TokenRequest that is answered. Raises `Refused`."""
+        """Return the answer to a TokenRequest. Raises `Refused`."""
         spec: Json = body.get("spec") or {}
         owner = self._objects.get(SERVICE_ACCOUNT, namespace, account)
         seconds = spec.get("expirationSeconds") or _USUAL
@@ -109,7 +109,7 @@ class Tokens:
         }
 
     def review(self, body: Json) -> Json:
-        """Return a TokenReview that is answered. Raises `Refused`."""
+        """Return the answer to a TokenReview. Raises `Refused`."""
         spec: Json = body.get("spec") or {}
         if not spec.get("token"):
             raise bad_request("token is required for TokenReview in authentication")
@@ -124,7 +124,7 @@ class Tokens:
         return head | {"spec": spec, "status": status}
 
     def user_of(self, token: str, *, audiences: list[str]) -> User:
-        """Return who a token is, for any of the audiences. Raises `BadToken`."""
+        """Return the user of a token that is valid for one of the audiences. Raises `BadToken`."""
         for known, user in self._static.items():
             if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogatepass")):
                 return user
@@ -145,7 +145,7 @@ class Tokens:
         return self._living(claims, meant)
 
     def _living(self, claims: Json, audiences: tuple[str, ...]) -> User:
-        """Return the user of verified claims, if what they are bound to still lives. Raises `BadToken`."""
+        """Return the user of verified claims. Raises `BadToken` if an object that the claims are bound to is gone."""
         bound: Json = claims["kubernetes.io"]
         namespace, account = bound["namespace"], bound["serviceaccount"]
         try:
@@ -204,7 +204,7 @@ def _bad(why: str) -> BadToken:
 
 
 def _read_static(path: Path) -> dict[str, User]:
-    """Return the users of a token file: token, name, uid, group."""
+    """Return the users of a token file by token. A line has token, name, UID and group."""
     users = {}
     for line in path.read_text().splitlines():
         token, name, uid, group = line.split(",")

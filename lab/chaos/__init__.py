@@ -1,5 +1,6 @@
-"""Chaos: real jobs through the whole system while everything around and in it fails, and a verdict on the outcome.
+"""Chaos: real jobs through the whole system while its parts and its surroundings fail, and a verdict on the outcome.
 
-`make chaos`, or `ostler-lab chaos`. `plan` says what breaks and when, by a seed; `breaker` does it; `sampler` looks
-at rows and Pods meanwhile and `laws` judges what it saw; `run` puts them together; `report` tells.
+Start it with `make chaos` or `ostler-lab chaos`. `plan` chooses the failures and their times by a seed, and `breaker`
+causes them. Meanwhile `sampler` reads rows and Pods, and `laws` judges them. `run` joins these parts. `report` prints
+the result.
 """

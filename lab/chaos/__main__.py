@@ -1,4 +1,4 @@
-"""`ostler-lab chaos`: a chaos run, with exit status 0 only for a clean verdict."""
+"""`ostler-lab chaos`: a chaos run. The exit status is 0 only for a clean verdict."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> tuple[bool, list[str]]:
-    """Run the scenario; return whether nothing is wrong, and what a person reads."""
+    """Run the scenario. Return whether it found no problem, and the lines of its report."""
     jobs, seed, cluster = arguments.jobs, arguments.seed, arguments.cluster
     if arguments.scenario == "tenant":
         attacked = run_tenant(folder, jobs=jobs, honest=arguments.honest, seed=seed, cluster=cluster, say=say)

@@ -1,4 +1,4 @@
-"""Strikes: what is due is broken, and what was broken comes back when its time is up."""
+"""Breaker: causes the failures that are due, and ends them when their time is up."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ from lab.system import System
 from ostler.errors import Gone
 
 AT_ONCE = 2.0
-"""Seconds of a strike below which a Pod that vanishes goes without a word: three of five."""
+"""A strike of fewer seconds deletes its Pod without a grace period. Three of five strikes do."""
 
 KILLS = {Blow.KILL_WORKER: "worker", Blow.KILL_WEB: "web", Blow.KILL_BEAT: "beat", Blow.KILL_WATCH: "watch"}
 
 
 FREEZE_TRIES = 20
-"""Attempts of a freeze to find a process with an open transaction, before it gives up."""
+"""Number of attempts to find a process with an open transaction before a freeze is given up."""
 
 POSTGRES_BACK_WITHIN = 20.0
 WEB_BACK_WITHIN = 20.0
-"""Seconds after its start in which Postgres recovers and web connects, or web is not ready yet."""
+"""Seconds after a start within which Postgres has recovered, or web is ready. Webhooks may fail until then."""
 
 WEBHOOKS = "web-0"
-"""The process that the lab's GitHub sends its webhooks to."""
+"""The process that receives the webhooks of the lab's GitHub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """Something that is due to come back."""
+    """An action that ends a failure, and when it is due."""
 
     at: float
     mend: Callable[[], object]
 
 
 class Breaker:
-    """Strikes a system. All of it happens in the thread that calls `look`: a process dies with the one that started it.
+    """Causes the failures of a system.
 
-    `vanished`: the UIDs of the Pods that it deleted; `cancelled`: the jobs that it cancelled; `struck`: how often each
-    blow met something. `unexpected`: processes of ours that ended though nothing had struck them. `silences`: spans of
-    Unix time in which web refuses webhooks for another reason than a locked row. `beat_kills`: when a beat was killed.
+    All of them are caused in the thread that calls `look`, because a process dies with the thread that started it.
+    `vanished`: UIDs of the Pods that it deleted. `cancelled`: jobs that it cancelled. `struck`: number of strikes of
+    each kind that had an effect. `unexpected`: processes that ended without a strike. `silences`: spans of Unix time
+    during which web refuses webhooks for another reason than a locked row. `beat_kills`: times at which a beat was
+    killed.
     """
 
     def __init__(self, system: System, strikes: Sequence[Strike], *, say: Callable[[str], None]) -> None:
@@ -81,16 +83,16 @@ class Breaker:
 
     @property
     def freezes(self) -> Sequence[Freeze]:
-        """Every freeze so far."""
+        """Return every freeze so far."""
         return self._freezer.freezes
 
     @property
     def left(self) -> int:
-        """How many strikes are not due yet."""
+        """Return the number of strikes that are not due yet."""
         return len(self._left)
 
     def look(self, *, over: int) -> None:
-        """Bring back what is due, then strike what is due when so many jobs are over."""
+        """End the failures that are due, then cause the strikes that are due. `over` is the number of finished jobs."""
         now = time.monotonic()
         due = [mending for mending in self._mendings if mending.at <= now]
         self._mendings = [mending for mending in self._mendings if mending.at > now]
@@ -107,14 +109,14 @@ class Breaker:
             self._freeze(self._to_freeze[0])
 
     def mend_all(self) -> None:
-        """Bring everything back now. A mending that must be repeated runs again in `look`, when it is due."""
+        """End all failures now. An action that must be repeated runs again in `look`, when it is due."""
         self._to_freeze.clear()
         mendings, self._mendings = self._mendings, []
         for mending in mendings:
             mending.mend()
 
     def _look_after_ours(self, now: float) -> None:
-        """Start again what ended by itself, as Kubernetes would, and remember that it did."""
+        """Restart processes that ended by themselves, as Kubernetes would, and record that they ended."""
         if lost := liveness.lost(self._system):
             raise RuntimeError(f"{lost} ended; what it knew is gone, so there can be no verdict")
         for name, status in liveness.ended(self._system).items():
@@ -165,7 +167,7 @@ class Breaker:
         return True
 
     def _freeze(self, strike: Strike) -> None:
-        """Freeze a web or worker process if one is in a transaction now; else the next check tries again."""
+        """Freeze a web or worker process that is in a transaction. If there is none, the next check tries again."""
         self._tries += 1
         frozen = {freeze.process for freeze in self.freezes if freeze.ended is None}
         able = [
@@ -175,7 +177,7 @@ class Breaker:
         ]
         kinds = sorted({name.partition("-")[0] for name in able})
         kind = chosen(kinds, strike.dice) if kinds else ""
-        # The kind that the dice chose may be idle: at the last tries any other serves, and any transaction.
+        # The kind that the dice chose might be idle. The last attempts accept any kind and any transaction.
         last = self._tries > FREEZE_TRIES // 2
         names = able if last else [name for name in able if name.startswith(kind)]
         freeze = self._freezer.freeze(names, any_rows=last) if names else None
@@ -206,7 +208,7 @@ class Breaker:
         self._system.faults(upstream, Fault(kind="reset_before", until_seconds=seconds))
 
     def _vanish(self, strike: Strike) -> bool:
-        """Delete a Pod as the loss of its node would, or as somebody with kubectl."""
+        """Delete a Pod, either without a grace period, like the loss of its node, or with one, like kubectl."""
         namespace = self._system.namespace
         pods = [
             pod for pod in list_pods(self._kube, namespace=namespace) if not pod.terminating and not pod.is_terminal
@@ -232,7 +234,7 @@ class Breaker:
         self.cancelled.add(job)
         try:
             self._system.lab("POST", f"/jobs/{job}/cancel")
-        except LeverError:  # it ended meanwhile
+        except LeverError:  # the job has already ended
             self.cancelled.discard(job)
             return False
         return True

@@ -1,11 +1,13 @@
-"""A day of bad fleets beside two healthy pools: `ostler-lab chaos --scenario fleets`.
+"""Bad pools beside two healthy ones: `ostler-lab chaos --scenario fleets`.
 
-All at once: a pool whose runners are too old, one whose image lacks the scripts, one whose node is lost, one with a
-sidecar that stays, one whose runner group GitHub refuses, and one whose runners have no way out. Ostler itself reaches
-GitHub by a forward proxy alone. All jobs of the bad pools belong to one account, which has jobs in the healthy pools,
-too. The verdict: no job of a healthy pool fails or waits for longer than a minute, `ostler pool list` names each cause
-on a terminal of 80 columns, the bad account's installation stays below a fifth of GitHub's hourly quota, and no law is
-seen broken.
+The bad pools run at the same time. Each has one cause: runners that are too old, an image without the scripts, a lost
+node, a sidecar that stays, a runner group that GitHub refuses, or runners without network access. Ostler itself reaches
+GitHub only by a forward proxy. All jobs of the bad pools belong to one account, which has jobs in the healthy pools
+too.
+
+The verdict requires the following. No job of a healthy pool fails or waits for longer than a minute. `ostler pool list`
+names each cause on a terminal of 80 columns. The installation of the bad account stays below a fifth of GitHub's hourly
+quota. No law is broken.
 """
 
 from __future__ import annotations
@@ -40,21 +42,24 @@ from lab.system import Options, System, read_log
 Say = Callable[[str], None]
 
 BAD = ACCOUNTS[0]
-"""The account of all jobs of the bad pools."""
+"""The account that owns all jobs of the bad pools."""
 
 GROUP = 7
-"""The runner group that GitHub refuses."""
+"""Id of the runner group that GitHub refuses."""
 
 NODE, SPARE = "doomed", "spare"
 
 WITHIN = 60.0
-"""Seconds that a job of a healthy pool may wait until it starts."""
+"""Longest time in seconds that a job of a healthy pool may wait until it starts."""
 
 QUOTA = 5000
 SHARE = 0.2
 HOUR = 3600.0
 JUDGED_FROM = 240.0
-"""Least seconds of a run that says something of an hour: a shorter one ends among the first waits of the brakes."""
+"""Shortest run in seconds from which calls per hour can be estimated.
+
+A shorter run ends during the first waits of the brakes.
+"""
 
 EVERY = 1.0
 """Seconds between two jobs of one healthy pool."""
@@ -63,13 +68,13 @@ BAD_EVERY = 60.0
 """Seconds between two jobs of the bad account in each healthy pool."""
 
 WAVES, WAVES_APART = 12, 5.0
-"""Jobs of each bad pool, and the seconds between two of them."""
+"""Number of jobs of each bad pool, and the seconds between two of them."""
 
 LOST_AT = 45.0
 """Seconds after the first job at which the node is lost."""
 
 NAMED_WITHIN = 180.0
-"""Seconds after the end of the healthy jobs within which every cause has to be named."""
+"""Seconds after the end of the healthy jobs within which every cause must be named."""
 
 STALLED = 120.0
 LIST_EVERY = 20.0
@@ -95,7 +100,7 @@ class Cause:
 
     @property
     def pool(self) -> LabPool:
-        """The pool to put in place."""
+        """Return the pool to create."""
         return LabPool(
             self.name, ("self-hosted", "linux", self.name), self.replicas, cpu="1", memory="1Gi", spec=self.spec
         )
@@ -120,15 +125,16 @@ CAUSES = {
     )
 }
 SHORT = ("too-old", "no-scripts", "sidecar", "refused")
-"""The causes that show within seconds."""
+"""Causes that are visible within seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetsResult:
-    """What a run came to. `waits`: seconds from queue to start of each healthy job, in order of size.
+    """Result of a run.
 
-    `named`: by bad pool, the first row of `ostler pool list` that named its cause; `seen`: the last one where none did.
-    `calls`: by account, the calls that its installation is charged for in the run, and the bound for an hour.
+    `waits`: seconds from queue to start of each healthy job, in ascending order. `named`: by bad pool, the first row of
+    `ostler pool list` that named its cause. `seen`: by bad pool, the latest row. `calls`: by account, the calls that
+    its installation is charged for, and the upper bound for an hour.
     """
 
     healthy: int
@@ -144,11 +150,11 @@ class FleetsResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Return whether no problem was found."""
         return not self.problems and not self.broken
 
     def lines(self) -> Iterable[str]:
-        """Return what a person reads at the end."""
+        """Yield the lines of the report."""
         median = self.waits[len(self.waits) // 2] if self.waits else 0.0
         worst = self.waits[-1] if self.waits else 0.0
         yield f"{self.healthy} jobs of healthy pools waited {median:.1f} s (median), {worst:.1f} s at most"
@@ -173,10 +179,10 @@ def run_fleets(
     causes: Sequence[str] = tuple(CAUSES),
     quick: bool = False,
 ) -> FleetsResult:
-    """Start a system with these bad pools, send `jobs` to the healthy ones, and return what it came to.
+    """Start a system with these bad pools, send `jobs` to the healthy pools, and return the result.
 
-    `quick`: with the waits of the other scenarios, which are a twentieth, so that causes show soon. Then nothing is
-    said of an hour. Raises what `System` does.
+    With `quick`, the waits are divided by 20, as in the other scenarios, so that causes are visible soon. Calls per
+    hour are then not judged. Raises what `System` raises.
     """
     bad = [CAUSES[name] for name in causes]
     settings = {**(scaled() if quick else {}), "OSTLER_DEFAULT_BUDGET_COUNT": "60", "OSTLER_NODE_LOST_AFTER": "60"}
@@ -205,7 +211,7 @@ def run_fleets(
 
 
 class _Day:
-    """One run: it queues the jobs, loses the node, and reads the list of pools and the calls of each installation."""
+    """One run. It queues the jobs, loses the node, and reads the list of pools and the calls of each installation."""
 
     def __init__(
         self, system: System, sampler: Sampler, bad: Sequence[Cause], *, cluster: str, quick: bool, say: Say
@@ -226,11 +232,14 @@ class _Day:
         self._waves = 0
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the connections of this run."""
         self._engine.dispose()
 
     def work(self, jobs: int) -> str | None:
-        """Send until every healthy job is over and every cause named; return why it ended early, if it did."""
+        """Send jobs until every healthy job is over and every cause is named.
+
+        Return why the run ended early, or None.
+        """
         began = next_at = bad_at = moved_at = said_at = time.monotonic()
         sent = over = 0
         done_at: float | None = None
@@ -258,7 +267,7 @@ class _Day:
             time.sleep(max(0.0, min(0.5, next_at - time.monotonic())) if sent < jobs else 0.5)
 
     def _send(self, sent: int, jobs: int, *, of_bad: bool) -> int:
-        """Queue a job in each healthy pool, as the accounts come in turn; return how many."""
+        """Queue a job in each healthy pool, for the accounts in turn. Return the number of jobs."""
         bodies = []
         for number, pool in enumerate(HEALTHY[: jobs - sent]):
             owner = BAD if of_bad else ACCOUNTS[1 + (sent // len(HEALTHY) + number) % 2]
@@ -268,7 +277,7 @@ class _Day:
         return len(bodies)
 
     def _strike(self, elapsed: float) -> None:
-        """Queue the next wave of the bad pools' jobs, and lose the node, when they are due."""
+        """Queue the next jobs of the bad pools and lose the node, when they are due."""
         if self._waves < WAVES and elapsed >= self._waves * self._apart:
             self._waves += 1
             self._system.lab(
@@ -285,12 +294,12 @@ class _Day:
             self._lose_node()
 
     def _lose_node(self) -> None:
-        """Kill a kubelet, and start the node that replaces its own."""
+        """Kill a kubelet, and start the node that replaces its node."""
         self._say("a node is lost")
         self._system.children[f"kubelet-{NODE}"].kill()
         self._system.start_kubelet_of(NODE, node=SPARE)
         if not self._embedded:
-            return  # the node controller finds it out
+            return  # the node controller detects the loss
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         unknown = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": at}]
         kube = self._system.kube()
@@ -299,7 +308,10 @@ class _Day:
         kube.close()
 
     def _look(self, elapsed: float) -> int:
-        """Read calls and jobs, and the list of pools where it may have changed; return the healthy jobs that ended."""
+        """Read the calls, the jobs, and the list of pools if it might have changed.
+
+        Return the number of finished healthy jobs.
+        """
         over = 0
         with suppress(HTTPError):
             self.calls.append((elapsed, self._system.lab("GET", "/stats")["calls_of_installations"]))
@@ -312,7 +324,7 @@ class _Day:
         return over
 
     def _read_list(self) -> None:
-        """Type `ostler pool list` and read what it says of the bad pools."""
+        """Run `ostler pool list` and find the named causes of the bad pools."""
         rows = rows_of(on_a_terminal(self._system.operator_settings(), "pool", "list"))
         for cause in self.bad:
             row = rows.get(cause.name, "")
@@ -333,7 +345,7 @@ def _job(owner: LabAccount, pool: LabPool) -> dict[str, object]:
 
 
 def on_a_terminal(environment: Mapping[str, str], *arguments: str) -> str:
-    """Run a command of Ostler's on a terminal of 80 columns; return what it wrote there."""
+    """Run a command of Ostler on a terminal of 80 columns. Return its output."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     env = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
@@ -353,9 +365,9 @@ def on_a_terminal(environment: Mapping[str, str], *arguments: str) -> str:
 
 
 def rows_of(table: str) -> dict[str, str]:
-    """Return each row of a table whose first column is a name as one line, by that name.
+    """Return each row of a table as one line, by the name in its first column.
 
-    Wrapped lines of a row begin with a space. Raises AssertionError where a line is wider than the terminal.
+    The wrapped lines of a row begin with a space. Raises AssertionError if a line is wider than the terminal.
     """
     found: dict[str, str] = {}
     name = ""
@@ -369,10 +381,11 @@ def rows_of(table: str) -> dict[str, str]:
 
 
 def bound_for_an_hour(series: Sequence[tuple[float, int]]) -> float:
-    """Return an upper bound of the calls of one hour that begins with the run.
+    """Return an upper bound of the calls in the hour that begins with the run.
 
-    `series` has seconds since the start and the calls until then. The run counts whole: the first minutes of a brake
-    cost most. For the rest of the hour its second half goes on at the same rate, though the waits still grow.
+    `series` has seconds since the start and the number of calls until then. All calls of the run count, because the
+    first minutes of a brake cost most. The rest of the hour is estimated by the rate of the run's second half, although
+    the waits still grow.
     """
     (began, first), (ended, last) = series[0], series[-1]
     length = ended - began
@@ -420,13 +433,13 @@ def _judge(system: System, sampler: Sampler, day: _Day, *, problem: str | None) 
 
 
 def _calls_of(series: Sequence[tuple[float, Mapping[str, int]]], account: LabAccount) -> tuple[int, float]:
-    """Return the calls that an account's installation made in the run, and the bound for an hour."""
+    """Return the calls of an account's installation in the run, and the upper bound for an hour."""
     mine = [(at, int(calls.get(str(account.installation_id), 0))) for at, calls in series]
     return mine[-1][1] - mine[0][1], bound_for_an_hour(mine)
 
 
 def problems_of(github: Iterable[Mapping[str, object]], jobs: set[int], *, waits: Sequence[float]) -> Iterable[str]:
-    """Judge the jobs of the healthy pools."""
+    """Yield the problems of the jobs in the healthy pools."""
     ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
     for job in sorted(jobs):
         if ends.get(job) != "success":

@@ -1,7 +1,7 @@
 """Freezes: a web or worker process is stopped (SIGSTOP) while one of its sessions has locked rows.
 
-It is what a virtual machine that migrates, a throttled cgroup or a lost node does to a client of Postgres: its
-transaction stays open, and its rows stay locked, until it goes on or Postgres ends the session.
+A migrating virtual machine, a throttled cgroup or a lost node has the same effect on a client of Postgres. Its
+transaction stays open and its rows stay locked, until the process continues or Postgres ends the session.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sqlalchemy.exc import DBAPIError
 from lab.system import System
 
 TRIES_FOR = 1.0
-"""Seconds for which one call looks for an open transaction."""
+"""Seconds that one call searches for an open transaction."""
 
 SETTLES_WITHIN = 0.5
-"""Seconds within which Postgres finishes the statement of a process that was stopped."""
+"""Seconds within which Postgres finishes the statement of a stopped process."""
 
 PAUSE = 0.0005
 
 
 @dataclass(slots=True)
 class Freeze:
-    """One process that was frozen, in Unix time.
+    """One frozen process, with times in Unix time.
 
-    `jobs` and `runners`: the webhooks that name one of them need a row that it held locked. `of_a_sweep`: it held the
-    row of a sweep, which nobody else ran meanwhile.
+    `jobs` and `runners`: a webhook that names one of them needs a row that the process had locked. `of_a_sweep`: it had
+    locked the row of a sweep, which no other process could run meanwhile.
     """
 
     process: str
@@ -42,12 +42,12 @@ class Freeze:
     ended: float | None = None
 
     def overlaps(self, since: float, until: float) -> bool:
-        """Return whether it was frozen at any time of a span."""
+        """Return whether the freeze overlaps a span of time."""
         return self.began < until and (self.ended is None or self.ended > since)
 
 
 class Freezer:
-    """Freezes processes of a system whose `Options.own_roles` is set. Use it from the thread that reads `freezes`."""
+    """Freezes processes of a system with `Options.own_roles`. Use it in the thread that reads `freezes`."""
 
     def __init__(self, system: System) -> None:
         self.freezes: list[Freeze] = []
@@ -55,19 +55,19 @@ class Freezer:
         self._engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True, isolation_level="AUTOCOMMIT")
 
     def close(self) -> None:
-        """Let every process go on, and close the connection."""
+        """Resume every process and close the connection."""
         self.thaw_all()
         self._engine.dispose()
 
     def thaw_all(self) -> None:
-        """Let every process go on."""
+        """Resume every process."""
         for freeze in self.freezes:
             self.thaw(freeze)
 
     def freeze(self, names: Sequence[str], *, any_rows: bool) -> Freeze | None:
-        """Freeze one of these processes inside a transaction that has locked rows; None when none had one in time.
+        """Freeze one of these processes inside a transaction that has locked rows. Return None if none had one in time.
 
-        Without `any_rows` it must be one that locks rows of the claim path.
+        Without `any_rows`, the transaction must have locked rows of the claim path.
         """
         end = time.monotonic() + TRIES_FOR
         try:
@@ -83,7 +83,7 @@ class Freezer:
         return None
 
     def thaw(self, freeze: Freeze) -> None:
-        """Let a process go on, unless it was killed meanwhile."""
+        """Resume a process, unless it was killed meanwhile."""
         if freeze.ended is not None:
             return
         child = self._system.children[freeze.process]
@@ -92,7 +92,7 @@ class Freezer:
         freeze.ended = time.time()
 
     def _stop(self, db: Connection, name: str) -> Freeze | None:
-        """Stop a process; let it go on again when it had ended its transaction by then."""
+        """Stop a process. If its transaction ended before the stop, resume it and return None."""
         child = self._system.children[name]
         began = time.time()
         child.send(signal.SIGSTOP)
@@ -112,7 +112,7 @@ _OPEN = """
     FROM pg_stat_activity
     WHERE usename = ANY(:names) AND backend_type = 'client backend' AND backend_xid IS NOT NULL
 """
-"""Sessions that have locked or written rows: Postgres numbers a transaction when it does so first."""
+"""Sessions that have locked or written rows. Postgres assigns a transaction id at the first lock or write."""
 
 
 _ON_THE_PATH = """
@@ -132,7 +132,7 @@ def _in_transaction(db: Connection, names: Sequence[str], *, any_rows: bool) -> 
 
 
 def _settled(db: Connection, name: str) -> list[str]:
-    """Return the numbers of the transactions that a stopped process holds open, once no statement of it runs."""
+    """Return the ids of the open transactions of a stopped process, once none of its statements is running."""
     end = time.monotonic() + SETTLES_WITHIN
     while True:
         rows = db.execute(
@@ -140,7 +140,8 @@ def _settled(db: Connection, name: str) -> list[str]:
             {"names": [name]},
         ).all()
         idle = [row.xid for row in rows if row.state == "idle in transaction"]
-        # The signal may have come after a commit was sent: what is open twice, a moment apart, stays open.
+        # The process might have sent a commit before the stop. A transaction that is open twice, a moment apart, stays
+        # open.
         if len(idle) == len(rows) or time.monotonic() > end:
             time.sleep(SETTLES_WITHIN / 10)
             still = db.execute(
@@ -152,9 +153,9 @@ def _settled(db: Connection, name: str) -> list[str]:
 
 
 def _jobs_held(db: Connection, xids: Sequence[str]) -> frozenset[int]:
-    """Return the jobs whose own row, or that of their claim, Pod, execution or account, these transactions hold.
+    """Return the jobs that these transactions have locked, directly or by a row of a claim, Pod, execution or account.
 
-    A row that is locked or changed has the number of the transaction in its `xmax`, unless several have locked it.
+    A row that is locked or changed has the id of the transaction in its `xmax`, unless several transactions locked it.
     """
     rows = db.execute(
         text("""
@@ -172,7 +173,7 @@ def _jobs_held(db: Connection, xids: Sequence[str]) -> frozenset[int]:
 
 
 def _runners_of(db: Connection, jobs: Collection[int]) -> frozenset[str]:
-    """Return the runners of the claims for these jobs: GitHub may have given them other jobs."""
+    """Return the runners of the claims for these jobs. GitHub might have given the runners other jobs."""
     rows = db.execute(
         text("""
             SELECT m.runner_name FROM mint_attempts m JOIN claims c ON c.id = m.claim_id

@@ -1,6 +1,6 @@
-"""The laws as a chaos run can see them: pure judgements of a check of rows and Pods, or of the logs.
+"""The laws as far as a chaos run can observe them: pure judgements of a snapshot of rows and Pods, or of the logs.
 
-What is judged from the whole history of a run, once it is over, is in `lab.invariants` and `lab.verdict`.
+`lab.invariants` and `lab.verdict` judge the whole history of a run after its end.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ CHECKS_APART = 60.0
 """Seconds between two checks that prove an absence."""
 
 MARGIN = 15.0
-"""Seconds that are left off that, as a list may leave a runner out that is there, and a check has to come first."""
+"""Seconds that are subtracted from `CHECKS_APART`.
+
+The first check might have found the runner absent shortly before its deletion, because a list of GitHub might omit a
+registered runner.
+"""
 
 REFUSED = 503
 ANSWERS_WITHIN = 10.0
-"""Seconds for which the lab's GitHub waits for an answer."""
+"""Seconds that the lab's GitHub waits for an answer."""
 
 Log = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A law that was seen to be broken, and how."""
+    """A law that a run saw broken, and how."""
 
     law: str
     what: str
@@ -55,7 +59,7 @@ class LiveClaim:
 
 @dataclass(frozen=True, slots=True)
 class LingeringPod:
-    """A Pod that outlives its claim, with the account and the size of the latest one that was delivered."""
+    """A Pod that outlives its claim, with the account and the size of its latest delivered claim."""
 
     uid: str
     account_id: int
@@ -65,9 +69,10 @@ class LingeringPod:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One snapshot of the rows. `unclaimed`: jobs in state `claimed` without a live claim.
+    """One snapshot of the rows.
 
-    `lingering`: Pods that have not ended, without a live job claim, though a claim of theirs was delivered.
+    `unclaimed`: jobs in state `claimed` without a live claim. `lingering`: Pods that have not ended and have no live
+    job claim, but had a delivered one.
     """
 
     claims: Sequence[LiveClaim]
@@ -77,7 +82,7 @@ class Moment:
 
 
 def at_a_moment(moment: Moment) -> Iterator[Broken]:
-    """Judge one snapshot: L1, L2, L4 and L5."""
+    """Yield the broken laws of one snapshot: L1, L2, L4 and L5."""
     for what, counts in (
         ("Pod", Counter(claim.pod_uid for claim in moment.claims)),
         ("job", Counter(claim.job_id for claim in moment.claims if claim.job_id is not None)),
@@ -101,7 +106,7 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpan:
-    """A claim of one Pod, over time. `removing`: its stamp was ever being removed."""
+    """A claim of one Pod over time. `removing`: its stamp was being removed at some time."""
 
     id: int
     purpose: str
@@ -112,15 +117,15 @@ class ClaimSpan:
     removing: bool
 
     def lived_at(self, moment: datetime) -> bool:
-        """Return whether it was live then."""
+        """Return whether the claim was live at that moment."""
         return self.created_at <= moment and (self.ended_at is None or self.ended_at > moment)
 
 
 def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
-    """Judge a deletion that was seen of a Pod that was not terminal, and that nobody but Ostler can have made.
+    """Yield the broken laws of a deletion that only Ostler can have made. The Pod was not terminal.
 
-    A retire claim, which excludes every other (L7), is what makes sure that the decision did not rest on claims that
-    were read before (L8), and that no Pod with a JIT goes (L3).
+    The retire claim excludes every other claim (L7). It therefore proves that the decision did not rest on outdated
+    claims (L8), and that no Pod with a JIT is deleted (L3).
     """
     spans = [claim for claim in claims if claim.created_at <= seen_at]
     if not any(claim.purpose == "retire" for claim in spans):
@@ -133,9 +138,10 @@ def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
 
 
 def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
-    """Judge the loss of a stamp that was seen: it re-routes the Pod, so none may happen after a delivery (L3).
+    """Yield the broken laws of a lost stamp. It re-routes the Pod, so it must not happen after a delivery (L3).
 
-    An un-stamp before the delivery is seen after it where the delivery followed at once; its claim says that it was.
+    If the delivery follows at once, the removal of a stamp might be observed after the delivery. The claim then shows
+    that the removal began before.
     """
     for claim in claims:
         if claim.delivered_at is not None and claim.delivered_at <= seen_at and not claim.removing:
@@ -144,7 +150,7 @@ def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A claim whose release was begun because its runner was absent in two checks; `at` is Unix time."""
+    """A claim whose release began because its runner was absent in two checks; `at` is Unix time."""
 
     claim_id: int
     runner_name: str
@@ -152,7 +158,10 @@ class Absence:
 
 
 def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
-    """Judge releases for an absence by GitHub's log: who was there a moment ago was not looked for twice (L8)."""
+    """Yield the broken laws of releases for an absence, by GitHub's log.
+
+    A runner that was registered a moment ago cannot have been absent in two checks (L8).
+    """
     gone = {event["runner"]: float(event["at"]) for event in github if event["event"] == "runner_deleted"}
     for absence in absences:
         since = absence.at - gone.get(absence.runner_name, absence.at)
@@ -165,14 +174,20 @@ def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
 
 
 def of_strangers(strangers: Collection[str], github: Log) -> Iterator[Broken]:
-    """Judge what became of runners of others in our scopes: that no row of ours names them proves nothing (L3)."""
+    """Yield the removals of foreign runners in Ostler's scopes.
+
+    The lack of a row proves nothing about a runner (L3).
+    """
     for event in github:
         if event["event"] == "runner_deleted" and event["runner"] in strangers:
             yield Broken("L3", f"runner {event['runner']} of somebody else was deregistered")
 
 
 def of_executions(kubelet: Log, *, vanished: Collection[str]) -> Iterator[Broken]:
-    """Judge by the kubelet's log whether a Pod was deleted while it executed, other than by the run itself (L3)."""
+    """Yield the Pods that Ostler deleted while they executed a job, by the kubelet's log (L3).
+
+    `vanished` has the UIDs of the Pods that the run itself deleted.
+    """
     for event in kubelet:
         if event["event"] == "pod_deleted" and event.get("job") is not None and event["uid"] not in vanished:
             yield Broken("L3", f"Pod {event['pod']} was deleted while it executed job {event['job']}")
@@ -180,7 +195,7 @@ def of_executions(kubelet: Log, *, vanished: Collection[str]) -> Iterator[Broken
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A tick of a sweep that killed: how often, and how often it might."""
+    """A tick of a sweep with repairs that kill: the number of kills and the permitted number."""
 
     sweep: str
     run_id: int
@@ -189,7 +204,7 @@ class Kill:
 
 
 def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
-    """Judge whether each tick kept its budget (L9)."""
+    """Yield the ticks that exceeded their budget (L9)."""
     for kill in kills:
         if kill.killed > kill.allowed:
             yield Broken(
@@ -200,10 +215,10 @@ def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The webhooks that were refused with 503, by the reason that was found.
+    """Number of webhooks that were refused with 503, by reason.
 
-    `silent`: web was frozen or had just been started, or Postgres had crashed. `frozen`: a frozen process held a row of
-    theirs. `contended`: web says that a row of theirs was locked, by nobody who was frozen.
+    `silent`: web was frozen or had just been started, or Postgres had crashed. `frozen`: a frozen process had locked
+    one of their rows. `contended`: web logged that one of their rows was locked, but no frozen process had locked it.
     """
 
     silent: int = 0
@@ -219,10 +234,10 @@ def of_refusals(
     silences: Iterable[tuple[float, float]],
     contended: Collection[str],
 ) -> Refusals:
-    """Judge the webhooks that were refused: a locked row delays those alone that need it (L14).
+    """Explain the refused webhooks. A locked row must only delay the webhooks that need it (L14).
 
-    `contended` are the GUIDs whose row was locked, as web logged. It is believed only where GitHub's log and
-    the freezes do not explain a refusal, and such refusals are counted apart.
+    `contended` has the GUIDs whose webhook met a locked row, as web logged. This log counts only if GitHub's log and
+    the freezes do not explain a refusal. Such refusals are counted separately.
     """
     freezes, silences = list(freezes), list(silences)
     runners = {event["job"]: event["runner"] for event in github if event["event"] in {"job_assigned", "job_started"}}

@@ -1,4 +1,4 @@
-"""Changes that people and autoscalers make to pools and nodes while jobs run. None of them may touch a job."""
+"""Changes that administrators and autoscalers make to pools and nodes while jobs run. None of them may affect a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ostler.errors import Conflict, Gone
 T = TypeVar("T")
 HALF = 0.5
 AGAIN = 1.0
-"""Seconds between two attempts to make a pool again whose name is still taken by the one that drains."""
+"""Seconds between two attempts to create a pool again while the draining pool still has the name."""
 
 
 After = Callable[[float, Callable[[], object]], None]
@@ -23,16 +23,16 @@ After = Callable[[float, Callable[[], object]], None]
 
 
 class People:
-    """Administrators of the cluster; what they do they take back after a while, but for a roll."""
+    """Administrators of the cluster. They undo each change after a while, except a change of the image."""
 
     def __init__(self, kube: KubeClient, namespace: str, after: After, *, guarded: bool) -> None:
-        """`guarded`: the admission policy is in force, so that a pool may go in the foreground, too."""
+        """`guarded`: the admission policy is in force, so that a pool may also be deleted in the foreground."""
         self._kube, self._namespace, self._after = kube, namespace, after
         self._guarded = guarded
         self._rolls = 0
 
     def act(self, strike: Strike) -> bool:
-        """Do what a strike says; return whether it met something."""
+        """Make the change of a strike. Return whether it had an effect."""
         pool = chosen(POOLS, strike.dice)
         match strike.blow:
             case Blow.POOL_SCALED:
@@ -57,7 +57,7 @@ class People:
     def _patch(self, pool: LabPool, spec: Json) -> bool:
         try:
             self._kube.request("PATCH", self._path(pool), body={"spec": spec}, content_type=MERGE_PATCH)
-        except Gone:  # deleted, and not made again yet
+        except Gone:  # the pool is deleted and not created again yet
             return False
         return True
 
@@ -71,7 +71,7 @@ class People:
             create_pool(self._kube, namespace=self._namespace, name=pool.name, spec=spec_of(pool))
         except (Conflict, Gone):
             found = get_pool(self._kube, namespace=self._namespace, name=pool.name)
-            if found is None or found.terminating:  # else an earlier deletion of it was followed by a creation already
+            if found is None or found.terminating:  # else an earlier deletion was already followed by a creation
                 self._after(AGAIN, lambda: self._make_again(pool))
 
     def _path(self, pool: LabPool) -> str:
@@ -92,5 +92,5 @@ class People:
 
 
 def chosen(things: Sequence[T], dice: float) -> T:
-    """Return one of these, by a number from 0 to 1."""
+    """Return one of the things, chosen by a number from 0 to 1."""
     return things[min(len(things) - 1, int(dice * len(things)))]

@@ -1,8 +1,8 @@
-"""Plan of a chaos run: each fault and its time, a pure function of the seed and of the number of jobs.
+"""Plan of a chaos run: each failure and its time, a pure function of the seed and of the number of jobs.
 
-Two kinds of faults: those that any message or call may meet (`Rates`, with dice where they are played), and strikes,
-each due when so many jobs are over. So the same seed breaks the same things at the same points of the work, however
-fast that goes.
+There are two kinds of failures. Any message or call may meet a fault, at a rate of `Rates`. A strike is due when a
+number of jobs are over. The same seed therefore causes the same failures at the same points of the work, however fast
+it runs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from http import HTTPStatus
 from lab.faults import Fault, FaultPlan
 
 EVERY = 20
-"""Number of jobs per strike of each sort: one process, store or upstream is struck, one Pod vanishes, one job is
-cancelled, and one pool or node is changed. It is 5 % of the jobs."""
+"""Number of jobs per strike of each sort.
+
+For this many jobs, one process, store or upstream is struck, one Pod vanishes, one job is cancelled, and one pool or
+node is changed. That is 5 % of the jobs.
+"""
 
 FREEZES = 2 * EVERY
-"""Number of jobs per frozen process. It is frozen for about half of the time that these jobs take."""
+"""Number of jobs per frozen process. A process is frozen for about half of the time that these jobs take."""
 
 FROZEN = (1.0, 25.0)
-"""Seconds that a process is frozen, from and to: Postgres ends an idle transaction after 30."""
+"""Shortest and longest time in seconds that a process is frozen. Postgres ends an idle transaction after 30 seconds."""
 
 
 class Blow(StrEnum):
-    """What a strike does. Killed processes are started again; what is gone comes back."""
+    """Effect of a strike. Killed processes are started again, and outages end."""
 
     KILL_WORKER = "kill a worker"
     KILL_WEB = "kill web"
@@ -49,21 +52,21 @@ class Blow(StrEnum):
 
 
 FOR_POOLS = (Blow.POOL_SCALED, Blow.POOL_ROLLED, Blow.POOL_PAUSED, Blow.POOL_DELETED, Blow.NODE_CORDONED)
-"""What is done to pools and nodes, as people and autoscalers do; each comes once before any comes twice."""
+"""Changes of pools and nodes that people and autoscalers make. Each is made once before any is made twice."""
 
 AGAINST_US = tuple(
     blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED, Blow.FREEZE, *FOR_POOLS}
 )
-"""Blows against processes, stores and upstreams; each comes once before any comes twice."""
+"""Strikes against processes, stores and upstreams. Each is made once before any is made twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The share of all messages and calls that meet a fault of each kind.
+    """Share of the messages and calls that meet a fault of each kind.
 
-    Webhooks are lost, never even sent, doubled, or late and overtaken by later ones. `mints`: their replies are lost.
-    `github`, `kubernetes`: any call fails, in every way that the proxy knows. `lists`: a runner is missing from one of
-    GitHub's.
+    Webhooks are lost, never sent, sent twice, or sent late. `mints`: the answer of a mint is lost. `github`,
+    `kubernetes`: a call fails in one of the ways that the proxy supports. `lists`: a runner is missing from a list of
+    GitHub.
     """
 
     webhooks_lost: float = 0.05
@@ -77,14 +80,14 @@ class Rates:
 
 
 LATEST = 10.0
-"""Seconds that a late webhook is late at most."""
+"""Longest delay in seconds of a late webhook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One blow, due when `after` jobs are over.
+    """One strike, due when `after` jobs are over.
 
-    `dice` (0 to 1) chooses among what can be hit; `seconds` is how long it takes until that is back.
+    `dice` (0 to 1) chooses the target. `seconds` is the time until the target recovers.
     """
 
     after: int
@@ -95,7 +98,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """Everything that is broken in one run."""
+    """All failures of one run."""
 
     seed: int
     jobs: int
@@ -103,7 +106,7 @@ class ChaosPlan:
     strikes: Sequence[Strike]
 
     def github(self) -> FaultPlan:
-        """Return the faults that Ostler's calls to GitHub meet."""
+        """Return the faults of Ostler's calls to GitHub."""
         each = self.rates.github / 5
         slow_down = {"Retry-After": "1"}
         return FaultPlan(
@@ -122,7 +125,7 @@ class ChaosPlan:
         )
 
     def kubernetes(self) -> FaultPlan:
-        """Return the faults that Ostler's calls to the API server meet."""
+        """Return the faults of Ostler's calls to the API server."""
         each = self.rates.kubernetes / 6
         return FaultPlan(
             [
@@ -135,7 +138,7 @@ class ChaosPlan:
         )
 
     def lines(self) -> Iterator[str]:
-        """Return the plan in words, one line each; equal plans have equal lines."""
+        """Yield the lines that describe the plan. Equal plans have equal lines."""
         yield f"seed {self.seed}, {self.jobs} jobs"
         yield from (f"{name}: {share:.1%}" for name, share in asdict(self.rates).items())
         for name, plan in (("GitHub", self.github()), ("API server", self.kubernetes())):
@@ -164,7 +167,10 @@ def _strikes(seed: int, jobs: int, every: int) -> list[Strike]:
 
 
 def _for_pools(seed: int, jobs: int, every: int) -> Iterator[Strike]:
-    """Yield what happens to pools and nodes, by dice of their own: the other strikes of a seed do not depend on it."""
+    """Yield the changes of pools and nodes.
+
+    Their dice are separate, so that they do not change the other strikes of a seed.
+    """
     dice = random.Random(f"pools/{seed}")
     deck: list[Blow] = []
     for first in range(0, jobs, every):
@@ -174,7 +180,7 @@ def _for_pools(seed: int, jobs: int, every: int) -> Iterator[Strike]:
 
 
 def _freezes(seed: int, jobs: int) -> Iterator[Strike]:
-    """Yield the freezes, by dice of their own: the other strikes of a seed do not depend on them."""
+    """Yield the freezes. Their dice are separate, so that they do not change the other strikes of a seed."""
     dice = random.Random(f"freezes/{seed}")
     for first in range(0, jobs, FREEZES):
         strike = Strike(
@@ -192,7 +198,7 @@ def _refusal(
     method_regex: str = ".*",
     headers: dict[str, str] | None = None,
 ) -> Fault:
-    """Return a fault in which the API server refuses in its own words."""
+    """Return a fault that refuses a call in the format of the API server."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Report that a chaos run prints at its end."""
+"""Report at the end of a chaos run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from lab.chaos.run import Result
 
 JUDGED = ("L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L11", "L14")
-"""The laws that a run can see to be broken."""
+"""The laws that a run can see broken."""
 
 MOST = 20
-"""Lines about one thing at most."""
+"""Upper bound on lines about one subject."""
 
 
 def lines(result: Result) -> Iterator[str]:
-    """Return the summary, line by line; the last one is the verdict."""
+    """Yield the lines of the summary. The last line is the verdict."""
     verdict = result.verdict
     yield ""
     took = f"{result.worked:.0f} s, at rest after {result.settled:.0f} s more"

@@ -1,4 +1,4 @@
-"""One chaos run: a system is started, worked, struck, left to come to rest, and judged."""
+"""One chaos run: a system is started, gets jobs and failures, cleans up, and is judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
-from beat_schedule import SWEEPS, periods
+from beat_schedule import periods
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from lab.bootstrap import ACCOUNTS, POOLS
 from lab.chaos.breaker import WEBHOOKS, Breaker
@@ -43,6 +43,7 @@ from lab.timings import merged
 from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
 from ostler.errors import UpstreamError
+from ostler.task_names import SWEEPS
 from ostler.timings import Timings
 from ostler.variables import TIMINGS
 from rules.sweeps.reaping import SUCCESSES, allowance
@@ -50,10 +51,10 @@ from rules.sweeps.reaping import SUCCESSES, allowance
 Say = Callable[[str], None]
 
 WAVE = 40
-"""Jobs that are open at once at most: twice as many as there are Pods."""
+"""Upper bound on jobs that are open at once: twice the number of Pods."""
 
 LULL = 200
-"""Jobs after which the next are sent only when all of these are over: an idle fleet is swept, too."""
+"""Number of jobs after which the run waits until all of them are over, so that idle pools are swept too."""
 
 EVERY = 0.2
 """Seconds between two checks."""
@@ -62,23 +63,25 @@ SAY_EVERY = 5.0
 """Seconds between two lines of progress."""
 
 STALLED = 300.0
-"""Seconds without a job's end after which the rest is given up."""
+"""Seconds without a finished job after which the run gives up."""
 
 SETTLED_WITHIN = 300.0
-"""Seconds from the last job's end until nothing may be left. The longest way is that of a Pod whose runner lives on:
-45 s after its job's end it is checked, twice a minute apart, and again after each check that failed.
+"""Seconds from the end of the last job within which everything must be cleaned up.
+
+The longest case is a Pod whose runner lives on. It is checked 45 s after the end of its job, then twice a minute apart,
+and again after each failed check.
 """
 
 SWEPT_EVERY = 60.0
-"""Seconds: sweeps that run more seldom than this are not waited for."""
+"""Sweeps with a longer period than this, in seconds, are not waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a run has beside its plan.
+    """Environment of a run, in addition to its plan.
 
-    `until`: end it as soon as all of these laws were seen to be broken; for runs with a bug put in, as `worker_program`
-    does. `settings` are environment variables of Ostler's processes over the scaled ones.
+    `until`: end the run as soon as all of these laws were seen broken. This is for runs with a planted bug, as in
+    `worker_program`. `settings` are environment variables of Ostler's processes, which override the scaled timings.
     """
 
     cluster: str = "real"
@@ -94,7 +97,10 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run came to. `broken`: laws, `problems`: what else is wrong, both empty in a clean one."""
+    """Result of a run. `broken` has the broken laws and `problems` all other problems.
+
+    Both are empty after a clean run.
+    """
 
     plan: ChaosPlan
     verdict: Verdict
@@ -114,17 +120,17 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing at all is wrong."""
+        """Return whether no problem was found."""
         return not self.broken and not self.problems
 
     @property
     def laws(self) -> frozenset[str]:
-        """The laws that were broken."""
+        """Return the laws that were broken."""
         return frozenset(each.law for each in self.broken)
 
 
 def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
-    """Start a system in `folder`, play the plan, and return what it came to. Raises what `System` does."""
+    """Start a system in `folder`, run the plan, and return the result. Raises what `System` raises."""
     options = Options(
         webs=scene.webs,
         workers=scene.workers,
@@ -145,7 +151,7 @@ def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Resul
 
 
 class _Run:
-    """The run of a system that is warm."""
+    """The run of a system with warm Pods."""
 
     def __init__(self, system: System, plan: ChaosPlan, scene: Scene, *, say: Say) -> None:
         self._system = system
@@ -163,7 +169,7 @@ class _Run:
         self._began_at = datetime.now(UTC)
 
     def play(self) -> Result:
-        """Work, strike, come to rest, judge."""
+        """Send jobs, cause failures, wait until nothing is left over, and judge."""
         began = time.monotonic()
         self._begin()
         self._sampler.start()
@@ -198,14 +204,14 @@ class _Run:
         self._system.lab("POST", "/webhooks", weather)
         self._system.lab("POST", "/settings", {"forgetful_rate": rates.lists})
         for number, account in enumerate(ACCOUNTS):
-            name = f"{POOLS[0].name}-0{number:07x}-{number:08x}"  # as ours look
+            name = f"{POOLS[0].name}-0{number:07x}-{number:08x}"  # the format of Ostler's runner names
             organization = account.type == "Organization"
             scope = f"orgs/{account.login}" if organization else f"repos/{account.login}/{account.repositories[0]}"
             self._system.lab("POST", "/runners", {"scope": scope, "name": name, "labels": ["somebody-elses"]})
             self._strangers.add(name)
 
     def _calm(self) -> None:
-        """End every fault, so that what is left after a while is left for ever."""
+        """End every fault, so that the rest of the run shows what Ostler never cleans up."""
         self._breaker.mend_all()
         for upstream in ("github", "kubernetes"):
             self._system.no_faults(upstream)
@@ -217,7 +223,7 @@ class _Run:
     # Work
 
     def _work(self) -> str | None:
-        """Send, strike and look until every job is over; return why it ended early, if it did."""
+        """Send jobs, cause failures and check until every job is over. Return why the run ended early, or None."""
         moved_at = said_at = checked_at = began = time.monotonic()
         states: Counter[str] = Counter()
         while True:
@@ -246,7 +252,7 @@ class _Run:
             time.sleep(EVERY)
 
     def _send(self) -> None:
-        """Send more where few are open."""
+        """Send more jobs if few are open."""
         while self._sent - self._over < WAVE // 2 and self._sent < self._plan.jobs:
             left_of_this = LULL - self._sent % LULL
             if left_of_this == LULL and self._sent > self._over:
@@ -256,7 +262,7 @@ class _Run:
             self._sent += len(run)
 
     def _found_all(self) -> bool:
-        """Return whether the laws that the scene waits for are all broken by now."""
+        """Return whether all laws that the scene waits for have been broken."""
         wanted = set(self._scene.until)
         if not wanted:
             return False
@@ -269,7 +275,7 @@ class _Run:
     # Rest
 
     def _settle(self) -> list[str]:
-        """Return what is left when time is up; nothing as soon as nothing is, and every sweep has looked for it."""
+        """Wait until nothing is left over and every sweep has run. On timeout, return what is left over."""
         over_at, end = datetime.now(UTC), time.monotonic() + SETTLED_WITHIN
         said_at = time.monotonic()
         while True:
@@ -304,7 +310,7 @@ class _Run:
         return left + [each.removeprefix("L4: ") for each in nothing_left(history)]
 
     def _not_swept(self, *, since: datetime) -> set[str]:
-        """Return the sweeps without a whole tick that began after `since`, except those that run seldom."""
+        """Return the sweeps without a complete tick since `since`. Sweeps with a long period do not count."""
         every = periods(_timings(self._scene.settings))
         awaited = {name for name in SWEEPS if every[name] <= SWEPT_EVERY}
         with self._engine.connect() as db:
@@ -317,7 +323,7 @@ class _Run:
     # Judgement
 
     def _by_logs(self) -> list[Broken]:
-        """Judge what logs tell at any time: first the logs, then the rows that have to explain them."""
+        """Judge the logs. They are read before the rows that must explain them."""
         github, kubelet = read_log(self._system.github_log), read_log(self._system.kubelet_log)
         with self._engine.connect() as db:
             absences = db.execute(
@@ -412,19 +418,25 @@ class _Run:
         )
 
     def _by_history(self, github: Sequence[Any], kubelet: Sequence[Any]) -> list[str]:
-        """Judge the whole history; what is left over has been judged, and the jobs of claims are the sampler's."""
+        """Judge the whole history.
+
+        Leftovers (L4) were judged before. The sampler judges the jobs of claims.
+        """
         rows = read_rows(self._engine)
         history = History(
             **rows,
             github=github,
             kubelet=kubelet,
-            remapped={claim.id for claim in rows["claims"]},  # a row does not say since when it has its job
+            remapped={claim.id for claim in rows["claims"]},  # a row does not show since when a claim has its job
             deleted=frozenset(self._breaker.vanished),
         )
         return [each for each in broken(history) if not each.startswith("L4")]
 
     def _unusual(self) -> Mapping[str, int]:
-        """Count what our processes called an error: what a task raised by that, anything else by its own name."""
+        """Count the errors in the logs.
+
+        Errors that tasks raised are counted by task and type, other errors by event.
+        """
         found: Counter[str] = Counter()
         for path in self._system.folder.glob("*.log"):
             for line in read_log_lines(path):
@@ -435,7 +447,7 @@ class _Run:
         return dict(found.most_common())
 
     def _wrong_ends(self, hit: Collection[int]) -> list[str]:
-        """Return the jobs that ended otherwise than they had to: cancelled, or else with success."""
+        """Return the jobs with a wrong conclusion. A cancelled job must end as `cancelled`, any other with success."""
         wrong = []
         for job in self._system.lab("GET", "/jobs")["jobs"]:
             due = {"cancelled"} if job["id"] in self._breaker.cancelled else {"success"}

@@ -1,7 +1,7 @@
-"""Looks at the laws while a system runs: at the rows twice a second, at every change of every Pod as it happens.
+"""Sampler of the laws during a run: it reads the rows twice a second and follows every change of a Pod.
 
-It reads Postgres and the API server themselves, past the proxies, and changes nothing. What it cannot read (Postgres is
-restarted, too) it reads again.
+It reads Postgres and the API server directly, without the proxies, and changes nothing. A failed read, for example
+while Postgres restarts, is repeated.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ EVERY = 0.5
 """Seconds between two samples of the rows."""
 
 WATCHED = 60
-"""Seconds that one connection of the watch lasts."""
+"""Duration in seconds of one connection of the watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that happened to a Pod and that rows have to explain. `lost_its_stamp`, else it was deleted."""
+    """A change of a Pod that rows must explain. It lost its stamp if `lost_its_stamp`, else it was deleted."""
 
     uid: str
     pod: str
@@ -42,7 +42,7 @@ class Change:
 
 
 class PodChanges(threading.Thread):
-    """Follows the runner Pods of a namespace and puts what needs an explanation into a queue."""
+    """Follows the runner Pods of a namespace and queues the changes that need an explanation."""
 
     def __init__(self, kube: KubeClient, *, namespace: str, into: queue.SimpleQueue[Change]) -> None:
         super().__init__(name="pod changes", daemon=True)
@@ -55,13 +55,13 @@ class PodChanges(threading.Thread):
         self._watch: PodWatch | None = None
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the thread."""
         self._stopped.set()
         if (watch := self._watch) is not None:
             watch.stop()
 
     def run(self) -> None:
-        """List and watch until stopped. What changed between two watches is only known as it is then."""
+        """List and watch until stopped. Changes between two watches are only visible in the next list."""
         while not self._stopped.is_set():
             try:
                 pods, version = list_pods_at(self._kube, namespace=self._namespace)
@@ -105,9 +105,10 @@ class PodChanges(threading.Thread):
 
 
 class Sampler(threading.Thread):
-    """Samples until `stop()`. `vanished` are the UIDs of Pods that the run itself deletes, noted before it does.
+    """Samples until `stop()`.
 
-    `blind`: it ended before it was told to, and what came after it nobody saw.
+    `vanished` has the UIDs of Pods that the run itself deletes; they are added before the deletion. `blind`: the
+    sampler ended too early and missed the rest of the run.
     """
 
     def __init__(self, system: System, *, vanished: Collection[str]) -> None:
@@ -124,11 +125,11 @@ class Sampler(threading.Thread):
 
     @property
     def pods_seen(self) -> int:
-        """How many changes of Pods were seen."""
+        """Return the number of observed changes of Pods."""
         return self._pods.seen
 
     def run(self) -> None:
-        """Sample, and judge what happened to Pods since the last sample."""
+        """Sample the rows, and judge the changes of Pods since the last sample."""
         self._pods.start()
         open_changes: list[Change] = []
         while not self._stopped.wait(EVERY):
@@ -144,7 +145,7 @@ class Sampler(threading.Thread):
             self.broken.update(dict.fromkeys(found))
 
     def stop(self) -> None:
-        """End it, after what has been seen so far was judged."""
+        """Stop the thread after all observed changes were judged."""
         self._stopped.wait(2 * EVERY)
         self.blind = not (self.is_alive() and self._pods.is_alive() and self.samples)
         self._stopped.set()
@@ -168,7 +169,7 @@ class Sampler(threading.Thread):
 
 
 def read_moment(db: Connection) -> Moment:
-    """Return what one snapshot shows; the transaction has to be one that sees a single one."""
+    """Return one snapshot of the rows. The transaction must have the isolation level REPEATABLE READ."""
     claims = db.execute(
         text("""
             SELECT id, purpose, state, stamp, job_id, pod_uid, account_id, vcpu, memory FROM claims

@@ -1,7 +1,7 @@
-"""Stalls of a run, grouped by the cause of their length, each judged by the limit for that cause.
+"""Stalls of a run, grouped by the cause of their length. Each group is judged by a limit of its own.
 
-`models.tables.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a
-beat that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
+`models.tables.stalls` has the causes. The run itself knows what made a stall longer: a lease that had to expire, a beat
+that was killed, GitHub's answer that a runner is busy, or a row that a frozen process had locked.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ TO_HOLD = {
     (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY): 150.0,
     (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP): 480.0,
 }
-"""Seconds within which 99 of 100 that were stalled so are to be served (`docs/metrics.md`), in a fleet whose waits are
-not scaled.
+"""Seconds within which 99 of 100 stalls of each kind must be resolved (`docs/metrics.md`).
+
+The values apply to a fleet whose waits are not scaled.
 """
 
 LEASE_EXPIRES = 30.0
-"""The same where a release was interrupted: nobody may repeat it before its lease of 20 seconds has expired."""
+"""Limit in seconds for an interrupted release. It cannot be repeated before its lease of 20 seconds has expired."""
 
 BEAT_LOCK_EXPIRES = 15.0
-"""Seconds that a beat which is killed meanwhile adds: its lock has to expire first."""
+"""Seconds that a killed beat adds to a limit, because its lock must expire first."""
 
 FROZEN_FOR = 25.0
-"""Seconds that a frozen process adds: a web, or one that holds a row of the job or of a sweep."""
+"""Seconds that a frozen process adds to a limit. It is a web process, or it locked a row of the job or of a sweep."""
 
 
 BUSY_FOR = 60.0
-"""Seconds that an answer "the runner is busy" adds: it is obeyed, and GitHub's word is asked again a minute later."""
+"""Seconds that the answer "the runner is busy" adds to a limit.
+
+Ostler obeys it and asks GitHub again a minute later.
+"""
 
 
 class Circumstance(StrEnum):
-    """What made a stall longer than its cause did."""
+    """Circumstance that made a stall longer."""
 
     NONE = ""
     RELEASE = "in a release"
@@ -56,9 +60,9 @@ class Circumstance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """One time that something was stalled, in Unix time. `release_repeated`: `resume` sent its release again.
+    """One stall, in Unix time.
 
-    `said_busy`: GitHub would not remove the runner meanwhile.
+    `release_repeated`: `resume` sent its release again. `said_busy`: GitHub refused to remove the runner meanwhile.
     """
 
     cause: Cause
@@ -73,13 +77,13 @@ class Stalled:
 
     @property
     def seconds(self) -> float:
-        """For how long."""
+        """Return the duration of the stall in seconds."""
         return self.served - self.since
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What was stalled by one cause, found by one finder, under one circumstance. `bound`: seconds to hold, p99."""
+    """The stalls with one cause, one finder and one circumstance. `bound` is the limit of their p99 in seconds."""
 
     cause: Cause
     found_by: FoundBy
@@ -93,12 +97,12 @@ class Path:
 
     @property
     def over(self) -> bool:
-        """Return whether fewer than 99 of 100 were served in time."""
+        """Return whether fewer than 99 of 100 stalls were resolved in time."""
         return self.p99 >= self.bound
 
 
 def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterable[Freeze]) -> Circumstance:
-    """Return what made a stall longer; of several the one that may take longest."""
+    """Return the circumstance of a stall. If there are several, return the one with the largest possible delay."""
     for freeze in freezes:
         concerns = each.job_id in freeze.jobs or freeze.of_a_sweep or freeze.process.startswith("web-")
         if concerns and freeze.overlaps(each.since, each.served):
@@ -111,7 +115,7 @@ def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterabl
 
 
 def bound(each: Stalled, found: Circumstance) -> float:
-    """Return the seconds that are to hold for a stall."""
+    """Return the limit of a stall in seconds."""
     least = TO_HOLD[each.cause, each.found_by]
     base = max(least, LEASE_EXPIRES) if each.release_repeated else least
     base += BUSY_FOR * each.said_busy
@@ -119,7 +123,7 @@ def bound(each: Stalled, found: Circumstance) -> float:
 
 
 def paths(stalls: Collection[Stalled], *, beat_kills: Collection[float], freezes: Collection[Freeze]) -> Sequence[Path]:
-    """Return the stalls by cause, finder and circumstance, and by the time that is to hold."""
+    """Group the stalls by cause, finder, circumstance and limit."""
     groups = defaultdict[tuple[Cause, FoundBy, Circumstance, float], list[Stalled]](list)
     for each in stalls:
         found = circumstance(each, beat_kills=beat_kills, freezes=freezes)
@@ -145,7 +149,7 @@ def _path(key: tuple[Cause, FoundBy, Circumstance, float], group: Collection[Sta
 
 
 def read_stalls(db: Connection, *, since: float) -> Sequence[Stalled]:
-    """Return all stalls served after `since`, with the events of their claims in seconds since the stall began."""
+    """Return all stalls that were resolved after `since`. Events of claims are in seconds since the stall began."""
     rows = db.execute(
         text("""
             SELECT s.cause, s.found_by, s.claim_id, s.job_id,

@@ -1,10 +1,12 @@
-"""A run with one malicious tenant beside honest accounts: `ostler-lab chaos --scenario tenant`.
+"""One malicious tenant beside honest accounts: `ostler-lab chaos --scenario tenant`.
 
-The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. It queues many of
-them, asks for labels that no pool has, and polls without end with tokens of its own making. The honest accounts push
-jobs as people do. The verdict is made from the logs of the lab's GitHub and kubelet, beside the sampler's laws: no
-honest job fails or waits for longer than a minute, and no account ever has more Pods than its budget. Nothing is
-broken in this run: what goes wrong is the tenant's doing.
+The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. The tenant queues
+many of them, uses labels that no pool has, and polls without end with forged tokens. The honest accounts send ordinary
+jobs.
+
+The verdict uses the logs of the lab's GitHub and kubelet and the laws of the sampler. No honest job may fail or wait
+for longer than a minute, and no account may ever have more Pods than its budget. The run causes no failure itself, so
+every problem is an effect of the tenant.
 """
 
 from __future__ import annotations
@@ -34,29 +36,35 @@ TENANT = ACCOUNTS[0]
 HONEST = ACCOUNTS[1:]
 
 BUDGET = 4
-"""Pods of each account: three accounts at their budgets leave two of the small pool's 14 Pods free."""
+"""Budget of each account in Pods. Three accounts at their budgets leave two of the small pool's 14 Pods free."""
 
 WITHIN = 60.0
-"""Seconds that an honest job may wait until it starts."""
+"""Longest time in seconds that an honest job may wait until it starts."""
 
 PAGE = 500
-"""Jobs of the tenant that are queued in one call: GitHub starts at most 500 runs of a repository in 10 s, of up to 256
-jobs each. The next call follows at once, so that the webhooks of the whole burst are under way together."""
+"""Number of the tenant's jobs that one call queues.
+
+GitHub starts at most 500 runs of a repository in 10 s, with up to 256 jobs each. The next call follows at once, so that
+the webhooks of the whole burst are on their way together.
+"""
 
 TRICKLE = 10
-"""Jobs a second that the tenant goes on queueing beside the honest ones."""
+"""Jobs per second that the tenant still queues while the honest jobs run."""
 
 FEW = 100
-"""Webhooks under way below which the burst counts as handed over: those of the jobs that run now."""
+"""Number of webhooks on their way below which the burst counts as delivered.
+
+The rest belongs to the jobs that run now.
+"""
 
 POLLERS = 8
-"""Threads that poll without end."""
+"""Number of threads that poll without end."""
 
 EVERY = 1.0
 """Seconds between two honest jobs of one account."""
 
 STALLED = 120.0
-"""Seconds without an end of an honest job after which the rest is given up."""
+"""Seconds without a finished honest job after which the run gives up."""
 
 SAY_EVERY = 5.0
 
@@ -72,9 +80,10 @@ TRICKS: Sequence[Sequence[str]] = (
 
 @dataclass(frozen=True, kw_only=True)
 class TenantResult:
-    """What a run came to. `waits`: seconds from queue to start of each honest job, in order of size.
+    """Result of a run.
 
-    `most`: by account, the most Pods at one moment that had been given a job of it and had not ended.
+    `waits`: seconds from queue to start of each honest job, in ascending order. `most`: by account, the largest number
+    of Pods at one moment that had got a job of the account and had not ended.
     """
 
     honest: int
@@ -89,11 +98,11 @@ class TenantResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Return whether no problem was found."""
         return not self.problems and not self.broken
 
     def lines(self) -> Iterable[str]:
-        """Return what a person reads at the end."""
+        """Yield the lines of the report."""
         worst = self.waits[-1] if self.waits else 0.0
         median = self.waits[len(self.waits) // 2] if self.waits else 0.0
         yield f"the tenant queued {self.queued} jobs and polled {self.polls} times; {self.served} of its jobs ran"
@@ -110,9 +119,9 @@ class TenantResult:
 def run_tenant(
     folder: Path, *, jobs: int, honest: int, seed: int, cluster: str, say: Say, tree: Path | None = None
 ) -> TenantResult:
-    """Start a system, let the tenant queue `jobs` and each honest account send `honest`; return what it came to.
+    """Start a system, let the tenant queue `jobs` and each honest account send `honest` jobs, and return the result.
 
-    `tree` is another version of Ostler, to see it attacked. Raises what `System` does.
+    `tree` is the source tree of another version of Ostler to attack. Raises what `System` raises.
     """
     settings = {**scaled(), "OSTLER_DEFAULT_BUDGET_COUNT": str(BUDGET)}
     options = Options(workers=2, real_pods=0, seed=seed, settings=settings, tree=tree)
@@ -131,7 +140,7 @@ def run_tenant(
 
 
 def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say) -> str | None:
-    """Send until the burst is under way and every honest job is over; return why it ended early, if it did."""
+    """Send jobs until the burst is delivered and every honest job is over. Return why the run ended early, or None."""
     labels, ids = list(POOLS[0].labels), set[int]()
     repository = f"{TENANT.login}/{TENANT.repositories[0]}"
     mine = {"repository": repository, "labels": labels, "name": f"{LINGERS} on", "duration_seconds": 0.1}
@@ -153,7 +162,7 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
                 }
                 for each in HONEST
             ]
-            with suppress(HTTPError):  # a GitHub that is busy with the burst; the next second tries again
+            with suppress(HTTPError):  # GitHub is busy with the burst; retried in a second
                 ids.update(system.lab("POST", "/jobs", bodies)["ids"])
                 sent += 1
                 if burst.queued >= jobs:
@@ -175,11 +184,11 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
                 f"{now - began:4.0f} s  the tenant queued {burst.queued}, honest jobs {over} of {len(ids)} over, "
                 f"laws broken {len(sampler.broken)}"
             )
-        time.sleep(EVERY / 2)  # the list of 100,000 jobs costs the lab's GitHub a while
+        time.sleep(EVERY / 2)  # the list of 100,000 jobs takes the lab's GitHub some time
 
 
 class _Burst:
-    """Queues the tenant's jobs, page after page, while the honest accounts push theirs."""
+    """Queues the tenant's jobs, page after page, while the honest accounts send theirs."""
 
     def __init__(self, system: System, body: Mapping[str, Any], *, jobs: int) -> None:
         self.queued = 0
@@ -191,7 +200,7 @@ class _Burst:
         self._thread = threading.Thread(target=self._queue, name="burst", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def _queue(self) -> None:
@@ -236,7 +245,7 @@ def _judge(system: System, sampler: Sampler, *, polls: int, problem: str | None)
 
 
 def waits_of(github: Iterable[Mapping[str, Any]], jobs: set[int]) -> dict[int, float]:
-    """Return of each of these jobs that started the seconds from its queue to its first start."""
+    """Return for each given job that started the seconds from its queueing to its first start."""
     queued: dict[int, float] = {}
     waits: dict[int, float] = {}
     for event in github:
@@ -251,7 +260,7 @@ def waits_of(github: Iterable[Mapping[str, Any]], jobs: set[int]) -> dict[int, f
 def problems_of(
     github: Iterable[Mapping[str, Any]], jobs: set[int], *, waits: Sequence[float], most: Mapping[str, int]
 ) -> Iterable[str]:
-    """Judge the honest jobs and the Pods of each account."""
+    """Yield the problems of the honest jobs and of the Pods of each account."""
     ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
     for job in sorted(jobs):
         if ends.get(job) != "success":
@@ -265,7 +274,7 @@ def problems_of(
 
 
 def most_pods(kubelet: Iterable[Mapping[str, Any]], owners: Mapping[int, str]) -> dict[str, int]:
-    """Return by account the most Pods at one moment that had begun a job of it and had not ended."""
+    """Return by account the largest number of Pods at one moment that had started a job of it and had not ended."""
     alive: dict[str, str] = {}
     now: Counter[str] = Counter()
     most: defaultdict[str, int] = defaultdict(int)
@@ -281,7 +290,7 @@ def most_pods(kubelet: Iterable[Mapping[str, Any]], owners: Mapping[int, str]) -
 
 
 class _Pollers:
-    """Threads that poll for work with tokens that nobody issued, as fast as they are answered."""
+    """Threads that poll for work with forged tokens, as fast as they get answers."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
@@ -290,12 +299,12 @@ class _Pollers:
         self._threads = [threading.Thread(target=self._poll, name="bad polls", daemon=True) for _ in range(POLLERS)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> int:
-        """End; return how many polls were answered."""
+        """Stop the threads. Return the number of polls with an answer."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(timeout=30)

@@ -1,6 +1,7 @@
-"""The timings of a chaos run: waits for something that should have happened are scaled by 20, nothing else is.
+"""Timings of a chaos run. Waits for a missing event are divided by 20, and no other timing is changed.
 
-No call deadline, lease, hold, distance of two checks, cache or redbeat's lock is; nor is any wait shorter than 3 s.
+The unchanged timings are deadlines of calls, leases, holds, distances between two checks, caches and redbeat's lock. No
+wait becomes shorter than 3 s.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ WAITS = (
     "slow_sweep_every",
     "catch_up_every",
 )
-"""The timings that hold such waits, in seconds. The setting `start_timeout` is one too."""
+"""Names of the scaled timings, in seconds. The setting `start_timeout` is scaled too."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
-"""Small enough to bind: three accounts could take 24 Pods, and there are 20."""
+"""A budget that limits the accounts: three accounts could use 24 Pods, and there are 20."""
 
 
 def scaled() -> Mapping[str, str]:

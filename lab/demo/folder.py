@@ -1,7 +1,7 @@
-"""The folder of a demo's run, and what a demo that was killed left of its own.
+"""Folder of a demo's run, and the cleanup after a demo that was killed.
 
-A run holds a lock on a file in its folder. Where that file is and nobody holds the lock, its run was killed: the next
-demo removes the folder. A run that ended leaves no such file, so logs that it kept stay.
+A run holds a lock on a file in its folder. If the file exists and no process holds the lock, the run was killed, and
+the next demo removes its folder. A run that ended has no such file, so its logs stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STORES = "ostler-pg-"
 
 
 def folder_of_run(logs: Path | None) -> Path:
-    """Return the folder of this run; one that is named must be new or empty."""
+    """Return the folder of this run. Raises `ConfigurationError` if `logs` names a folder that is not empty."""
     if logs is None:
         return Path(tempfile.mkdtemp(prefix=PREFIX))
     if logs.exists() and any(logs.iterdir()):
@@ -32,13 +32,13 @@ def folder_of_run(logs: Path | None) -> Path:
 
 @contextlib.contextmanager
 def running_in(folder: Path, *, store: Path) -> Iterator[None]:
-    """Show as long as this process lives that the run in `folder`, whose Postgres is in `store`, goes on."""
+    """Mark the run in `folder` as running while this process lives. `store` is the folder of its Postgres."""
     made = folder / f"{_MARK}.new"
     with made.open("w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
         mark.write(str(store))
         mark.flush()
-        made.rename(folder / _MARK)  # never there without the lock
+        made.rename(folder / _MARK)  # the file never exists without the lock
         try:
             yield
         finally:
@@ -46,7 +46,7 @@ def running_in(folder: Path, *, store: Path) -> Iterator[None]:
 
 
 def remove_killed() -> int:
-    """Remove the folders of this user's runs that were killed; return how many."""
+    """Remove the folders of this user's killed runs. Return their number."""
     return sum(_remove_if_killed(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
 
 
@@ -57,7 +57,7 @@ def _remove_if_killed(folder: Path) -> bool:
         with (folder / _MARK).open() as mark:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             store = Path(mark.read())
-    except OSError:  # it runs, it ended, or it just goes
+    except OSError:  # it runs, it ended, or it is ending
         return False
     if store.name.startswith(_STORES):
         shutil.rmtree(store, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Report of the demo at its end: the verdict on the run, and the figures beside it."""
+"""Report at the end of a demo: the verdict on the run, and figures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lab.verdict import Verdict
 RETRY = "retry of a task"
 
 REPRESENTATIVE = 200
-"""From so many jobs on a run without a single remap says nothing about remapping."""
+"""A run with at least this many jobs and no remap is reported as not representative of remapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is shown beside the verdict; times in seconds, `unusual` by the kind of each warning in a log."""
+    """Figures beside the verdict. Times are in seconds; `unusual` counts warnings and errors in the logs by kind."""
 
     p50: float | None
     p99: float | None
@@ -41,7 +41,7 @@ class Figures:
 
 
 def figures_of(engine: Engine, system: System, *, restarts: Counter[str]) -> Figures:
-    """Return the figures of a run whose processes still live."""
+    """Return the figures of a run whose processes are still running."""
     times = _times_to_jit(system)
     with engine.connect() as db:
         resumed = db.execute(text("SELECT count(*) FROM claims WHERE chain_no > 1 AND purpose = 'job'")).scalar_one()
@@ -61,7 +61,7 @@ def figures_of(engine: Engine, system: System, *, restarts: Counter[str]) -> Fig
 
 
 def read_logs(folder: Path) -> tuple[Counter[str], Counter[str]]:
-    """Count the events in the logs of a run's processes: all of them, and those of warnings and worse."""
+    """Count the events in the logs of a run's processes: all events, and those of warnings and errors."""
     events: Counter[str] = Counter()
     unusual: Counter[str] = Counter()
     for path in folder.glob("*.log"):
@@ -73,16 +73,16 @@ def read_logs(folder: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def _structured(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Return the structured lines of a process's log; other programs write others."""
+    """Yield the structured lines of a process's log. Lines of other formats are skipped."""
     with path.open(errors="replace") as lines:
         for line in lines:
             if line.startswith("{"):
-                with contextlib.suppress(ValueError):  # the last line of a process that was killed
+                with contextlib.suppress(ValueError):  # the last line of a killed process
                     yield json.loads(line)
 
 
 def _kind(line: Mapping[str, Any]) -> str:
-    """Return what kind of event a log line tells: the name of ours, the logger of a library's."""
+    """Return the kind of a log line: Ostler's event name, or the logger of a library."""
     event = str(line.get("event", ""))
     if line.get("logger") == "celery.app.trace" and " retry: " in event:
         return RETRY
@@ -90,9 +90,9 @@ def _kind(line: Mapping[str, Any]) -> str:
 
 
 def _times_to_jit(system: System) -> list[float]:
-    """Return, per job, the seconds from GitHub's `queued` to the commit of the first delivery for it, in order.
+    """Return per job the seconds from GitHub's `queued` to the commit of its first delivery, in ascending order.
 
-    GitHub may give the job to another's runner meanwhile; what a Pod got, and when, is the same.
+    GitHub might give the job to another runner meanwhile. This does not change what a Pod got, and when.
     """
     queued = {
         event["job"]: datetime.fromtimestamp(event["at"], UTC)

@@ -1,7 +1,7 @@
-"""`ostler-lab demo`: the whole system on this machine, real jobs through it, and an honest verdict.
+"""`ostler-lab demo`: the whole system on this machine, real jobs through it, and a verdict.
 
-The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows; only the times
-and the numbers of remaps and repairs that are shown beside it come from Ostler.
+The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows. Only the times and the
+numbers of remaps and repairs beside it come from Ostler.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from lab.verdict import judge
 from ostler.errors import ConfigurationError
 
 WAVE = 40
-"""Jobs that are sent at once at most, so that queues form and drain."""
+"""Upper bound on jobs that are sent at once, so that queues form and drain."""
 
 WORKERS = 2
-"""Worker processes: one that is killed leaves another."""
+"""Number of worker processes. If one is killed, another one remains."""
 
 LONGEST = 900.0
-"""Seconds after which a demo that does not end is a failure."""
+"""Seconds after which a demo that has not ended counts as failed."""
 
 STALLED = 90.0
-"""Seconds without a job's end after which a demo is a failure too; its jobs take 2.5 at most."""
+"""Seconds without a finished job after which a demo counts as failed. A job takes at most 2.5 seconds."""
 
 EVERY = 0.3
 """Seconds between two checks."""
 
 QUIET_EVERY = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines of output if there is no terminal."""
 
 INTERRUPTED = 130
-"""What a shell expects of a command that Ctrl-C ended."""
+"""Exit status that a shell expects after Ctrl-C."""
 
 
 def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = None) -> int:
     """Run the demo and return its exit status: 0 only if every job completed exactly once.
 
-    `logs` is a folder that keeps what the processes wrote; without it only a run that failed leaves one.
+    `logs` is a folder for the logs of the processes. Without it, logs stay only after a failed run.
     """
     _check_cluster(cluster)
     console = Console()
@@ -72,7 +72,7 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
         nonlocal starting
         stop.set()
         if starting:
-            starting = False  # a second Ctrl-C must not cut the stopping short
+            starting = False  # a second Ctrl-C must not interrupt the shutdown
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -129,7 +129,7 @@ def _check_cluster(name: str) -> None:
 def _drive(
     system: System, console: Console, *, jobs: int | None, seed: int, stop: threading.Event, say: Callable[[str], None]
 ) -> int:
-    """Send jobs and show what happens until all are over, the time is up, or Ctrl-C."""
+    """Send jobs and show their progress until all are over, time is up, or Ctrl-C."""
     engine = create_engine(system.postgres.url("ostler"))
     try:
         show_where(system, engine, console)
@@ -152,7 +152,7 @@ def _drive(
 
 
 class _Run:
-    """The jobs that are sent, and how far they are at GitHub."""
+    """The jobs that are sent, and their progress at GitHub."""
 
     def __init__(self, system: System, view: View, *, jobs: int | None, seed: int, say: Callable[[str], None]) -> None:
         self.supervisor = Supervisor(system, say)
@@ -164,7 +164,7 @@ class _Run:
         self._sent = 0
 
     def play(self, live: Live, console: Console, *, stop: threading.Event) -> str | None:
-        """Send and show until every job is over or Ctrl-C; return why it ended early, if it did."""
+        """Send jobs and show progress until every job is over or Ctrl-C. Return why the run ended early, or None."""
         began = moved_at = shown_at = time.monotonic()
         completed = -1
         while not stop.is_set():
@@ -173,7 +173,7 @@ class _Run:
                 states = Counter(self._system.lab("GET", "/stats")["jobs"])
                 open_jobs = sum(count for state, count in states.items() if state != "completed")
                 self._send_more(open_jobs)
-            except HTTPError:  # the lab's GitHub ended, which the next check reports, or is slow
+            except HTTPError:  # the lab's GitHub is slow, or it ended, which the next check reports
                 stop.wait(EVERY)
                 continue
             now = time.monotonic()
@@ -207,7 +207,7 @@ class _Run:
 
 
 def _settle(system: System) -> None:
-    """Give the last webhooks and Pods a moment to end, so that the logs are whole."""
+    """Wait for the last webhooks and Pods, so that the logs are complete."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         stats = system.lab("GET", "/stats")

@@ -1,6 +1,7 @@
-"""Supervisor of the demo: restarts programs that end, as Kubernetes would; one that cannot come back ends the demo.
+"""Supervisor of the demo: restarts programs that end, as Kubernetes would.
 
-The lab's GitHub, kubelet and cluster live in memory: their state is lost with them, and with it any verdict.
+The lab's GitHub, kubelet and cluster cannot be restarted, because their state is in memory. If one of them ends, no
+verdict is possible and the demo ends.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from lab.processes import StartError
 from lab.system import System
 
 PAUSE = 1.0
-"""Seconds between the end of a process and its next start; twice as many after each start that did not last."""
+"""Seconds between the end of a process and its next start. The wait doubles after each start that did not last."""
 
 LASTS = 10.0
-"""Seconds after which a start counts as one that lasted."""
+"""Seconds after which a start counts as lasting."""
 
 TRIES = 5
-"""Starts in a row that did not last, until the demo is given up."""
+"""Number of failed starts in a row after which the demo gives up."""
 
 
 class Supervisor:
-    """Looks after the processes of a running system; `restarts` counts, by name, what was started again."""
+    """Restarts the processes of a running system. `restarts` counts the restarts by name."""
 
     def __init__(
         self, system: System, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -39,7 +40,7 @@ class Supervisor:
         self._failed: Counter[str] = Counter()
 
     def check(self) -> None:
-        """Start again what has ended; raise `StartError` when the demo cannot go on without it."""
+        """Restart the processes that have ended. Raises `StartError` if the demo cannot go on."""
         if lost := liveness.lost(self._system):
             raise StartError(f"{lost} ended; what it knew is gone, so the demo cannot go on")
         for name, status in liveness.ended(self._system).items():
@@ -64,11 +65,11 @@ class Supervisor:
         self._started[name] = now
         try:
             liveness.start_again(self._system, name)
-        except StartError:  # the next check finds it ended, and counts it
+        except StartError:  # the next check finds that it ended, and counts this
             return
         self.restarts[name] += 1
 
 
 def how(status: int) -> str:
-    """Return how a process ended, in words."""
+    """Describe in words how a process ended."""
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"

@@ -1,6 +1,6 @@
-"""Screen of the demo while it runs: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
+"""Screen of a running demo: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
 
-It reads Ostler's rows; the verdict at the end does not.
+It reads Ostler's rows. The verdict at the end does not.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ostler.clock import utcnow
 LATEST = 10
 
 NARROWEST, WIDEST = 80, 110
-"""Columns of the narrowest and the widest screen that the picture fits."""
+"""Columns of the narrowest and the widest supported screen."""
 
 _BEFORE_STATE = 15 + 26 + 14 + 7 + 4 * 2
-"""Columns before the last one of the latest jobs, gaps included."""
+"""Columns before the last column of the latest jobs, including gaps."""
 
 SWAPPED = "swapped"
 LEGEND = (
@@ -88,13 +88,13 @@ _LATEST = text("""
 
 
 class View:
-    """The live picture; it says so when Postgres does not answer, and goes on."""
+    """Live screen. If Postgres does not answer, it shows this and continues."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def render(self, *, header: str, size: ConsoleDimensions) -> RenderableType:
-        """Return the picture of this moment; the latest jobs get the lines that a screen of this size has left."""
+        """Return the current screen. The latest jobs get the remaining lines of a screen of this size."""
         title = Text(header, style="bold")
         try:
             accounts, pools, latest = self._read(utcnow())
@@ -116,7 +116,7 @@ class View:
         return Group(*parts)
 
     def line(self) -> str:
-        """Return the same in one line, for a log."""
+        """Return the same content in one line, for a log."""
         try:
             accounts, pools, _ = self._read(utcnow())
         except SQLAlchemyError as error:
@@ -135,14 +135,14 @@ class View:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return a time as people read it; nothing for none."""
+    """Format a time for people; `-` for None."""
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _table(*columns: tuple[str, int, Literal["left", "right"]]) -> Table:
-    """Return an empty table whose columns are as wide as told, whatever comes into them, so that nothing moves."""
+    """Return an empty table with fixed column widths, so that the layout does not move."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, cells, justify in columns:
         table.add_column(name, width=cells, justify=justify, no_wrap=True)

@@ -1,4 +1,4 @@
-"""Addresses of a running demo, its credentials, and a shell's way to the operator's commands."""
+"""Addresses of a running demo, its credentials, and a shell for the operator's commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rules.token_scopes import TokenScope
 
 
 def show_where(system: System, engine: Engine, console: Console) -> None:
-    """Print what can be opened while the demo runs; all of it ends with the demo."""
+    """Print the addresses and credentials of the running demo. They end with the demo."""
     _, token = transaction(
         engine, lambda db: api_tokens.create(db, name="demo", scopes=list(TokenScope), expires_at=None, now=utcnow())
     )
@@ -35,7 +35,7 @@ def show_where(system: System, engine: Engine, console: Console) -> None:
 
 
 def write_shell(system: System) -> Path:
-    """Write what the operator's commands need into a file for a shell to read, and return it."""
+    """Write the environment of the operator's commands to a shell file. Return its path."""
     path = system.folder / "env"
     path.touch(mode=0o600)
     settings = system.operator_settings().items()
@@ -44,7 +44,7 @@ def write_shell(system: System) -> Path:
 
 
 def _program() -> str:
-    """Return the command as it can be typed here."""
+    """Return the command as the user can type it in the current folder."""
     program = Path(sys.executable).with_name("ostler")
     here = Path.cwd()
     return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))

@@ -1,6 +1,6 @@
-"""HTTP faults, played by a reverse proxy that stands before any HTTP upstream: API server, GitHub or web.
+"""HTTP faults, produced by a reverse proxy in front of any HTTP upstream: API server, GitHub or web.
 
-Knows nothing of the traffic through it. `FaultProxy` is for a test; `python -m lab.faults` is the same as a process.
+The proxy does not interpret its traffic. `FaultProxy` is for tests; `python -m lab.faults` runs it as a process.
 """
 
 from lab.faults.fault import Fault, FaultPlan, Kind

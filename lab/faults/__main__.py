@@ -1,7 +1,7 @@
-"""`python -m lab.faults`: the proxy as a process; one JSON line `{"url": …}` says that it is ready, SIGTERM ends it.
+"""`python -m lab.faults`: the proxy as a process. When ready it prints one JSON line `{"url": …}`; SIGTERM ends it.
 
-`--plan` names a JSON file with a seed and faults (`FaultPlan.load`); without it there is none. With
-`--control`, `/_faults` is the proxy's own: POST a fault, DELETE all of them, GET the counts by kind and by route.
+`--plan` names a JSON file with a seed and faults (`FaultPlan.load`). Without it there are no faults. With `--control`,
+the proxy itself serves `/_faults`: POST a fault, DELETE all faults, GET the counts by kind and by route.
 """
 
 from __future__ import annotations

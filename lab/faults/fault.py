@@ -1,6 +1,6 @@
-"""Faults of a proxy by route, and the faults that a request meets.
+"""Faults of a proxy by route, and the selection of the fault for a request.
 
-A plan is a seed and a list of faults; `FaultPlan.load` reads one from a JSON file such as
+A plan is a seed and a list of faults. `FaultPlan.load` reads one from a JSON file such as
 `{"seed": 7, "faults": [{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.
 """
 
@@ -21,18 +21,21 @@ from typing import Any, Self
 
 
 class Kind(StrEnum):
-    """How a request fails."""
+    """Way in which a request fails."""
 
     STATUS = "status"
-    """The upstream never hears of it; the client gets `status`, `headers` and `body`."""
+    """The upstream does not get the request. The client gets `status`, `headers` and `body`."""
     DELAY = "delay"
-    """It passes, `delay_seconds` late. The other kinds may be late too."""
+    """The request succeeds, `delay_seconds` late. Other kinds may have a delay too."""
     RESET_BEFORE = "reset_before"
-    """The upstream never hears of it; the client's connection is reset."""
+    """The upstream does not get the request. The client's connection is reset."""
     RESET_AFTER = "reset_after"
-    """The upstream did it and answered; the client's connection is reset instead of the answer."""
+    """The upstream answers the request. The client's connection is reset instead of the answer."""
     TRUNCATE = "truncate"
-    """The upstream did it; the client gets half of the answer's body, or of its first line without one, then EOF."""
+    """The upstream answers the request.
+
+    The client gets half of the body, or of the first line if there is no body, then EOF.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +50,16 @@ class Fault:
     body: str = ""
     delay_seconds: float = 0
     times: int | None = None
-    """How often it is played; None for ever."""
+    """Number of requests that the fault applies to; None for no limit."""
     probability: float = 1.0
-    """The share of the matching requests that meet it, by dice of its own."""
+    """Share of the matching requests that the fault applies to, by a random generator of its own."""
     from_seconds: float = 0
-    """An outage begins so long after it was put in force …"""
+    """Seconds after its activation at which the fault begins."""
     until_seconds: float | None = None
-    """… and ends so long after it; None never."""
+    """Seconds after its activation at which the fault ends; None for never."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense (ValueError)."""
+        """Validate the fields. Raises ValueError."""
         Kind(self.kind)
         try:
             re.compile(self.method_regex)
@@ -72,7 +75,7 @@ class Fault:
 
     @classmethod
     def parse(cls, raw: Any) -> Fault:
-        """Return the fault that a JSON object describes; ValueError names what is wrong with it."""
+        """Parse a fault from a JSON object. Raises ValueError, which names the problem."""
         known = {each.name: _TYPES[str(each.type)] for each in fields(cls)}
         _refuse_unknown(raw, known, what="fault")
         for name, value in raw.items():
@@ -87,11 +90,11 @@ class Fault:
 
     @property
     def route(self) -> str:
-        """The requests that it is for, as one word for methods and one for targets."""
+        """Return the requests that the fault applies to, as one word for methods and one for targets."""
         return f"{self.method_regex} {self.path_regex}"
 
     def matches(self, *, method: str, target: str, seconds: float) -> bool:
-        """Return whether this request, `seconds` after it was put in force, is one of those that may fail."""
+        """Return whether the fault may apply to a request, `seconds` after its activation."""
         if seconds < self.from_seconds or (self.until_seconds is not None and seconds >= self.until_seconds):
             return False
         return bool(re.fullmatch(self.method_regex, method) and re.fullmatch(self.path_regex, target))
@@ -117,9 +120,10 @@ class _InForce:
 
 
 class FaultPlan:
-    """The faults in force, in the order they were added, and how often each was played. Thread-safe.
+    """Active faults in the order of their activation, and how often each was applied. Thread-safe.
 
-    Each fault has dice of its own, so that the traffic of one route does not change what another meets.
+    Each fault has a random generator of its own. The traffic of one route therefore does not change the faults of
+    another.
     """
 
     def __init__(
@@ -137,7 +141,7 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, raw: Any) -> Self:
-        """Return the plan that a JSON object describes; ValueError names the fault and what is wrong with it."""
+        """Parse a plan from a JSON object. Raises ValueError, which names the fault and its problem."""
         _refuse_unknown(raw, {"seed", "faults"}, what="plan")
         seed, listed = raw.get("seed", 0), raw.get("faults", [])
         if not isinstance(seed, int) or isinstance(seed, bool):
@@ -154,43 +158,43 @@ class FaultPlan:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the plan of a JSON file; ValueError names the file, the fault and what is wrong with it."""
+        """Read a plan from a JSON file. Raises ValueError, which names the file, the fault and its problem."""
         try:
             return cls.parse(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
     def dump(self) -> dict[str, Any]:
-        """Return the plan as what `parse` reads."""
+        """Return the plan in the form that `parse` reads."""
         with self._lock:
             return {"seed": self.seed, "faults": [asdict(each.fault) for each in self._faults]}
 
     def add(self, fault: Fault) -> None:
-        """Put a fault in force."""
+        """Activate a fault."""
         with self._lock:
             dice = random.Random(f"{self.seed}/{self._added}")
             self._faults.append(_InForce(fault, self._clock(), fault.times, dice))
             self._added += 1
 
     def clear(self) -> None:
-        """Take every fault out of force; the counts stay."""
+        """Deactivate every fault. The counts stay."""
         with self._lock:
             self._faults.clear()
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind was played, and `forwarded` for the requests that met no fault."""
+        """Return how often each kind was applied, and as `forwarded` the number of requests without a fault."""
         with self._lock:
             return {name: self._counts[name] for name in [*Kind, "forwarded"]}
 
     @property
     def routes(self) -> dict[str, dict[str, int]]:
-        """How often each kind was played on each route (`Fault.route`)."""
+        """Return how often each kind was applied on each route (`Fault.route`)."""
         with self._lock:
             return {route: dict(counts) for route, counts in self._routes.items()}
 
     def meet(self, *, method: str, target: str) -> Fault | None:
-        """Return the first fault in force that this request meets, counted as played, or None."""
+        """Return the first active fault that applies to this request and count it, or None."""
         with self._lock:
             now = self._clock()
             for each in self._faults:

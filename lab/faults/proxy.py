@@ -1,8 +1,8 @@
-"""The reverse proxy: one upstream, plain HTTP towards its clients, TLS or not towards the upstream.
+"""Reverse proxy with one upstream: plain HTTP towards its clients, HTTP or HTTPS towards the upstream.
 
-Passes messages through byte by byte (keep-alive, chunked answers as they come, so a watch stays a watch) and plays the
-plan's faults. A client that hangs up is hung up upstream too, and the other way round. Not for uploads in parallel with
-their answer, upgrades or HTTP/2.
+It forwards messages byte by byte and applies the faults of its plan. It keeps connections alive and forwards chunks as
+they arrive, so that a watch works. If one side disconnects, the proxy disconnects the other side. It supports no upload
+in parallel with its answer, no upgrades and no HTTP/2.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from lab.faults.wire import Head, Wire
 
 CONTROL_PATH = "/_faults"
 CONNECT_SECONDS = 5
-LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk: half of more than that holds some of the chunk
+LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk: half of a longer answer contains data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
-    """Where the proxy passes requests on to. `tls` is None for plain HTTP; `token` is for clients that bring none."""
+    """Address that the proxy forwards requests to.
+
+    `tls` is None for plain HTTP. `token` is added to requests that have no token.
+    """
 
     host: str
     port: int
@@ -39,7 +42,10 @@ class Upstream:
 
     @classmethod
     def of(cls, url: str, *, ca_file: Path | None = None, verify: bool = True, token: str | None = None) -> Self:
-        """Return the upstream at `url`; ValueError when it is no HTTP address. `verify=False` trusts any."""
+        """Return the upstream at `url`. Raises ValueError if it is no HTTP address.
+
+        `verify=False` trusts any certificate.
+        """
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"not an HTTP address: {url}")
@@ -54,7 +60,7 @@ class Upstream:
 
 
 class Gateway:
-    """Serves connections until closed; everything but the plan belongs to one event loop."""
+    """Serves connections until it is closed. Everything but the plan belongs to one event loop."""
 
     def __init__(self, *, upstream: Upstream, plan: FaultPlan, control: bool = False) -> None:
         self._upstream = upstream
@@ -64,7 +70,7 @@ class Gateway:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, *, port: int) -> int:
-        """Listen on 127.0.0.1 and return the port; 0 chooses one."""
+        """Listen on 127.0.0.1 and return the port. Port 0 chooses a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=2048)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -86,7 +92,7 @@ class Gateway:
             while await self._one(client, upstream):
                 pass
         except (OSError, asyncio.CancelledError):
-            # One side hung up, or we are closing: what is left is to hang up the other.
+            # One side disconnected, or the gateway is closing. The other side is disconnected too.
             client.writer.transport.abort()
         finally:
             self._connections.discard(task)
@@ -94,7 +100,7 @@ class Gateway:
             await client.close()
 
     async def _one(self, client: Wire, upstream: _Dialled) -> bool:
-        """Serve one request; return whether the connection goes on."""
+        """Serve one request. Return whether the connection continues."""
         request = await client.head()
         method, target = request.words[:2]
         if (request.get("expect") or "").lower() == "100-continue":
@@ -102,7 +108,7 @@ class Gateway:
             request = Head(request.start, tuple(pair for pair in request.headers if pair[0].lower() != "expect"))
         body = b"".join([piece async for piece in client.body(request)])
         if self._control and target.partition("?")[0] == CONTROL_PATH:
-            # Told, so that nobody sends the next request into the end of this connection.
+            # The header keeps the client from sending its next request on this connection.
             await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
             return False
         fault = self._plan.meet(method=method, target=target)
@@ -119,7 +125,7 @@ class Gateway:
             await asyncio.gather(gone, playing, return_exceptions=True)
 
     async def _play(self, client: Wire, upstream: _Dialled, request: Head, body: bytes, fault: Fault | None) -> bool:
-        """Do what the fault says, or pass the request on; return whether the connection may go on."""
+        """Apply the fault or forward the request. Return whether the connection may continue."""
         if fault is not None and fault.delay_seconds:
             await asyncio.sleep(fault.delay_seconds)
         if fault is not None and fault.kind == Kind.STATUS:
@@ -134,7 +140,7 @@ class Gateway:
             await client.send(_answer(HTTPStatus.BAD_GATEWAY, f"upstream: {type(error).__name__}".encode()))
             return True
         wire, answer = await upstream.ask(request, body)
-        # An answer has begun, so the request was applied; what is left of it is nobody's any more.
+        # An answer has begun, so the upstream applied the request. The rest of the answer is not needed.
         if fault is not None and fault.kind == Kind.RESET_AFTER:
             client.reset()
             return False
@@ -149,7 +155,7 @@ class Gateway:
         return answer.keeps_alive and (framed or method == "HEAD" or answer.status in {204, 304})
 
     def _obey(self, method: str, body: bytes) -> tuple[int, bytes]:
-        """Do what a request to the control path says: GET counts, POST a fault, DELETE all faults."""
+        """Serve a request to the control path: GET counts, POST a fault, DELETE all faults."""
         if method == "POST":
             try:
                 self._plan.add(Fault.parse(json.loads(body)))
@@ -163,9 +169,9 @@ class Gateway:
 
 
 class _Dialled:
-    """The upstream's side of one client connection: dialled when needed, kept while it keeps alive.
+    """Upstream side of one client connection: opened when needed and reused while it is kept alive.
 
-    Nothing is ever sent twice: a request whose answer does not come may have been done.
+    No request is ever sent twice, because the upstream might have applied a request without an answer.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -174,7 +180,7 @@ class _Dialled:
         self._keeps_alive = True
 
     async def ready(self) -> None:
-        """Have a connection; OSError or TimeoutError when none can be made."""
+        """Open a connection if there is none. Raises OSError or TimeoutError if that fails."""
         if self._wire is not None and self._keeps_alive and not self._wire.stale:
             return
         await self.hang_up()
@@ -183,7 +189,10 @@ class _Dialled:
         self._wire = Wire(*streams)
 
     async def ask(self, request: Head, body: bytes) -> tuple[Wire, Head]:
-        """Send a request; return the connection and the answer's head. ConnectionError when no answer comes."""
+        """Send a request. Return the connection and the head of the answer.
+
+        Raises ConnectionError if no answer arrives.
+        """
         if self._wire is None:
             raise AssertionError("ready() comes first")
         head = request
@@ -199,7 +208,7 @@ class _Dialled:
         return self._wire, answer
 
     async def hang_up(self) -> None:
-        """End the connection to the upstream, if there is one."""
+        """Close the connection to the upstream, if there is one."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.writer.transport.abort()
@@ -207,7 +216,10 @@ class _Dialled:
 
 
 async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:
-    """Send the first half of an answer: of its body (an endless one's beginning), or of its first line without one."""
+    """Send the first half of an answer's body, or of its first line if it has no body.
+
+    If the body has no end, only its beginning is sent.
+    """
     half = int(answer.get("content-length") or 0) // 2
     begun = bytearray()
     async for piece in upstream.body(answer, of_answer_to=of_answer_to):
@@ -233,7 +245,7 @@ def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
 
 
 def kubeconfig_through(source: Path, url: str) -> Path:
-    """Write a copy of a kubeconfig, beside it, whose clusters are reached at `url` (plain HTTP); return its path."""
+    """Write a copy of a kubeconfig beside it, whose clusters have the address `url` (plain HTTP). Return its path."""
     config = yaml.safe_load(source.read_text())
     for cluster in config["clusters"]:
         cluster["cluster"] = {"server": url}
@@ -269,32 +281,32 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """The address that clients are to use, without a path."""
+        """Return the address for clients, without a path."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind of fault was played, and `forwarded`."""
+        """Return how often each kind of fault was applied, and `forwarded`."""
         return self._plan.counts
 
     @property
     def routes(self) -> dict[str, dict[str, int]]:
-        """How often each kind of fault was played on each route."""
+        """Return how often each kind of fault was applied on each route."""
         return self._plan.routes
 
     def add(self, fault: Fault) -> Fault:
-        """Put a fault in force and return it."""
+        """Activate a fault and return it."""
         self._plan.add(fault)
         return fault
 
     def clear(self) -> None:
-        """Take every fault out of force."""
+        """Deactivate every fault."""
         self._plan.clear()
 
     def kubeconfig(self, source: Path) -> Path:
-        """Write a copy of `source`, beside it, that goes through this proxy with the same token; return its path.
+        """Write a copy of `source` beside it that uses this proxy with the same token. Return its path.
 
-        kubectl sends no token over plain HTTP: for it, give the proxy the token.
+        kubectl sends no token over plain HTTP. For kubectl, give the token to the proxy.
         """
         return kubeconfig_through(source, self.url)
 
@@ -307,7 +319,7 @@ class FaultProxy:
 
     def __exit__(self, *_exc: object) -> None:
         if self._loop is not None and self._closing is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 

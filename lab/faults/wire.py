@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: enough of it to pass messages through unchanged and to know where each of them ends."""
+"""HTTP/1.1 as bytes: the part that is needed to forward messages unchanged and to find their ends."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _NO_BODY = {204, 304}
 
 
 class ClosedError(ConnectionError):
-    """The peer closed in the middle of a message, or before one."""
+    """The peer closed the connection in the middle of a message, or before one."""
 
 
 class MalformedError(ConnectionError):
-    """What came is not HTTP/1.1."""
+    """The received bytes are not HTTP/1.1."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Start line and headers of a message, as they came."""
+    """Start line and headers of a message, unchanged."""
 
     start: str
     headers: tuple[tuple[str, str], ...]
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Return the head in `raw`, which ends with an empty line; MalformedError when it is none."""
+        """Parse the head in `raw`, which ends with an empty line. Raises MalformedError."""
         lines = raw.decode("latin-1").split("\r\n")
         headers = []
         for line in lines[1:]:
@@ -45,11 +45,11 @@ class Head:
         return cls(lines[0], tuple(headers))
 
     def get(self, name: str) -> str | None:
-        """Return the first value of a header."""
+        """Return the first value of a header, or None."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
     def having(self, name: str, value: str) -> Head:
-        """Return a copy in which `name` has this one value."""
+        """Return a copy in which the header `name` has only this value."""
         kept = tuple((key, old) for key, old in self.headers if key.lower() != name.lower())
         return Head(self.start, (*kept, (name, value)))
 
@@ -60,7 +60,10 @@ class Head:
 
     @property
     def words(self) -> list[str]:
-        """The start line's words: method, target, version, or version, status, reason. MalformedError below two."""
+        """Return the words of the start line: method, target, version, or version, status, reason.
+
+        Raises MalformedError if there are fewer than two.
+        """
         words = self.start.split(" ", 2)
         if len(words) < 2:  # noqa: PLR2004 - said above
             raise MalformedError("a start line of one word")
@@ -68,19 +71,19 @@ class Head:
 
     @property
     def status(self) -> int:
-        """The status of an answer; MalformedError when there is none."""
+        """Return the status of an answer. Raises MalformedError if there is none."""
         if not self.words[1].isdigit():
             raise MalformedError("a status that is no number")
         return int(self.words[1])
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the connection goes on after this message."""
+        """Return whether the connection continues after this message."""
         return (self.get("connection") or "").lower() != "close" and "HTTP/1.0" not in self.start
 
 
 class Wire:
-    """One connection with a buffer of its own, so that waiting for the other side's end loses no byte."""
+    """One connection with a buffer of its own, so that a wait for the peer's end loses no byte."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -88,20 +91,20 @@ class Wire:
         self._buffer = bytearray()
 
     async def fill(self) -> bool:
-        """Wait for more bytes; False at the end of the stream. May be cancelled without loss."""
+        """Wait for more bytes. Return False at the end of the stream. Cancelling it loses no bytes."""
         data = await self._reader.read(READ_SIZE)
         self._buffer += data
         return bool(data)
 
     async def ended(self) -> None:
-        """Return when the peer closes; what it sends before is kept."""
+        """Return when the peer closes. Bytes that it sends before are buffered."""
         with contextlib.suppress(ConnectionError):
             while await self.fill():
                 if len(self._buffer) > LARGEST_HEAD:
-                    await asyncio.Event().wait()  # it writes ahead without reading: not our concern before its turn
+                    await asyncio.Event().wait()  # the peer sends without reading; this ends with its request
 
     async def head(self) -> Head:
-        """Read one head; ClosedError when the stream ends first."""
+        """Read one head. Raises ClosedError if the stream ends first."""
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > LARGEST_HEAD:
                 raise MalformedError("a head without an end")
@@ -110,7 +113,10 @@ class Wire:
         return Head.parse(self._take(end + 4))
 
     async def body(self, head: Head, *, of_answer_to: str | None = None) -> AsyncIterator[bytes]:
-        """Yield a message's body with its framing, as it came. For an answer `of_answer_to` is the request's method."""
+        """Yield the body of a message with its framing, unchanged.
+
+        For an answer, `of_answer_to` is the method of the request.
+        """
         if of_answer_to is not None and (of_answer_to == "HEAD" or head.status in _NO_BODY):
             return
         if "chunked" in (head.get("transfer-encoding") or "").lower():
@@ -142,7 +148,7 @@ class Wire:
                 yield trailer
                 return
             yield line
-            left += 2  # the line end behind the chunk
+            left += 2  # the line end after the chunk
             while left:
                 piece = await self._some(left)
                 left -= len(piece)
@@ -165,23 +171,23 @@ class Wire:
         return taken
 
     async def send(self, data: bytes) -> None:
-        """Send; ConnectionError when the peer is gone."""
+        """Send bytes. Raises ConnectionError if the peer is gone."""
         self.writer.write(data)
         await self.writer.drain()
 
     @property
     def stale(self) -> bool:
-        """Whether the peer has closed, as far as one knows."""
+        """Return whether the peer is known to have closed the connection."""
         return self._reader.at_eof() or self.writer.is_closing()
 
     def reset(self) -> None:
-        """End the connection with a TCP reset: no FIN, nothing that is still to be sent."""
+        """End the connection with a TCP reset, without a FIN and without the unsent bytes."""
         raw = self.writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Close in the ordinary way."""
+        """Close the connection in the ordinary way."""
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()

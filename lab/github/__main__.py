@@ -1,4 +1,4 @@
-"""`ostler-lab github`: serve until SIGTERM; print one line `{"url": …}` when ready."""
+"""`ostler-lab github`: serve until SIGTERM. When ready, print one line `{"url": …}`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lab.github.faults import AbortableProtocol
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which says when it is ready."""
+    """Uvicorn server that reports when it is ready."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start and print the URL."""
+        """Start the server and print its URL."""
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
         sys.stdout.write(json.dumps({"url": f"http://{host}:{port}"}) + "\n")

@@ -1,4 +1,4 @@
-"""Puts the parts together into one ASGI app."""
+"""Assembly of the parts into one ASGI app."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lab.github.world import Knobs, World
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     webhook_url: str | None
     webhook_secret: str
@@ -38,10 +38,10 @@ class Options:
 
 
 def build(options: Options) -> Faults:
-    """Return the app, behind its faults."""
+    """Return the app, wrapped in its faults."""
     journal = Journal(options.log)
     knobs = Knobs(lock_expiry_seconds=options.lock_expiry)
-    # Three generators, so that neither the weather nor a call changes who gets which job.
+    # There are three generators, so that neither the webhook faults nor a call changes which runner gets which job.
     sender = Sender(
         url=options.webhook_url,
         secret=options.webhook_secret,

@@ -1,4 +1,4 @@
-"""The lab's levers: `/_lab/…`, to set up accounts, create jobs, look inside and break things."""
+"""Control routes of the lab under `/_lab/…`: set up accounts, create jobs, inspect the state and cause faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lab.github.world import Knobs, NameTaken, World
 
 
 class Control:
-    """The routes and what they turn."""
+    """The control routes and the objects that they change."""
 
     def __init__(self, *, world: World, sender: Sender, identity: Identity, limits: Limits) -> None:
         self._world = world
@@ -70,7 +70,7 @@ class Control:
         ]
 
     async def list_secrets(self, _request: Request) -> Response:
-        """Return every credential that was ever given out, for tests that check where one must not be seen."""
+        """Return every credential that was ever issued. Tests use them to search for leaks."""
         return JSONResponse({"jits": self._world.jits(), "installation_tokens": self._identity.given})
 
     async def add_account(self, request: Request) -> Response:
@@ -88,9 +88,9 @@ class Control:
         return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
 
     async def change_account(self, request: Request) -> Response:
-        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`); announce it.
+        """Rename an account (`login`), or suspend or remove its App (`suspended`, `installed`), and send the webhook.
 
-        With `announce` false no webhook tells that the App was suspended or removed, or is back.
+        If `announce` is false, no webhook reports that the App was suspended, removed or restored.
         """
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
@@ -118,7 +118,7 @@ class Control:
         return JSONResponse({"login": account.login, "installation_id": account.installation_id})
 
     async def set_refusals(self, request: Request) -> Response:
-        """Refuse mints of an account from now on: a list of `lab.github.refusals.Refusal`; an empty one ends it."""
+        """Set the refusals of an account's mints: a list of `lab.github.refusals.Refusal`. An empty list ends them."""
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such account")
@@ -126,7 +126,7 @@ class Control:
         return JSONResponse({"refusals": len(account.refusals)})
 
     async def set_group(self, request: Request) -> Response:
-        """Make or change a runner group of an organisation: `name`, `visibility`, `public`, `repositories` by name."""
+        """Create or change a runner group of an organisation: `name`, `visibility`, `public` and `repositories`."""
         account = self._world.accounts.get(request.path_params["login"].lower())
         body = await request.json()
         if account is None:
@@ -150,7 +150,7 @@ class Control:
         return Response(status_code=HTTPStatus.NOT_FOUND if gone is None else HTTPStatus.NO_CONTENT)
 
     async def rename_repository(self, request: Request) -> Response:
-        """Rename a repository to `name` and announce it."""
+        """Rename a repository to `name` and send the webhook."""
         repository = self._world.repository("{owner}/{repo}".format(**request.path_params))
         if repository is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such repository")
@@ -161,10 +161,10 @@ class Control:
         return JSONResponse({"full_name": repository.full_name})
 
     async def add_jobs(self, request: Request) -> Response:
-        """Create the jobs of one request, or of a list of them, and return their ids; all or none.
+        """Create the jobs of one request, or of a list of requests, and return their ids. An error creates none.
 
-        Each has a run of its own, but those of one `count` that are `in_one_run`. `event` is what began the run, `fork`
-        the full name of the fork that its pull request came from.
+        Each job has a run of its own. With `in_one_run`, the jobs of one `count` share a run. `event` is the trigger of
+        the run. `fork` is the full name of the fork that its pull request came from.
         """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
@@ -195,13 +195,13 @@ class Control:
         return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)
 
     async def list_jobs(self, request: Request) -> Response:
-        """Show every job; `?status=` narrows."""
+        """Return every job, or those with the status `?status=`."""
         status = request.query_params.get("status")
         jobs = [_job(job) for job in self._world.jobs.values() if status in {None, job.status}]
         return JSONResponse({"jobs": jobs})
 
     async def cancel_job(self, request: Request) -> Response:
-        """Cancel a job; 409 when it is over."""
+        """Cancel a job. The answer is 409 if the job is over."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such job")
@@ -209,7 +209,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
 
     async def approve_job(self, request: Request) -> Response:
-        """Let a waiting job pass its gate; 409 when it does not wait."""
+        """Approve a waiting job. The answer is 409 if the job is not waiting."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such job")
@@ -217,7 +217,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
 
     async def end_run(self, request: Request) -> Response:
-        """End a run with a `conclusion` (else `startup_failure`) that its queued jobs never hear of."""
+        """End a run with `conclusion`, by default `startup_failure`. Its queued jobs stay queued."""
         run = self._world.runs.get(int(request.path_params["id"]))
         if run is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such run")
@@ -226,7 +226,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def list_runners(self, _request: Request) -> Response:
-        """Show every registered runner."""
+        """Return every registered runner."""
         runners = [
             {**runner.view(), "scope": runner.scope, "job": runner.job.id if runner.job else None}
             for runner in self._world.runners.values()
@@ -234,7 +234,10 @@ class Control:
         return JSONResponse({"runners": runners})
 
     async def add_runner(self, request: Request) -> Response:
-        """Register a runner that never starts, as somebody else than the App would; 409 when its name is taken."""
+        """Register a runner that never starts, on behalf of another client than the App.
+
+        The answer is 409 if its name is taken.
+        """
         body = await request.json()
         labels = tuple(str(label) for label in body["labels"])
         try:
@@ -244,7 +247,7 @@ class Control:
         return JSONResponse({"id": runner.id}, status_code=HTTPStatus.CREATED)
 
     async def stats(self, _request: Request) -> Response:
-        """Count jobs by status, runners by state, events by name, calls by endpoint and installation, refusals."""
+        """Count jobs by status, runners by state, events by name, calls by endpoint and installation, and refusals."""
         runners = Counter(
             "busy" if runner.job else "online" if runner.online else "offline"
             for runner in self._world.runners.values()
@@ -262,7 +265,7 @@ class Control:
         return JSONResponse(body)
 
     async def change_weather(self, request: Request) -> Response:
-        """Turn the webhook knobs that the body names."""
+        """Set the webhook faults that the body names."""
         body = await request.json()
         if unknown := body.keys() - {each.name for each in dataclasses.fields(Weather)}:
             return _refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"unknown: {sorted(unknown)}")
@@ -270,7 +273,7 @@ class Control:
         return JSONResponse(dataclasses.asdict(self._sender.weather))
 
     async def list_deliveries(self, _request: Request) -> Response:
-        """Show every kept delivery, oldest first."""
+        """Return every stored delivery, oldest first."""
         found = [{**each.view(), "job": each.job_id} for each in self._sender.deliveries.values()]
         return JSONResponse({"deliveries": found})
 
@@ -280,7 +283,7 @@ class Control:
         return Response(status_code=HTTPStatus.ACCEPTED if done else HTTPStatus.NOT_FOUND)
 
     async def change_knobs(self, request: Request) -> Response:
-        """Turn the knobs that the body names; `_seconds` may be left out."""
+        """Set the knobs that the body names. The suffix `_seconds` is optional."""
         body: dict[str, Any] = await request.json()
         known = {each.name for each in dataclasses.fields(Knobs)}
         changes = {name if name in known else f"{name}_seconds": value for name, value in body.items()}
@@ -291,14 +294,14 @@ class Control:
         return JSONResponse(dataclasses.asdict(self._world.knobs))
 
     async def add_faults(self, request: Request) -> Response:
-        """Add API faults after those that are active."""
+        """Add API faults after the active ones."""
         body = await request.json()
         faults = [Fault(**each) for each in (body if isinstance(body, list) else [body])]
         self._faults.active += faults
         return JSONResponse({"active": len(self._faults.active)}, status_code=HTTPStatus.CREATED)
 
     async def list_faults(self, _request: Request) -> Response:
-        """Show the faults and how often each struck."""
+        """Return the faults and how often each was applied."""
         return JSONResponse({"faults": [dataclasses.asdict(each) for each in self._faults.active]})
 
     async def clear_faults(self, _request: Request) -> Response:
@@ -307,7 +310,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def change_app(self, request: Request) -> Response:
-        """Change `permissions`, `events` and `public` of the App that was made last."""
+        """Change `permissions`, `events` and `public` of the App that was created last."""
         body, app = await request.json(), self._identity.latest
         app.permissions = dict(body.get("permissions", app.permissions))
         app.events = tuple(body.get("events", app.events))
@@ -315,7 +318,7 @@ class Control:
         return JSONResponse({"app": app.id})
 
     async def set_runner_ends(self, request: Request) -> Response:
-        """Say until when (ISO 8601) runners of each version in the body may register."""
+        """Set the time (ISO 8601) until which runners of each version in the body may register."""
         self._world.runner_ends = dict(await request.json())
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -331,7 +334,7 @@ class Control:
 
 
 def _fork_of(wanted: dict[str, Any]) -> tuple[int, str] | None:
-    """Return id and full name of the fork that a job is to come from; each name has one id."""
+    """Return id and full name of the fork that a job comes from, or None. The same name always has the same id."""
     full_name = wanted.get("fork")
     return None if full_name is None else (zlib.crc32(str(full_name).encode()) + 1, str(full_name))
 

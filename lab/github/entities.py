@@ -14,7 +14,7 @@ QUEUED, WAITING, RUNNING, COMPLETED = "queued", "waiting", "in_progress", "compl
 
 @dataclass(kw_only=True)
 class Repository:
-    """A repository; `tail` is the constant end of every webhook body about it."""
+    """A repository. `tail` is the constant end of every webhook body about it."""
 
     id: int
     name: str
@@ -30,7 +30,10 @@ class Repository:
 
 @dataclass(kw_only=True)
 class Group:
-    """A runner group of an organisation. `visibility`: `all`, `private`, or `selected`: the `repositories` named."""
+    """A runner group of an organisation.
+
+    `visibility` is `all`, `private` or `selected`. With `selected`, the group admits only the ids in `repositories`.
+    """
 
     id: int
     name: str
@@ -39,22 +42,22 @@ class Group:
     repositories: set[int] = field(default_factory=set)
 
     def admits(self, repository: Repository) -> bool:
-        """Return whether the group's runners are given jobs of this repository."""
+        """Return whether runners of the group get jobs of this repository."""
         if not repository.private and (not self.public or self.visibility == "private"):
             return False
         return self.visibility != "selected" or repository.id in self.repositories
 
 
 def default_groups() -> dict[int, Group]:
-    """Return the groups that every organisation has."""
+    """Return the groups of a new organisation."""
     return {1: Group(id=1, name="Default")}
 
 
 @dataclass(kw_only=True)
 class Account:
-    """An organisation or user with the App installed; a user's `groups` are of no use to anybody.
+    """An organisation or user with the App installed. The `groups` of a user have no effect.
 
-    `refusals`: of its mints, the first that strikes answers.
+    `refusals`: the first one that matches a mint is its answer.
     """
 
     id: int
@@ -70,9 +73,10 @@ class Account:
 
 @dataclass(kw_only=True)
 class Job:
-    """A `workflow_job`. `runners` are those that hold it now: none or one, two under sabotage.
+    """A `workflow_job`.
 
-    `executions` counts how often a runner began it.
+    `runners` has the ids of the runners that have the job now: none or one, or two under sabotage. `executions` counts
+    how often a runner started it.
     """
 
     id: int
@@ -97,9 +101,10 @@ class Job:
 
 @dataclass(kw_only=True)
 class Run:
-    """A workflow run: its jobs, oldest first. `ended_as`: it ended by itself, whatever its jobs show.
+    """A workflow run with its jobs, oldest first.
 
-    `fork`: id and full name of the repository that a pull request came from, if it was another one.
+    `ended_as`: conclusion of a run that ended regardless of its jobs. `fork`: id and full name of the repository that a
+    pull request came from, or None if it is the run's own repository.
     """
 
     id: int
@@ -110,7 +115,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Return where it stands, by its jobs."""
+        """Return the status of the run, derived from its jobs."""
         found = {job.status for job in self.jobs}
         if self.ended_as is not None or found == {COMPLETED}:
             return COMPLETED
@@ -120,7 +125,7 @@ class Run:
 
     @property
     def conclusion(self) -> str | None:
-        """Return how it ended: as its jobs did, the worst of them first."""
+        """Return the conclusion of the run, or None: the first conclusion of its jobs that is not `success`, if any."""
         if self.ended_as is not None or self.status != COMPLETED:
             return self.ended_as
         bad = [job.conclusion for job in self.jobs if job.conclusion != "success"]
@@ -129,7 +134,7 @@ class Run:
 
 @dataclass(kw_only=True, eq=False)
 class Session:
-    """A started runner's connection; `polls` counts the long polls that are held right now."""
+    """Connection of a started runner. `polls` counts its open long polls."""
 
     id: str
     runner: Runner
@@ -141,7 +146,7 @@ class Session:
 
 @dataclass(kw_only=True, eq=False)
 class Runner:
-    """A just-in-time runner. It is busy from the moment a job is assigned to it."""
+    """A just-in-time runner. It is busy as soon as a job is assigned to it."""
 
     id: int
     name: str
@@ -175,7 +180,7 @@ class Runner:
 
 
 def stamp(moment: datetime | None) -> str | None:
-    """Return a time as GitHub writes it: UTC, whole seconds."""
+    """Format a time as GitHub does: UTC, whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
 
 

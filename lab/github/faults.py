@@ -1,7 +1,7 @@
-"""Faults of this GitHub's own API: wrong statuses and lost replies, by route, a number of times.
+"""Faults of this GitHub's own API: wrong statuses and lost answers, by route, a limited number of times.
 
-A fault may act before the request (it is not applied) or after it (it is applied, and its answer lost).
-The lab's control routes are never touched. Every call of the API is counted on arrival, whatever becomes of it.
+A fault replaces a request, which is then not applied, or loses the answer of an applied request. The control routes of
+the lab have no faults. Every API call is counted on arrival, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 @dataclass(kw_only=True, eq=False)
 class Fault:
-    """What to do to the next `times` requests that match; one that it delays is let go when it is removed."""
+    """Effect on the next `times` requests that match. The removal of a fault ends the delay of its requests."""
 
     method: str
     path_regex: str
@@ -33,7 +33,7 @@ class Fault:
     hits: int = 0
 
     def matches(self, scope: Scope) -> bool:
-        """Return whether the fault strikes this request."""
+        """Return whether the fault applies to this request."""
         return (
             self.hits < self.times
             and self.method.upper() in {"*", scope["method"]}
@@ -42,30 +42,30 @@ class Fault:
 
 
 class AbortableProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol, which lets the app cut the connection: `scope["state"]["transport"]`."""
+    """Uvicorn's protocol, extended so that the app can cut the connection: `scope["state"]["transport"]`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remember the transport of this connection."""
+        """Store the transport of this connection."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, "transport": transport}
 
 
 LOOK_EVERY = 0.2
-"""Seconds between two checks of a delayed request at whether its fault is still in force."""
+"""Seconds between two checks whether the fault of a delayed request is still active."""
 
 _NOT_THE_API = ("/_lab", "/_runner")
 _NAMES = ((r"^/orgs/[^/]+", "/orgs/{org}"), (r"^/repos/[^/]+/[^/]+", "/repos/{owner}/{repo}"), (r"/\d+", "/{id}"))
 
 
 def endpoint(method: str, path: str) -> str:
-    """Return the endpoint of a call in the words of GitHub's documentation: names and ids are left out."""
+    """Return the endpoint of a call as in GitHub's documentation, with placeholders for names and ids."""
     for pattern, name in _NAMES:
         path = re.sub(pattern, name, path)
     return f"{method} {path}"
 
 
 class Faults:
-    """The app behind its faults, and how often each endpoint of its API was called."""
+    """The app wrapped in its faults. `calls` counts the calls of each API endpoint."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.active: list[Fault] = []
@@ -73,7 +73,7 @@ class Faults:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or break it."""
+        """Serve a request or apply a fault to it."""
         fault = None
         if scope["type"] == "http" and not scope["path"].startswith(_NOT_THE_API):
             self.calls[endpoint(scope["method"], scope["path"])] += 1
@@ -92,20 +92,20 @@ class Faults:
             await _answer(fault, send)
 
     async def _delay(self, fault: Fault) -> None:
-        """Wait for as long as the fault says and is in force."""
+        """Wait for the delay of a fault, at most until the fault is removed."""
         until = time.monotonic() + fault.delay_seconds
         while (left := until - time.monotonic()) > 0 and fault in self.active:  # noqa: ASYNC110 - a list tells nobody
             await asyncio.sleep(min(left, LOOK_EVERY))
 
 
 async def _discard(message: Message) -> None:
-    """Lose a part of an answer."""
+    """Drop a part of an answer."""
 
 
 async def _abort(scope: Scope, receive: Receive) -> None:
     transport: asyncio.Transport = scope["state"]["transport"]
     transport.abort()
-    # Uvicorn would answer 500 if this returned before it noticed that the connection is gone.
+    # Uvicorn would answer 500 if this function returned before Uvicorn noticed the closed connection.
     while (await receive())["type"] != "http.disconnect":
         continue
 

@@ -18,7 +18,7 @@ LONGEST_JWT_SECONDS = 600
 
 @dataclass(kw_only=True)
 class App:
-    """A GitHub App; `id` is what its JWTs name as their issuer."""
+    """A GitHub App. `id` is the issuer in its JWTs."""
 
     id: str
     public_key: str
@@ -30,9 +30,9 @@ class App:
 
 
 class Identity:
-    """Checks callers.
+    """Verifies callers.
 
-    `app_id` and `public_key` are those of the App that this GitHub begins with; more may be made from manifests.
+    `app_id` and `public_key` belong to the first App of this GitHub. Manifests may create more Apps.
     """
 
     def __init__(self, *, app_id: str, public_key: str) -> None:
@@ -51,12 +51,12 @@ class Identity:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all Apps, which are unique."""
+        """Return the unique names of all Apps."""
         return [app.name for app in self._apps.values()]
 
     @property
     def latest(self) -> App:
-        """Return the App that was made last."""
+        """Return the App that was created last."""
         return list(self._apps.values())[-1]
 
     def adopt(
@@ -69,7 +69,7 @@ class Identity:
         permissions: Mapping[str, str],
         events: Sequence[str],
     ) -> None:
-        """Know one more App."""
+        """Register a further App."""
         self._apps[app_id] = App(
             id=app_id,
             public_key=public_key,
@@ -80,7 +80,7 @@ class Identity:
         )
 
     def app_of(self, authorization: str) -> App | str:
-        """Return the App that is calling, or why the caller is none."""
+        """Return the calling App, or the message that refuses the caller."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return "A JSON web token could not be decoded"
@@ -104,7 +104,7 @@ class Identity:
         return found if isinstance(found, str) else None
 
     def issue(self, installation_id: int, app: App) -> tuple[str, float]:
-        """Return a new installation token, in the long form, and when it ends (Unix seconds)."""
+        """Return a new installation token in the long form, and its expiry in Unix seconds."""
         token = "ghs_" + secrets.token_urlsafe(390)
         expires = time.time() + TOKEN_SECONDS
         self._tokens[token] = (installation_id, expires, app)
@@ -112,13 +112,13 @@ class Identity:
         return token, expires
 
     def revoke_all(self) -> int:
-        """Forget every token; return how many there were."""
+        """Delete every token and return their number."""
         count = len(self._tokens)
         self._tokens.clear()
         return count
 
     def installation_of(self, authorization: str) -> tuple[int, App] | None:
-        """Return the installation that a token belongs to and its App, or None."""
+        """Return the installation and the App of a token, or None."""
         scheme, _, token = authorization.partition(" ")
         found = self._tokens.get(token) if scheme.lower() in {"bearer", "token"} else None
         return (found[0], found[2]) if found and found[1] > time.time() else None

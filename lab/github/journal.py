@@ -1,6 +1,6 @@
-"""The log of the events on this GitHub: one JSON object a line, the source of the verdict.
+"""Log of the events on this GitHub, one JSON object per line. The verdict on a run is computed from it.
 
-Every line has `seq` (1, 2, 3 …), `at` (Unix seconds) and `event`. Nothing in it is secret.
+Every line has `seq` (1, 2, 3 …), `at` (Unix seconds) and `event`. It contains no secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 class Journal:
-    """Counts events and appends them to a file, flushed line by line; without a file it only counts."""
+    """Counts events and appends them to a file, which is flushed after each line. Without a file it only counts."""
 
     def __init__(self, path: Path | None) -> None:
         self._file: TextIO | None = path.open("a", encoding="utf-8") if path else None

@@ -1,7 +1,7 @@
-"""Limits of an installation: the hourly quota of each resource, points a minute, concurrent calls.
+"""Limits of an installation: the hourly quota of each resource, points per minute, concurrent calls.
 
-Of "Rate limits for the REST API" (GitHub docs): a quota is a window with a reset; a secondary limit is answered 403
-with a `retry-after` and a message, and nobody can ask how far it is.
+They follow "Rate limits for the REST API" (GitHub docs). A quota is a window with a reset. A secondary limit answers
+403 with `retry-after` and a message, and no call shows how much of it is left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRIMARY = "API rate limit exceeded for installation."
 
 @dataclass(kw_only=True)
 class Window:
-    """Calls counted until a reset (Unix seconds)."""
+    """Number of calls until a reset (Unix seconds)."""
 
     reset: int
     used: int = 0
@@ -27,7 +27,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The rate-limit headers of a call's answer, and why it is refused, if it is."""
+    """Rate-limit headers of an answer, and why the call is refused, or None."""
 
     headers: dict[str, str]
     refusal: str | None = None
@@ -39,14 +39,14 @@ class Limits:
     def __init__(self, knobs: Knobs) -> None:
         self.out: Counter[int] = Counter()
         self.made: Counter[int] = Counter()
-        """Calls of each installation, less those that were answered 304, which cost none of its quota."""
+        """Calls of each installation, not counting calls that were answered 304. A 304 costs no quota."""
         self.refused: Counter[str] = Counter()
         self._knobs = knobs
         self._windows: dict[tuple[int, str], Window] = {}
         self._points: dict[tuple[int, str], deque[tuple[float, int]]] = {}
 
     def count(self, installation_id: int, *, resource: str, endpoint: str, points: int) -> Verdict:
-        """Count a call; `endpoint` is what the points of a minute are counted for."""
+        """Count a call. The points per minute are counted for each `endpoint`."""
         self.made[installation_id] += 1
         if self.out[installation_id] >= self._knobs.calls_at_once or self._spent(installation_id, endpoint, points):
             self.refused["secondary"] += 1
@@ -72,7 +72,7 @@ class Limits:
         return Verdict(headers=headers, refusal=None if allowed else PRIMARY)
 
     def give_back(self, installation_id: int, *, resource: str, headers: dict[str, str]) -> None:
-        """Undo what `count` took of the quota, in its headers too: the answer is a 304, which costs none."""
+        """Return the quota of a call that was answered 304, because it costs none. `headers` are updated too."""
         self.made[installation_id] -= 1
         window = self._windows.get((installation_id, resource))
         if window is not None and "x-ratelimit-used" in headers:

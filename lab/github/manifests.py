@@ -1,7 +1,8 @@
-"""Apps made from manifests: the pages that a person would click through, and the exchange of the code.
+"""Apps made from manifests: the pages that a person clicks through, and the exchange of the code.
 
-As the real one: what a manifest may ask for is checked when it is posted, the code is good for one exchange within an
-hour, its answer is the only time that the secrets are told, and a ping is sent to the new App's webhook.
+This GitHub behaves as the real one. It checks a manifest when the manifest is posted. The code is valid for one
+exchange within an hour. The answer of the exchange shows the secrets for the only time. Afterwards the new App's
+webhook gets a ping.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ NEEDS = {
     "organization": "members",
     "push": "contents",
 }
-"""Which permission an event needs; one that is not here cannot be subscribed to."""
+"""Permission that each event needs. Other events cannot be subscribed to."""
 
 
 @dataclass(kw_only=True)
 class Draft:
-    """An App that was confirmed and whose code was not exchanged yet."""
+    """A confirmed App whose code was not exchanged yet."""
 
     app_id: int
     manifest: dict[str, Any]
@@ -51,7 +52,10 @@ class Draft:
 
 
 class Manifests:
-    """The routes. What is made becomes the lab's App beside the one that it began with, and its webhooks go there."""
+    """The routes.
+
+    An App that they create joins the first App of the lab, and webhooks are sent to the new App from then on.
+    """
 
     def __init__(self, *, world: World, sender: Sender, identity: Identity) -> None:
         self._world = world
@@ -71,7 +75,7 @@ class Manifests:
         ]
 
     async def ask(self, request: Request) -> Response:
-        """Show the App that a manifest asks for, with a button that makes it; or why it cannot be made."""
+        """Show the App that a manifest describes, with a button that creates it, or why it cannot be created."""
         owner = self._owner(request.path_params.get("org"))
         if owner is None:
             return HTMLResponse(_page("Not Found"), status_code=HTTPStatus.NOT_FOUND)
@@ -101,7 +105,7 @@ class Manifests:
         )
 
     async def confirm(self, request: Request) -> Response:
-        """Make the App, and send the browser back with a code."""
+        """Create the App and redirect the browser back with a code."""
         posted = self._posted.pop(request.path_params["ticket"], None)
         if posted is None:
             return HTMLResponse(_page("Not Found"), status_code=HTTPStatus.NOT_FOUND)
@@ -159,7 +163,7 @@ class Manifests:
         return JSONResponse(body, status_code=HTTPStatus.CREATED)
 
     def _owner(self, login: str | None) -> Account | None:
-        """Return the organisation of that login, or the first user: the one who is logged in."""
+        """Return the organisation with that login. Without a login, return the first user, who counts as logged in."""
         accounts = self._world.accounts.values()
         if login is not None:
             return next((a for a in accounts if a.login.lower() == login.lower() and a.type == "Organization"), None)
@@ -167,7 +171,7 @@ class Manifests:
 
 
 def _problems(manifest: Any, taken: set[str]) -> list[str]:
-    """Return why a manifest is refused, in the words of the real one where they are known."""
+    """Return why a manifest is refused, with GitHub's own messages if they are known."""
     if not isinstance(manifest, dict):
         return ["The configuration does not appear to be a valid GitHub App manifest."]
     found = []

@@ -1,9 +1,9 @@
-"""Pairing of queued jobs and idle runners, at random.
+"""Random pairing of queued jobs with idle runners.
 
-A job fits a runner of its organisation or of its repository whose labels cover its own, in any case; one of the
-organisation only if its group admits the repository.
-Jobs and runners are kept in groups of equal needs, so that a pairing costs the same with ten and with
-two thousand of them.
+A job fits a runner of its organisation or of its repository. The runner's labels must cover the job's labels, whatever
+their case. A runner of the organisation also needs a group that admits the repository.
+
+Jobs and runners are stored in groups with equal needs, so that the cost of a pairing does not grow with their number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lab.github.entities import Job, Runner
 
 
 class Bag:
-    """A set of ids that gives out a random one in constant time."""
+    """A set of ids that returns a random one in constant time."""
 
     def __init__(self) -> None:
         self._items: list[int] = []
@@ -26,13 +26,13 @@ class Bag:
         return len(self._items)
 
     def add(self, item: int) -> None:
-        """Put an id in; it may be there already."""
+        """Add an id. An id that is already there is ignored."""
         if item not in self._at:
             self._at[item] = len(self._items)
             self._items.append(item)
 
     def discard(self, item: int) -> None:
-        """Take an id out if it is there."""
+        """Remove an id if it is there."""
         at = self._at.pop(item, None)
         if at is None:
             return
@@ -42,14 +42,14 @@ class Bag:
             self._at[last] = at
 
     def take(self, rng: Random) -> int:
-        """Take out any id."""
+        """Remove a random id and return it."""
         item = self._items[rng.randrange(len(self._items))]
         self.discard(item)
         return item
 
 
 class Need(NamedTuple):
-    """What jobs of one group ask of a runner."""
+    """Requirements of one group of jobs for a runner."""
 
     organization: str
     repository: str
@@ -74,27 +74,27 @@ class Market:
         self._idle: dict[str, dict[tuple[frozenset[str], int], Bag]] = {}
 
     def offer_job(self, job: Job) -> None:
-        """Let a job be assigned."""
+        """Make a job available for assignment."""
         self._queued.setdefault(need_of(job), Bag()).add(job.id)
 
     def withdraw_job(self, job: Job) -> None:
-        """Keep a job from being assigned."""
+        """Make a job unavailable for assignment."""
         if bag := self._queued.get(need_of(job)):
             bag.discard(job.id)
 
     def offer_runner(self, runner: Runner) -> None:
-        """Let a runner be given a job."""
+        """Make a runner available for assignment."""
         self._idle.setdefault(runner.scope, {}).setdefault(_kind(runner), Bag()).add(runner.id)
 
     def withdraw_runner(self, runner: Runner) -> None:
-        """Keep a runner from being given a job."""
+        """Make a runner unavailable for assignment."""
         if bag := self._idle.get(runner.scope, {}).get(_kind(runner)):
             bag.discard(runner.id)
 
     def pair(self, rng: Random, *, admits: Callable[[Need, int], bool] | None = None) -> list[tuple[int, int]]:
-        """Take out as many (job id, runner id) as fit, at random.
+        """Remove and return as many matching pairs (job id, runner id) as possible, at random.
 
-        `admits` says whether runners of a group of the organisation may be given such jobs; without it all may.
+        `admits` returns whether a runner group of the organisation may run jobs of a need. Without it every group may.
         """
         pairs = []
         self._queued = {need: bag for need, bag in self._queued.items() if bag}

@@ -1,7 +1,7 @@
-"""The shapes of GitHub's JSON: jobs, and webhook bodies with everything a real one carries.
+"""Shapes of GitHub's JSON: jobs, and webhook bodies with every field of a real one.
 
-The end of a body (repository, organization, sender, installation) never changes, so it is encoded once
-per repository; only `workflow_job` is encoded per delivery.
+The end of a body (repository, organization, sender, installation) never changes, so it is encoded once per repository.
+Only `workflow_job` is encoded per delivery.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _REPOSITORY_URLS = {
 
 
 def user(*, user_id: int, login: str, kind: str) -> dict[str, Any]:
-    """Return an account as repositories and senders show it."""
+    """Return an account in the shape that repositories and senders have."""
     return {
         "login": login,
         "id": user_id,
@@ -95,7 +95,7 @@ def user(*, user_id: int, login: str, kind: str) -> dict[str, Any]:
 
 
 def organization(account: Account) -> dict[str, Any]:
-    """Return an organisation as webhooks show it."""
+    """Return an organisation in the shape of webhooks."""
     url = f"{API}/orgs/{account.login}"
     return {
         "login": account.login,
@@ -114,7 +114,7 @@ def organization(account: Account) -> dict[str, Any]:
 
 
 def repository_view(repository: Repository) -> dict[str, Any]:
-    """Return a repository as webhooks show it."""
+    """Return a repository in the shape of webhooks."""
     account, full_name = repository.account, repository.full_name
     url = f"{API}/repos/{full_name}"
     return {
@@ -190,7 +190,7 @@ def app_view(*, app_id: str, name: str, owner: Account | None, permissions: Any,
 def installation_view(
     account: Account, *, app_id: str, permissions: Any = PERMISSIONS, events: Any = EVENTS
 ) -> dict[str, Any]:
-    """Return an installation of the App in the shape of the REST API, which webhooks share."""
+    """Return an installation of the App in the shape of the REST API and of webhooks."""
     url = f"{API}/app/installations/{account.installation_id}"
     return {
         "id": account.installation_id,
@@ -299,7 +299,7 @@ def tail_of(repository: Repository) -> bytes:
 
 
 def job_view(job: Job) -> dict[str, Any]:
-    """Return a job in the shape of the REST API, which webhooks share."""
+    """Return a job in the shape of the REST API and of webhooks."""
     full_name = job.repository.full_name
     url = f"{API}/repos/{full_name}"
     run_html = f"{SITE}/{full_name}/actions/runs/{job.run_id}"
@@ -318,7 +318,7 @@ def job_view(job: Job) -> dict[str, Any]:
         "status": job.status,
         "conclusion": job.conclusion,
         "created_at": stamp(job.created_at),
-        # As the real one does: a job that never started shows its creation (octokit/webhooks).
+        # As on the real GitHub, the start of a job that never started is its creation (octokit/webhooks).
         "started_at": stamp(job.started_at or job.created_at),
         "completed_at": stamp(job.completed_at),
         "name": job.name,
@@ -394,7 +394,7 @@ def run_view(run: Run) -> dict[str, Any]:
 
 
 def _fork(home: dict[str, Any], fork_id: int, full_name: str) -> dict[str, Any]:
-    """Return a fork of a repository as a run shows it."""
+    """Return a fork of a repository in the shape that a run has."""
     login, _, name = full_name.partition("/")
     owner = user(user_id=fork_id + 1, login=login, kind="User")
     own = {"id": fork_id, "node_id": node_id("R", fork_id), "name": name, "full_name": full_name}
@@ -402,7 +402,7 @@ def _fork(home: dict[str, Any], fork_id: int, full_name: str) -> dict[str, Any]:
 
 
 def _pull_requests(run: Run, repository: Repository) -> list[dict[str, Any]]:
-    """Return the open pull requests of a run: GitHub lists those whose head is in the repository itself."""
+    """Return the open pull requests of a run. GitHub lists only those whose head is in the repository itself."""
     if run.fork is not None or not run.event.startswith("pull_request"):
         return []
     url = f"{API}/repos/{repository.full_name}"
@@ -445,7 +445,7 @@ def webhook_head(action: str, job: Job) -> bytes:
     """Return the beginning of a webhook body, up to the end of `workflow_job`."""
     view = job_view(job)
     if job.runner is None and job.status == COMPLETED:
-        # A job cancelled while it was queued: zeros and empty strings instead of nulls.
+        # A job that was cancelled while it was queued has zeros and empty strings instead of nulls.
         view |= {"runner_id": 0, "runner_name": "", "runner_group_id": 0, "runner_group_name": ""}
     elif job.status == WAITING:
         view |= {"runner_id": 0, "runner_name": ""}

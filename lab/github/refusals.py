@@ -1,7 +1,7 @@
-"""Mints that this GitHub refuses for good, with the words of the real one: by runner group, by repository, or all.
+"""Permanent refusals of mints, with GitHub's real messages: by runner group, by repository, or of all mints.
 
-A fault (`lab.github.faults`) strikes a path a number of times; a refusal reads the body of the mint, stays until it is
-replaced, and registers nothing. The presets carry the messages that GitHub's users report.
+A fault (`lab.github.faults`) affects a path a limited number of times. A refusal reads the body of the mint, stays
+until it is replaced, and registers nothing. The presets have the messages that users of GitHub report.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Refuse the mints that name this runner group and this repository (None: any).
+    """Refusal of the mints for this runner group and this repository. None means any.
 
-    `{group}` and `{login}` in the message become the group's number and the account's login.
+    `{group}` and `{login}` in the message are replaced by the group's id and the account's login.
     """
 
     status: int = HTTPStatus.FORBIDDEN
@@ -57,7 +57,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def read(wanted: Mapping[str, Any]) -> Refusal:
-    """Return a refusal from its JSON: the fields of `Refusal`, on top of the preset named by `because`."""
+    """Parse a refusal from its JSON. Its fields override the preset that `because` names."""
     values = dict(wanted)
     because = values.pop("because", None)
     return Refusal(**{**(PRESETS[because] if because is not None else {}), **values})

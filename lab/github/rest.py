@@ -1,4 +1,4 @@
-"""GitHub's REST API, as far as a fleet of just-in-time runners uses it."""
+"""The part of GitHub's REST API that a fleet of just-in-time runners uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGEST_NAME = 64
 MOST_LABELS = 100
 LARGEST_PAGE = 100
 MOST_RUNS = 1000
-"""Runs that a list of one status shows at most ("List workflow runs for a repository")."""
+"""Upper bound on runs in a list of one status ("List workflow runs for a repository")."""
 
 Item = TypeVar("Item")
 NOT_FOUND = "Not Found"
@@ -41,7 +41,7 @@ NOT_ACCESSIBLE = "Resource not accessible by integration"
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """An authenticated call: the account of its installation and its answer's rate-limit headers."""
+    """An authenticated call: the account of its installation, and the rate-limit headers of its answer."""
 
     account: Account
     headers: dict[str, str]
@@ -56,7 +56,7 @@ class Caller:
 
 
 class Rest:
-    """The routes and what they need."""
+    """The routes of the REST API and the objects that they use."""
 
     def __init__(self, *, world: World, identity: Identity, sender: Sender, limits: Limits, rng: Random) -> None:
         self._world = world
@@ -103,7 +103,7 @@ class Rest:
             ]
         return routes
 
-    # The App itself
+    # The App
 
     async def access_token(self, request: Request) -> Response:
         """Issue an installation token to the App."""
@@ -126,14 +126,14 @@ class Rest:
         return JSONResponse(body, status_code=HTTPStatus.CREATED)
 
     async def get_app(self, request: Request) -> Response:
-        """Show the App that is calling."""
+        """Return the calling App."""
         app = self._identity.app_of(request.headers.get("authorization", ""))
         if isinstance(app, str):
             return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
         return JSONResponse(self._view_of(app))
 
     async def get_public_app(self, request: Request) -> Response:
-        """Show an App to anybody, if it is public."""
+        """Return an App to any caller if it is public."""
         app = self._identity.latest
         view = self._view_of(app)
         if not app.public or view["slug"] != request.path_params["slug"]:
@@ -145,7 +145,7 @@ class Rest:
         return app_view(app_id=app.id, name=app.name, owner=owner, permissions=app.permissions, events=app.events)
 
     async def list_installations(self, request: Request) -> Response:
-        """List where the App is installed."""
+        """List the installations of the App."""
         app = self._identity.app_of(request.headers.get("authorization", ""))
         if isinstance(app, str):
             return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
@@ -158,7 +158,7 @@ class Rest:
         )
 
     async def get_installation(self, request: Request) -> Response:
-        """Show an installation, under the name that its account has now."""
+        """Return an installation with the current name of its account."""
         if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
             return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
         account = self._world.installation(int(request.path_params["installation"]))
@@ -233,14 +233,14 @@ class Rest:
         return caller.answer(HTTPStatus.OK, {"total_count": len(runners), "runners": page})
 
     async def get_runner(self, request: Request, caller: Caller) -> Response:
-        """Show a runner."""
+        """Return a runner."""
         runner = self._world.runners.get(int(request.path_params["id"]))
         if runner is None or runner.scope != self._scope(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         return caller.answer(HTTPStatus.OK, runner.view())
 
     async def get_deprecation(self, request: Request, caller: Caller) -> Response:
-        """Tell until when runners of a version may register and run, where a test has said so."""
+        """Return until when runners of a version may register and run. The answer is 404 unless a test has set it."""
         version = request.path_params["version"]
         ends = self._world.runner_ends.get(version)
         if ends is None:
@@ -249,7 +249,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, body)
 
     async def delete_runner(self, request: Request, caller: Caller) -> Response:
-        """Deregister a runner, unless it is busy."""
+        """Deregister a runner unless it is busy."""
         runner = self._world.runners.get(int(request.path_params["id"]))
         if runner is None or runner.scope != self._scope(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -263,7 +263,7 @@ class Rest:
     # Runner groups
 
     async def list_groups(self, request: Request, caller: Caller) -> Response:
-        """List the runner groups of an organisation, those that one repository may use if it is named."""
+        """List the runner groups of an organisation. If a repository is named, list only the groups that admit it."""
         if self._scope(request, caller) is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         groups = list(caller.account.groups.values())
@@ -276,7 +276,7 @@ class Rest:
         return caller.answer(HTTPStatus.OK, {"total_count": len(groups), "runner_groups": page})
 
     async def get_group(self, request: Request, caller: Caller) -> Response:
-        """Show a runner group."""
+        """Return a runner group."""
         group = caller.account.groups.get(int(request.path_params["id"]))
         if group is None or self._scope(request, caller) is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -285,14 +285,14 @@ class Rest:
     # Jobs
 
     async def get_job(self, request: Request, caller: Caller) -> Response:
-        """Show a job."""
+        """Return a job."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None or job.repository is not self._repository(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         return caller.answer(HTTPStatus.OK, job_view(job))
 
     async def list_runs(self, request: Request, caller: Caller) -> Response:
-        """List the runs of a repository, newest first, those of one status or conclusion if one is named."""
+        """List the runs of a repository, newest first. If a status or conclusion is named, list only matching runs."""
         repository = self._repository(request, caller)
         if repository is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -307,14 +307,14 @@ class Rest:
         return caller.answer(HTTPStatus.OK, body)
 
     async def get_run(self, request: Request, caller: Caller) -> Response:
-        """Show a run."""
+        """Return a run."""
         run = self._run(request, caller)
         if run is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         return caller.answer(HTTPStatus.OK, run_view(run))
 
     async def list_run_jobs(self, request: Request, caller: Caller) -> Response:
-        """List the jobs of a run, of its latest attempt or of all."""
+        """List the jobs of a run, of its latest attempt or of all attempts."""
         run = self._run(request, caller)
         if run is None:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
@@ -333,7 +333,7 @@ class Rest:
     def _guard(
         self, handler: Callable[[Request, Caller], Awaitable[Response]], resource: str
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return the handler behind authentication, the rate limit and the installation's reach."""
+        """Wrap a handler in authentication, the rate limit and the check of the installation's access."""
 
         async def guarded(request: Request) -> Response:
             known = self._known(request)
@@ -378,27 +378,27 @@ class Rest:
         return guarded
 
     def _known(self, request: Request) -> tuple[int, Account, App] | None:
-        """Return the installation of a call's token, its account and its App; None of a token that is not good."""
+        """Return the installation of a call's token with its account and its App, or None if the token is invalid."""
         found = self._identity.installation_of(request.headers.get("authorization", ""))
         account = None if found is None else self._world.installation(found[0])
         return None if found is None or account is None else (found[0], account, found[1])
 
     async def _delay(self) -> None:
-        """Wait for as long as answers are to be late; a knob that is turned back lets go those that wait."""
+        """Delay the answer by `answer_delay_seconds`. A lower value also shortens the wait of delayed answers."""
         began, knobs = time.monotonic(), self._world.knobs
         while (left := began + knobs.answer_delay_seconds - time.monotonic()) > 0:  # noqa: ASYNC110 - nor does a knob
             await asyncio.sleep(min(left, LOOK_EVERY))
 
     @staticmethod
     def _repository(request: Request, caller: Caller) -> Repository | None:
-        """Return the repository of the caller that a path names, by its name or its id."""
+        """Return the caller's repository that a path names by name or id, or None."""
         if "repository" in request.path_params:
             wanted = int(request.path_params["repository"])
             return next((each for each in caller.account.repositories.values() if each.id == wanted), None)
         return caller.account.repositories.get(request.path_params["repo"].lower())
 
     def _redirect(self, request: Request, caller: Caller) -> Response | None:
-        """Return where a call goes whose repository has another name now."""
+        """Return a redirect if the repository of a call has a new name, or None."""
         if "repo" not in request.path_params:
             return None
         name = "{owner}/{repo}".format(**request.path_params)
@@ -412,7 +412,7 @@ class Rest:
         return JSONResponse(body, status_code=status, headers={**caller.headers, "location": url})
 
     def _scope(self, request: Request, caller: Caller) -> str | None:
-        """Return the scope that a path names, or None when there is no such thing."""
+        """Return the scope that a path names, or None if there is no such scope."""
         if "org" in request.path_params:
             return f"orgs/{caller.account.login}" if caller.account.type == "Organization" else None
         repository = self._repository(request, caller)
@@ -420,7 +420,7 @@ class Rest:
 
 
 def _refused(caller: Caller, *, scope: str, group: int) -> Response | None:
-    """Return the answer to a mint that the account's refusals strike, or None."""
+    """Return the answer to a mint that the account's refusals match, or None."""
     refusal = next((each for each in caller.account.refusals if each.strikes(scope=scope, group=group)), None)
     if refusal is None:
         return None
@@ -429,14 +429,14 @@ def _refused(caller: Caller, *, scope: str, group: int) -> Response | None:
 
 
 def _barred(account: Account, app: App, request: Request) -> str | None:
-    """Return why an App must not make any call, or None."""
+    """Return why a call is forbidden for an App, or None."""
     if account.suspended:
         return SUSPENDED
     return None if _permits(app.permissions, request) else NOT_ACCESSIBLE
 
 
 def _permits(permissions: Mapping[str, str], request: Request) -> bool:
-    """Return whether an App's permissions cover a call ("Permissions required for GitHub Apps")."""
+    """Return whether the permissions of an App cover a call ("Permissions required for GitHub Apps")."""
     path = request.url.path
     if "/actions/runner" not in path:
         needed = "actions"
@@ -471,7 +471,7 @@ def _page(request: Request, items: list[Item]) -> list[Item]:
 
 
 def _is_known(request: Request, answer: Response) -> bool:
-    """Give the answer to a GET its etag; return whether the caller has it already."""
+    """Set the etag of the answer to a GET. Return whether the caller already has this answer."""
     if request.method != "GET" or answer.status_code != HTTPStatus.OK:
         return False
     answer.headers["etag"] = f'W/"{hashlib.sha256(bytes(answer.body)).hexdigest()}"'
@@ -479,7 +479,7 @@ def _is_known(request: Request, answer: Response) -> bool:
 
 
 def _points(request: Request) -> int:
-    """Return what a call costs of the points of a minute."""
+    """Return the points that a call costs."""
     return 1 if request.method in {"GET", "HEAD", "OPTIONS"} else 5
 
 

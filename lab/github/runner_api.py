@@ -1,4 +1,4 @@
-"""Protocol of a started runner: `/_runner/…`, a plain stand-in for the real runner's private protocol."""
+"""Protocol of a started runner under `/_runner/…`, a simple substitute for the private protocol of the real runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_WAIT_SECONDS = 60
 
 
 class RunnerApi:
-    """The routes and the world behind them."""
+    """The routes of the runner protocol."""
 
     def __init__(self, *, world: World) -> None:
         self._world = world
@@ -36,7 +36,7 @@ class RunnerApi:
         ]
 
     async def connect(self, request: Request) -> Response:
-        """Start a runner with its JIT config, once; 403 when its version is too old."""
+        """Start a runner with its JIT config, once. The answer is 403 if its version is too old."""
         body = await request.json()
         jit = str(body.get("jit_config", "")).strip()
         try:
@@ -51,7 +51,7 @@ class RunnerApi:
         return JSONResponse(answer, status_code=HTTPStatus.CREATED)
 
     async def message(self, request: Request) -> Response:
-        """Hand out the assigned job, waiting for one up to `wait` seconds."""
+        """Return the assigned job. Wait for one for up to `wait` seconds."""
         session = self._session(request)
         if session is None:
             return _over()
@@ -75,7 +75,7 @@ class RunnerApi:
         return JSONResponse({"job_id": job.id, "duration_seconds": job.duration_seconds, "name": job.name})
 
     async def started(self, request: Request) -> Response:
-        """Begin the job that was handed out."""
+        """Start the assigned job."""
         session = self._session(request)
         body = await _body(request)
         if session is None or not self._world.start(session, int(body["job_id"])):
@@ -91,7 +91,7 @@ class RunnerApi:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def finished(self, request: Request) -> Response:
-        """End the job, and with it the runner."""
+        """Finish the job and remove its runner."""
         session = self._session(request)
         body = await _body(request)
         if session is None or not self._world.finish(session, int(body["job_id"]), str(body["conclusion"])):
@@ -111,7 +111,7 @@ class RunnerApi:
 
 
 async def _wake_or_gone(wake: asyncio.Event, receive: Receive, wait: float) -> None:
-    """Return when the session is woken, when the caller is gone, or after `wait` seconds."""
+    """Return when the session is woken, when the caller has disconnected, or after `wait` seconds."""
     woken = asyncio.ensure_future(wake.wait())
     gone = asyncio.ensure_future(_gone(receive))
     try:

@@ -1,11 +1,12 @@
-"""Webhooks: signed, sent at most once, never retried, and as unreliable as a test wants them.
+"""Webhooks: signed, sent at most once, never retried, and as unreliable as a test sets them.
 
-A delivery that got any answer is `webhook_sent` with its status; one that was dropped or got no answer
-within ten seconds is `webhook_lost`. Both keep their body, so that a redelivery (same GUID) can be asked for.
-The API lists attempts, as GitHub's does: each redelivery is an entry of its own under the GUID of the first.
+A delivery that got any answer is logged as `webhook_sent` with its status. A delivery that was dropped, or got no
+answer within ten seconds, is logged as `webhook_lost`. Both keep their body, so that a redelivery (same GUID) can be
+requested. As on GitHub, the API lists attempts: each redelivery is an entry of its own under the GUID of the first.
 
-Each delivery goes its own way, as GitHub's do: none waits for one of another installation. Those of one installation
-share `CONNECTIONS`, which stands for the capacity of the machine; they wait before their ten seconds begin.
+As on GitHub, the deliveries of one installation do not wait for those of another. Deliveries of the same installation
+share `CONNECTIONS`, which stands for the capacity of the machine. Their ten seconds begin after the wait for a
+connection.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ REORDER_SECONDS = 0.2
 
 @dataclass(kw_only=True)
 class Weather:
-    """How bad the network between this GitHub and its listener is.
+    """Quality of the network between this GitHub and its listener.
 
-    `drop_action` names an action whose webhooks are all dropped, `vanish_action` one whose webhooks this GitHub never
-    even tries to send, so that its list of deliveries does not show them; `vanish_rate` does so by chance.
-    `delay_rate`: the share that `delay_max_seconds` and `reorder` concern.
+    `drop_action` names an action whose webhooks are all dropped. `vanish_action` names an action whose webhooks are
+    never sent and do not appear in the list of deliveries. `drop_rate` and `vanish_rate` do the same at random.
+    `delay_rate` is the share of webhooks that `delay_max_seconds` and `reorder` apply to.
     """
 
     drop_rate: float = 0
@@ -57,7 +58,7 @@ class Weather:
 
 @dataclass(kw_only=True)
 class Delivery:
-    """One webhook and what became of its latest attempt, whose id it shows."""
+    """One webhook and the result of its latest attempt. `id` is the id of that attempt."""
 
     id: int
     guid: str
@@ -93,7 +94,7 @@ class Delivery:
 
 
 class Sender:
-    """Sends webhooks over one pool of connections."""
+    """Sends webhooks over one connection pool."""
 
     def __init__(self, *, url: str | None, secret: str, app_id: str, journal: Journal, rng: Random) -> None:
         self.weather = Weather()
@@ -113,11 +114,11 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Return how many deliveries are on their way or held back."""
+        """Return the number of deliveries that are on their way or held back."""
         return len(self._tasks) + len(self._held)
 
     async def open(self) -> None:
-        """Open the pool of connections."""
+        """Open the connection pool."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
@@ -125,7 +126,7 @@ class Sender:
         )
 
     async def close(self) -> None:
-        """Give up what is in flight and close the pool."""
+        """Cancel the deliveries on their way and close the pool."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -133,7 +134,7 @@ class Sender:
             await self._session.close()
 
     def announce(self, event: str, account: Account, body: dict[str, Any]) -> None:
-        """Send a webhook that is about no job in the background."""
+        """Send a webhook that concerns no job, in the background."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),
@@ -153,11 +154,11 @@ class Sender:
         self._send(delivery, 0)
 
     def adopt(self, *, url: str, secret: str, app_id: str) -> None:
-        """Send webhooks for another App from now on."""
+        """Send the webhooks of another App from now on."""
         self._url, self._secret, self._app_id = url, secret.encode(), app_id
 
     def ping(self, *, app_id: int, body: dict[str, Any]) -> None:
-        """Send the ping that a new App's webhook gets."""
+        """Send the ping for the webhook of a new App."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),
@@ -173,7 +174,7 @@ class Sender:
         self._send(delivery, 0)
 
     def publish(self, action: str, job: Job) -> None:
-        """Send a webhook about a job, as it is now, in the background."""
+        """Send a webhook about the current state of a job, in the background."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),
@@ -199,7 +200,7 @@ class Sender:
         if self.weather.reorder:
             delay += self._rng.uniform(0, REORDER_SECONDS) if late else 0
         else:
-            # A delayed delivery holds back the later ones of the same job.
+            # A delayed delivery also delays the later deliveries of the same job.
             due = max(time.monotonic() + delay, job.next_delivery)
             delay, job.next_delivery = due - time.monotonic(), due
         self._send(delivery, delay)
@@ -207,7 +208,7 @@ class Sender:
             self._send(delivery, delay + self._rng.uniform(0, REORDER_SECONDS))
 
     def redeliver(self, guid: str) -> bool:
-        """Send a delivery again under its GUID, whatever the weather; False when it is not known."""
+        """Send a delivery again under its GUID, without network faults. Return False if the GUID is unknown."""
         delivery = self.deliveries.get(guid)
         if delivery is None or self._url is None:
             return False
@@ -215,16 +216,19 @@ class Sender:
         return True
 
     def newest(self, most: int, *, before: int) -> list[int]:
-        """Return the ids of ended attempts below `before`, newest first.
+        """Return the ids of ended attempts below `before`, newest first, at most `most`.
 
-        They are listed by id, not by the order of their ends: an attempt that waited long for its answer appears below
-        others.
+        They are ordered by id, not by the time of their end. An attempt that waited long for its answer is therefore
+        below newer ones.
         """
         end = bisect.bisect_left(self._ended, before)
         return self._ended[max(0, end - most) : end][::-1]
 
     def attempt_again(self, attempt_id: int) -> bool:
-        """Send what an attempt delivered once more, in the weather of now; False when it is not known."""
+        """Repeat the delivery of an attempt, with the current network faults.
+
+        Return False if the attempt is unknown.
+        """
         attempt = self.attempts.get(attempt_id)
         delivery = self.deliveries.get(attempt["guid"]) if attempt else None
         if delivery is None:
@@ -237,7 +241,7 @@ class Sender:
         return True
 
     def change_weather(self, **changes: Any) -> None:
-        """Turn knobs; the end of a pause sends what was held back."""
+        """Set network faults. The end of a pause sends the deliveries that were held back."""
         for name, value in changes.items():
             setattr(self.weather, name, value)
         if not self.weather.paused:
@@ -302,7 +306,7 @@ class Sender:
     def _note(
         self, delivery: Delivery, attempt_id: int, began: float, status: int, *, redelivery: bool = False
     ) -> None:
-        """List an attempt, now that it has ended."""
+        """Add an ended attempt to the list."""
         delivery.id = attempt_id
         delivery.delivered_at = stamp(now())
         delivery.redelivery = redelivery

@@ -1,7 +1,7 @@
-"""The state of this GitHub and every change of it: accounts, jobs, runners, assignment, expiry.
+"""State of this GitHub and all its changes: accounts, jobs, runners, assignment, expiry.
 
-All of it runs on one event loop and no method awaits, so each change is atomic. What happened is
-written to the journal; what the world hears of it goes out through `publish`.
+It runs on one event loop and no method awaits, so each change is atomic. Events are written to the journal. `publish`
+sends the webhooks.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from lab.github.payloads import tail_of
 PATROL_SECONDS = 0.25
 
 TOO_OLD = "2.300.0"
-"""A version whose runners are always refused."""
+"""Version whose runners are always refused."""
 
 
 @dataclass(kw_only=True)
 class Knobs:
-    """What a test may turn while it runs; times in seconds."""
+    """Values that a test may change during a run; times are in seconds."""
 
     accept_delay_seconds: float = 0.02
     lock_expiry_seconds: float = 5
     requeue_after_seconds: float = 60
     answer_delay_seconds: float = 0
-    forgetful_rate: float = 0  # of the runners in a list: as if it came from a replica that has not heard of them yet
-    # Limits of each installation. GitHub's own are 5,000 to 15,000 an hour, 900 points a minute, 100 at once; here a
-    # few accounts do the work of hundreds. Without `rate_limits` no header tells them, as on an Enterprise Server.
+    forgetful_rate: float = 0  # share of runners that a list omits, like a replica that lags behind
+    # Limits of each installation. GitHub has 5,000 to 15,000 calls an hour, 900 points a minute, 100 concurrent calls.
+    # Here a few accounts do the work of hundreds, so the limits are higher. Without `rate_limits` the answers have no
+    # rate-limit headers, as on an Enterprise Server.
     rate_limits: bool = True
     rate_limit_per_hour: int = 1_000_000
     rate_window_seconds: int = 3600
@@ -60,15 +61,15 @@ class Knobs:
 
 
 class NameTaken(Exception):
-    """A runner of that name is registered in the scope."""
+    """The scope already has a runner of that name."""
 
 
 class NoSuchGroup(Exception):
-    """The organisation has no runner group of that number."""
+    """The organisation has no runner group with that id."""
 
 
 class VersionDeprecated(Exception):
-    """Runners of this version are not served any more."""
+    """Runners of this version are refused."""
 
 
 class RunnerBusy(Exception):
@@ -76,10 +77,10 @@ class RunnerBusy(Exception):
 
 
 class World:
-    """Everything this GitHub knows.
+    """The whole state of this GitHub.
 
-    `sabotage` makes it lie once, to prove that the verdict notices: `run-twice` gives the first
-    assigned job to a second runner too, `lose-job` forgets the first queued job.
+    `sabotage` makes it misbehave once, to prove that the verdict detects it. `run-twice` gives the first assigned job
+    to a second runner too. `lose-job` drops the first queued job.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class World:
         self._sabotage = sabotage
         self._doubled: int | None = None
         self._owed: Job | None = None
-        # Ids grow from run to run, so that a database which outlives this process meets no old one.
+        # Ids grow from run to run, so that they never collide with ids in a database that outlives this process.
         self._last_id = int(time.time()) * 100
         self._pairing: asyncio.TimerHandle | None = None
 
@@ -118,7 +119,7 @@ class World:
         repositories: dict[str, int],
         public: Collection[str] = (),
     ) -> Account:
-        """Install the App on an account, or replace what is known of it."""
+        """Install the App on an account, or replace the account."""
         account = Account(id=account_id, login=login, type=kind, installation_id=installation_id)
         for name, repository_id in repositories.items():
             repository = Repository(id=repository_id, name=name, account=account, private=name not in public)
@@ -138,7 +139,7 @@ class World:
         return next((a for a in self.accounts.values() if a.installation_id == installation_id and a.installed), None)
 
     def rename_account(self, account: Account, login: str) -> None:
-        """Give an owner another login; only its repositories are found under the old one."""
+        """Change the login of an account. Only its repositories are still found under the old login."""
         former = account.login
         with self._renaming(account):
             for repository in account.repositories.values():
@@ -152,7 +153,7 @@ class World:
                     runner.scope = "/".join([kind, login, *rest])
 
     def rename_repository(self, repository: Repository, name: str) -> None:
-        """Give a repository another name; it is still found under the old one."""
+        """Change the name of a repository. It is still found under the old name."""
         account, former = repository.account, repository.full_name.lower()
         with self._renaming(account):
             self.former[former] = repository
@@ -165,7 +166,7 @@ class World:
 
     @contextlib.contextmanager
     def _renaming(self, account: Account) -> Iterator[None]:
-        """Keep what is looked up by names in step with a change of them."""
+        """Keep the indexes by name consistent during a renaming."""
         jobs = [job for job in self.jobs.values() if job.repository.account is account and job.status == QUEUED]
         for job in jobs:
             self._market.withdraw_job(job)
@@ -199,7 +200,10 @@ class World:
         event: str = "push",
         fork: tuple[int, str] | None = None,
     ) -> Job:
-        """Create a job, queued or behind an environment gate, and publish it; without a `run` it has one of its own."""
+        """Create a job, queued or waiting for an approval, and publish it.
+
+        Without `run` the job gets a run of its own.
+        """
         job_id = self._next_id()
         if run is None:
             run = Run(id=self._next_id(), event=event, fork=fork)
@@ -228,7 +232,7 @@ class World:
         return job
 
     def approve(self, job: Job) -> bool:
-        """Let a waiting job pass its gate; False when it does not wait."""
+        """Approve a waiting job. Return False if it is not waiting."""
         if job.status != WAITING:
             return False
         job.status = QUEUED
@@ -237,7 +241,7 @@ class World:
         return True
 
     def end_run(self, run: Run, conclusion: str) -> None:
-        """End a run as one that could not start: its queued jobs stay so for ever, and nobody is told."""
+        """End a run that could not start. Its queued jobs stay queued for ever, and no webhook reports the end."""
         run.ended_as = conclusion
         left = [job for job in run.jobs if job.status in {QUEUED, WAITING} and not job.runners]
         for job in left:
@@ -249,7 +253,7 @@ class World:
         self._pair_soon()
 
     def cancel(self, job: Job) -> bool:
-        """End a job that is not over with conclusion `cancelled`; its runner is told by a 404."""
+        """Cancel a job that is not over. Its runner learns of it by a 404. Return False if the job is over."""
         if job.status == COMPLETED:
             return False
         self.journal.write("job_cancelled", job=job.id, runner=job.runner.name if job.runner else None)
@@ -267,7 +271,7 @@ class World:
     # Runners
 
     def register(self, *, scope: str, name: str, labels: tuple[str, ...], group_id: int) -> tuple[Runner, str]:
-        """Register a just-in-time runner, offline until started; return it and its JIT config.
+        """Register a just-in-time runner, which is offline until it starts. Return it and its JIT config.
 
         Raises `NameTaken` and `NoSuchGroup`.
         """
@@ -285,7 +289,7 @@ class World:
         return runner, jit
 
     def group(self, scope: str, group_id: int) -> Group | None:
-        """Return a group of the organisation that a scope is; a repository of a user has the default one alone."""
+        """Return a runner group of a scope, or None. A repository of a user has only the default group."""
         kind, login, *_ = scope.split("/")
         account = self.accounts.get(login.lower())
         if kind == "orgs" and account is not None:
@@ -293,13 +297,13 @@ class World:
         return Group(id=1, name="Default", public=True) if group_id == 1 else None
 
     def _admits(self, need: Need, group_id: int) -> bool:
-        """Return whether runners of a group may be given jobs of a need."""
+        """Return whether runners of a group may get jobs of a need."""
         repository = self.repository(need.repository.removeprefix("repos/"))
         group = self.group(need.organization, group_id)
         return repository is not None and group is not None and group.admits(repository)
 
     def jits(self) -> list[str]:
-        """Return every JIT config that was ever given out."""
+        """Return every JIT config that was ever issued."""
         return list(self._jits)
 
     def in_scope(self, scope: str) -> list[Runner]:
@@ -311,20 +315,18 @@ class World:
         return self._names.get((scope.lower(), name.lower()))
 
     def deregister(self, runner: Runner) -> None:
-        """Delete a runner; its session, if any, is over.
-
-        Raises `RunnerBusy`.
-        """
+        """Delete a runner and end its session. Raises `RunnerBusy`."""
         if runner.job is not None:
             raise RunnerBusy
         self._remove(runner)
 
-    # What a started runner does
+    # Started runners
 
     def connect(self, jit: str, *, version: str | None = None, updates: bool = False) -> Session | None:
-        """Start a runner with its config; None when the config is unknown, deleted or used.
+        """Start a runner with its JIT config. Return None if the config is unknown, deleted or used.
 
-        One that `updates` itself is given no job in this session, and starts once more with the same config.
+        With `updates`, the runner updates itself: it gets no job in this session, and starts again with the same
+        config.
 
         Raises `VersionDeprecated`.
         """
@@ -347,12 +349,12 @@ class World:
         return session
 
     def is_deprecated(self, version: str | None) -> bool:
-        """Return whether runners of a version are refused: always those of `TOO_OLD`."""
+        """Return whether runners of a version are refused. Runners of `TOO_OLD` are always refused."""
         ends = None if version is None else self.runner_ends.get(version)
         return version == TOO_OLD or (ends is not None and datetime.fromisoformat(ends) <= now())
 
     def alive(self, session: Session) -> None:
-        """Note that a runner was heard; one that went offline is online again."""
+        """Record a sign of life of a runner. An offline runner becomes online again."""
         session.seen = time.monotonic()
         runner = session.runner
         if not runner.online and not session.over:
@@ -361,7 +363,7 @@ class World:
                 self._set_idle(runner)
 
     def start(self, session: Session, job_id: int) -> bool:
-        """Begin the assigned job; False when it is not this runner's any more."""
+        """Start the assigned job. Return False if it is no longer assigned to this runner."""
         runner, job = session.runner, session.runner.job
         if job is None or job.id != job_id:
             return False
@@ -379,7 +381,7 @@ class World:
         return True
 
     def finish(self, session: Session, job_id: int, conclusion: str) -> bool:
-        """End the job of a runner, which is ephemeral and goes with it; False when it has no such job."""
+        """Finish the job of a runner and remove the runner, which is ephemeral. Return False if it has no such job."""
         runner, job = session.runner, session.runner.job
         if job is None or job.id != job_id or not runner.started:
             return False
@@ -388,10 +390,10 @@ class World:
         return True
 
     def disconnect(self, session: Session) -> None:
-        """End a session; an idle runner stays registered, offline, and a busy one's lock will expire."""
+        """End a session. An idle runner stays registered and is offline; the lock of a busy runner will expire."""
         self._end_session(session)
 
-    # Time
+    # Expiry
 
     async def patrol(self) -> None:
         """Expire locks, assignments and idle sessions, for ever."""
@@ -421,7 +423,7 @@ class World:
         elif job is None and not heard:
             self._set_online(runner, online=False)
 
-    # Steps shared by the above
+    # Shared steps
 
     def _queue(self, job: Job) -> None:
         self._publish("queued", job)
@@ -439,7 +441,7 @@ class World:
         for job_id, runner_id in pairs:
             job, runner = self.jobs[job_id], self.runners[runner_id]
             if owed := self._owed_instead_of(job, pairs):
-                self._market.offer_job(job)  # its runner is the second one of the job that is to run twice
+                self._market.offer_job(job)  # its runner becomes the second runner of the job that must run twice
                 self._pair_soon()
                 job = owed
                 self._market.withdraw_job(job)
@@ -456,7 +458,10 @@ class World:
                 self._pair_soon()
 
     def _owed_instead_of(self, job: Job, pairs: list[tuple[int, int]]) -> Job | None:
-        """Return the job that is to run twice if it takes this one's runner; it does not where `pairs` gives it one."""
+        """Return the job that must run twice, if it can take the runner of `job`.
+
+        Returns None if `pairs` already gives it a runner.
+        """
         owed = self._owed
         if owed is None or need_of(job) != need_of(owed) or any(job_id == owed.id for job_id, _ in pairs):
             return None

@@ -1,5 +1,5 @@
-"""A kubelet for the lab: it "runs" the Pods of one namespace, a few as real processes and the rest in one event loop.
+"""Kubelet of the lab. It "runs" the Pods of one namespace, a few as real processes and the others in one event loop.
 
-Reports statuses as the real one does and keeps a journal, so that a run can be judged. Imports nothing of Ostler:
-what it knows of Ostler is what a Pod knows, the dispatch endpoint's answers.
+It reports statuses as the real kubelet does and writes a journal, so that a run can be judged. It imports nothing of
+Ostler. Of Ostler it knows only what a Pod knows: the answers of the dispatch endpoint.
 """

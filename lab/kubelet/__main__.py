@@ -1,4 +1,7 @@
-"""`ostler-lab kubelet`: one JSON line says that it is ready; SIGTERM ends it and what it runs, no Pod is deleted."""
+"""`ostler-lab kubelet`: run the Pods of one namespace until SIGTERM.
+
+One JSON line on the output reports that the kubelet is ready. At SIGTERM it stops its containers. It deletes no Pod.
+"""
 
 from __future__ import annotations
 

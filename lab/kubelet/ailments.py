@@ -1,8 +1,8 @@
-"""Ailments of a runner, read from the tag of its image: how a test makes the runners of one pool fail.
+"""Ailments of a runner, read from the tag of its image. Tests use them to make the runners of one pool fail.
 
-The tag is the ailment, alone or behind other words (`runner:too-old`, `runner:7-too-old`), so that a RunnerPool says it
-in `spec.image`, and another image mends it. A tag that is a version (`runner:2.330.0`) is the version that the runner
-tells GitHub; every other one tells `CURRENT`.
+The tag is the ailment, alone or after other words (`runner:too-old`, `runner:7-too-old`). A RunnerPool sets it in
+`spec.image`, and another image ends it. A tag that is a version (`runner:2.330.0`) is the version that the runner
+reports to GitHub. With any other tag the runner reports `CURRENT`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CURRENT = "2.336.0"
-"""The version of a runner whose image names none."""
+"""Version of a runner whose image tag is no version."""
 
 TOO_OLD = "2.300.0"
-"""A version that the lab's GitHub always refuses."""
+"""Version that the lab's GitHub always refuses."""
 
 DEPRECATED_EXIT_CODE = 7
 NO_SUCH_COMMAND = 127
 
 UPDATE_SECONDS = 5.0
-"""How long a self-update takes where the tag says no other time."""
+"""Default duration of a self-update in seconds, if the tag has no number."""
 
 _AILMENT = re.compile(r"(?:.*-)?(too-old|updates|no-egress|crashes|no-scripts)(?:-(\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 class Ailment(StrEnum):
-    """What is wrong with a runner.
+    """Defect of a runner.
 
-    - `too-old`: GitHub refuses its version. It ends with 7 where the environment asks for that exit code, else with 0.
-    - `updates`: it is online for a moment, then offline for `updates-<seconds>` while it replaces itself, and starts
-      again with the same JIT.
-    - `no-egress`: it never reaches GitHub, and runs on until its Pod is deleted.
-    - `crashes`: it ends with `crashes-<exit code>`, else with 1, before it reaches GitHub.
-    - `no-scripts`: the image lacks the project's scripts: both containers end with 127 at once.
+    - `too-old`: GitHub refuses its version. It exits with 7 if the environment asks for that exit code, otherwise with
+      0.
+    - `updates`: it is online for a moment, then offline for `updates-<seconds>` while it replaces itself. Then it
+      starts again with the same JIT.
+    - `no-egress`: it never reaches GitHub, and runs until its Pod is deleted.
+    - `crashes`: it exits with `crashes-<exit code>`, by default 1, before it reaches GitHub.
+    - `no-scripts`: the image lacks the project's scripts, so both containers exit with 127 at once.
     """
 
     NONE = "none"
@@ -48,7 +49,7 @@ class Ailment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How a runner is: its ailment, the number behind it, and its version."""
+    """Condition of a runner: its ailment, the number in the tag, and its version."""
 
     ailment: Ailment = Ailment.NONE
     number: int | None = None
@@ -56,12 +57,12 @@ class Condition:
 
     @property
     def update_seconds(self) -> float:
-        """How long it is offline for an update."""
+        """Return the seconds that an update keeps it offline."""
         return UPDATE_SECONDS if self.number is None else float(self.number)
 
     @property
     def crash_code(self) -> int:
-        """The exit code of one that crashes."""
+        """Return the exit code of a runner that crashes."""
         return 1 if self.number is None else self.number
 
     def environment(self) -> dict[str, str]:
@@ -77,7 +78,7 @@ class Condition:
 
 
 def condition_of(image: str) -> Condition:
-    """Return how the runners of an image are."""
+    """Return the condition of the runners of an image."""
     tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
     if _VERSION.fullmatch(tag):
         return Condition(version=tag)

@@ -1,4 +1,4 @@
-"""The dispatch endpoint's answer table, as a poller that asks for JSON obeys it. A decision, no I/O."""
+"""Answers of the dispatch endpoint, as a poller that accepts JSON interprets them. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_STEP = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a 200 carries."""
+    """Content of a 200."""
 
     jit_config: str
     runner_name: str
@@ -26,7 +26,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """The poller ends with `code` (never 0) and this termination message."""
+    """The poller exits with `code` (never 0) and this termination message."""
 
     code: int
     message: str
@@ -34,7 +34,10 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class PollAgain:
-    """Poll again after `wait` seconds; `failed` says whether the next failure's step doubles."""
+    """The poller polls again after `wait` seconds.
+
+    `failed`: the answer counts as a failure and lengthens the next wait.
+    """
 
     wait: float
     failed: bool
@@ -43,7 +46,10 @@ class PollAgain:
 def decide(
     *, status: int, retry_after: str | None, body: Any, failures: int, chance: random.Random
 ) -> Work | End | PollAgain:
-    """Return what an answer means after `failures` failures in a row. `status` 0 stands for no answer."""
+    """Return the action after an answer.
+
+    `status` is the HTTP status, or 0 if there was no answer. `failures` is the number of failures in a row before it.
+    """
     delay = _seconds(retry_after)
     if status == HTTPStatus.OK and isinstance(body, dict) and body.get("jit_config"):
         return Work(

@@ -1,7 +1,7 @@
-"""The API calls of a kubelet, each made until it is answered: errors that pass are waited out with backoff.
+"""API calls of the kubelet. A temporary error is retried with backoff until the API server gives a definite answer.
 
-A definite absence is raised as `GoneError`. Every other error is raised as `RefusedError`, for the owner of the Pod
-to journal.
+A definite absence raises `GoneError`. Every other error raises `RefusedError`, and the worker of the Pod writes it to
+the journal.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 class GoneError(Exception):
-    """The Pod, by its UID, is no more."""
+    """The Pod with this UID no longer exists."""
 
 
 class RefusedError(Exception):
-    """The API server refused for good; the text says what and why."""
+    """The API server refused the call permanently. The message names the call and the reason."""
 
 
 class ExpiredError(Exception):
-    """The watch's resourceVersion is too old: list again."""
+    """The resourceVersion of the watch is too old, so the Pods must be listed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodKey:
-    """Names one Pod for ever."""
+    """Name and UID of one Pod. The UID distinguishes it from later Pods of the same name."""
 
     name: str
     uid: str
@@ -50,7 +50,7 @@ class PodKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A Pod-bound token and its life in seconds."""
+    """Token that is bound to a Pod, with its lifetime in seconds."""
 
     value: str
     seconds: int
@@ -77,7 +77,7 @@ class Cluster:
             connector=aiohttp.TCPConnector(limit=CONCURRENT_CALLS, ssl=tls), headers=headers
         )
         self._watching = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), headers=headers)
-        # Apart from the calls about Pods: thousands of those in a queue must not make the Node look dead.
+        # A session of its own, so that thousands of queued calls about Pods do not delay the heartbeat of the Node.
         self._heartbeats = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), headers=headers)
         return self
 
@@ -87,21 +87,21 @@ class Cluster:
                 await session.close()
 
     async def announce_node(self) -> None:
-        """Create our Node unless it exists, without the taint that admission gives a new one."""
+        """Create this Node unless it exists, and remove the taint that admission sets on a new Node."""
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
         await self._call("POST", _NODES, body, fine={HTTPStatus.CONFLICT}, heartbeat=True)
         await self._call("PATCH", f"{_NODES}/{self._node}", {"spec": {"taints": None}}, heartbeat=True)
 
     async def read_node(self) -> dict[str, Any]:
-        """Return our Node; GoneError."""
+        """Return this Node. Raises `GoneError`."""
         return await self._call("GET", f"{_NODES}/{self._node}", heartbeat=True)
 
     async def report_node(self, status: dict[str, Any]) -> None:
-        """Say how the Node is; GoneError."""
+        """Write the status of this Node. Raises `GoneError`."""
         await self._call("PATCH", f"{_NODES}/{self._node}/status", {"status": status}, heartbeat=True)
 
     async def renew_lease(self, node_uid: str, *, seconds: int) -> None:
-        """Renew our Node's Lease, and create it where it is not there; GoneError without its namespace."""
+        """Renew the Lease of this Node, or create it. Raises `GoneError` if the namespace of the Leases is missing."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node_uid}
         body = {
@@ -121,9 +121,9 @@ class Cluster:
         return found.get("items") or [], found["metadata"]["resourceVersion"]
 
     async def watch_pods(self, since: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Yield (type, object) until the server ends the stream; ExpiredError when it forgot `since`.
+        """Yield (type, object) until the server ends the stream. Raises `ExpiredError` if `since` is too old.
 
-        Raises aiohttp.ClientError or TimeoutError when the connection breaks.
+        Raises aiohttp.ClientError or TimeoutError if the connection breaks.
         """
         if self._watching is None:
             raise AssertionError("not entered")
@@ -145,18 +145,18 @@ class Cluster:
                     yield event["type"], event["object"]
 
     async def bind(self, pod: PodKey) -> None:
-        """Put the Pod on our Node; a Pod already bound is fine. GoneError."""
+        """Bind the Pod to this Node. A Pod that is already bound is no error. Raises `GoneError`."""
         target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod.name, "uid": pod.uid}, "target": target}
         await self._call("POST", f"{self._pods()}/{pod.name}/binding", body, fine={HTTPStatus.CONFLICT})
 
     async def report(self, pod: PodKey, status: dict[str, Any]) -> None:
-        """Merge into the Pod's status; GoneError."""
+        """Merge `status` into the Pod's status. Raises `GoneError`."""
         body = {"metadata": {"uid": pod.uid}, "status": status}
         await self._call("PATCH", f"{self._pods()}/{pod.name}/status", body, gone={HTTPStatus.UNPROCESSABLE_ENTITY})
 
     async def token(self, pod: PodKey, *, account: str, audience: str, seconds: int) -> Token:
-        """Request a token bound to the Pod; GoneError when the Pod is."""
+        """Request a token that is bound to the Pod. Raises `GoneError` if the Pod is gone."""
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
         spec = {"audiences": [audience], "expirationSeconds": seconds, "boundObjectRef": bound}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -165,7 +165,7 @@ class Cluster:
         return Token(value=answer["status"]["token"], seconds=seconds)
 
     async def remove(self, pod: PodKey) -> None:
-        """Let a Pod that is being deleted disappear; one that is gone already is fine."""
+        """Remove a Pod that is being deleted from the API server. A Pod that is already gone is no error."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
         preconditions = {"preconditions": {"uid": pod.uid}}
         path = f"{self._pods()}/{pod.name}"
@@ -184,7 +184,11 @@ class Cluster:
         gone: set[HTTPStatus] | None = None,
         heartbeat: bool = False,
     ) -> dict[str, Any]:
-        """Call until the answer is definite. 404 and `gone` are GoneError, other refusals than `fine` RefusedError."""
+        """Repeat a call until the answer is definite.
+
+        A 404 and the statuses in `gone` raise `GoneError`. Other refusals raise `RefusedError`, unless `fine` contains
+        them.
+        """
         session = self._heartbeats if heartbeat else self._session
         if session is None:
             raise AssertionError("not entered")

@@ -6,28 +6,28 @@ from typing import Protocol
 
 
 class Events(Protocol):
-    """Told in the order in which it happens."""
+    """Receiver of events. They arrive in the order in which they happen."""
 
     def poller_started(self, *, simulated: bool) -> None:
-        """The poller runs."""
+        """Handle the start of the poller."""
 
     def jit_received(self, *, claim: str, runner_name: str, simulated: bool) -> None:
-        """The poller was handed work."""
+        """Handle the work that the poller received."""
 
     def poller_exited(self, *, code: int, message: str) -> None:
-        """The poller ended; `message` is its termination message."""
+        """Handle the exit of the poller; `message` is its termination message."""
 
     def runner_started(self, *, runner_name: str) -> None:
-        """The runner connected to GitHub."""
+        """Handle the connection of the runner to GitHub."""
 
     def runner_ready(self) -> None:
-        """The job-started hook has left its file."""
+        """Handle the file that the job-started hook has written."""
 
     def job_started(self, *, job: int) -> None:
-        """The runner begins a job."""
+        """Handle the start of a job."""
 
     def job_finished(self, *, job: int, conclusion: str) -> None:
-        """The runner is through with a job."""
+        """Handle the end of a job."""
 
     def runner_exited(self, *, code: int) -> None:
-        """The runner ended."""
+        """Handle the exit of the runner."""

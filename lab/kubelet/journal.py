@@ -1,6 +1,6 @@
-"""The kubelet's own log: one JSON object a line, flushed as it is written. The verdict on a run is computed from it.
+"""Journal of the kubelet: one JSON object per line, flushed at once. The verdict on a run is computed from it.
 
-Never holds a JIT config or a token.
+It never contains a JIT config or a token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import IO, Any, Self
 
 
 class Journal:
-    """An append-only file; a context manager. `seq` rises by one with each line, `at` is UTC."""
+    """An append-only file; a context manager.
+
+    `seq` increases by one with each line. `at` is in UTC.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -20,7 +23,7 @@ class Journal:
         self._file: IO[str] | None = None
 
     def write(self, event: str, **facts: Any) -> None:
-        """Write what happened."""
+        """Write one event with its facts."""
         if self._file is None:
             raise AssertionError("the journal is not open")
         self._seq += 1

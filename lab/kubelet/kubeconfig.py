@@ -1,4 +1,4 @@
-"""Reads a kubeconfig: the address, the trust and the identity of its current context."""
+"""Reader of a kubeconfig: address, trust and identity of its current context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How to reach an API server. `tls` is None over plain HTTP."""
+    """Access to an API server. `tls` is None for plain HTTP."""
 
     server: str
     tls: ssl.SSLContext | None
@@ -22,7 +22,7 @@ class Access:
 
 
 def read_kubeconfig(path: Path) -> Access:
-    """Return the access of the current context; KeyError when the file names what it does not hold."""
+    """Return the access of the current context. Raises KeyError if the file refers to an entry that it lacks."""
     config = yaml.safe_load(path.read_text())
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
@@ -50,7 +50,7 @@ def _trust(cluster: dict[str, Any], user: dict[str, Any], *, folder: Path) -> ss
     elif file := cluster.get("certificate-authority"):
         context.load_verify_locations(cafile=folder / file)
     if data := user.get("client-certificate-data"):
-        # ssl reads a client's certificate from files only.
+        # The ssl module reads a client certificate from files only.
         with tempfile.NamedTemporaryFile("wb", suffix=".pem") as pem:
             pem.write(base64.b64decode(data) + b"\n" + base64.b64decode(user["client-key-data"]))
             pem.flush()

@@ -1,4 +1,4 @@
-"""The kubelet's two loops: keep the Node alive, and follow the namespace's Pods with one worker for each."""
+"""Kubelet with two loops: one keeps the Node alive, one follows the namespace's Pods and has one worker for each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ LONGEST_WAIT = 5.0
 
 
 class Kubelet:
-    """Follows one namespace. Also its scheduler: every Pod without a node is bound to ours."""
+    """Follows the Pods of one namespace.
+
+    It is also the scheduler: it binds every Pod without a node to its own Node.
+    """
 
     def __init__(self, *, ground: Ground, node: str, heartbeat: NodeHeartbeat, serves: str | None = None) -> None:
-        """`serves`: only Pods that ask for a kubelet of this name are bound; None binds those that ask for none."""
+        """`serves`: name of this kubelet in the node selectors of its Pods.
+
+        If it is None, only Pods whose node selector names no kubelet are bound.
+        """
         self._serves = serves
         self._ground = ground
         self._node = node
@@ -30,7 +36,7 @@ class Kubelet:
         self._workers: dict[str, PodWorker] = {}
 
     async def serve(self, *, ready: Callable[[], None]) -> None:
-        """Serve until cancelled; `ready` is called after the first list. Raises what went wrong for good."""
+        """Serve until cancelled. Call `ready` after the first list. Raises permanent errors."""
         await self._ground.cluster.announce_node()
         await self._heartbeat.renew()
         try:
@@ -49,7 +55,7 @@ class Kubelet:
                 await self._watch(since)
 
     async def _watch(self, since: str) -> None:
-        """Follow the watch, over broken connections, until ExpiredError."""
+        """Follow the watch and reconnect when it breaks, until `ExpiredError`."""
         cluster: Cluster = self._ground.cluster
         wait = 0.1
         while True:
@@ -63,7 +69,7 @@ class Kubelet:
                 wait = min(wait * 2, LONGEST_WAIT)
 
     def _compare(self, pods: list[dict[str, Any]]) -> None:
-        """Take a whole list: what is missing from it is gone."""
+        """Apply a complete list. A known Pod that the list lacks is gone."""
         listed = {pod["metadata"]["uid"] for pod in pods}
         for uid in set(self._workers) - listed:
             self._workers.pop(uid).vanished()
@@ -86,7 +92,10 @@ class Kubelet:
             worker.delete()
 
     def _take_on(self, pod: PodView) -> PodWorker | None:
-        """Start a worker for a Pod of ours, or without a node; None for any other and for those that have ended."""
+        """Start a worker for a Pod of this Node, or for a Pod without a node.
+
+        Returns None for a Pod of another node or kubelet, and for a Pod that has ended.
+        """
         if pod.node not in {None, self._node} or (pod.deleted and pod.node is None):
             return None
         if pod.terminal and not pod.deleted:

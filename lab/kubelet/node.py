@@ -1,6 +1,6 @@
-"""The kubelet's Node: registered, reported Ready, and kept alive by a Lease, as the real kubelet does it.
+"""The kubelet's Node: registered, reported Ready, and kept alive by a Lease, as with the real kubelet.
 
-The node controller takes a node for unreachable when neither its Lease nor its status has been written for 50 seconds.
+The node controller marks a node as unreachable if neither its Lease nor its status was written for 50 seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lab.kubelet.cluster import Cluster, GoneError
 
 RENEW_SECONDS = 10.0
 REPORT_SECONDS = 300.0
-"""An unchanged status is written this rarely, because the Lease is the heartbeat."""
+"""Seconds until an unchanged status is written again. It is rarely needed, because the Lease is the heartbeat."""
 
 _LEASE_SECONDS = 40
 _CAPACITY = {"cpu": "10000", "memory": "40000Gi", "pods": "100000"}
@@ -29,7 +29,7 @@ _CONDITIONS = (
 
 
 class NodeHeartbeat:
-    """Renews the Lease and the status of one Node; `alive_file` is touched after every renewal."""
+    """Renews the Lease and the status of one Node. It touches `alive_file` after every renewal."""
 
     def __init__(self, *, cluster: Cluster, alive_file: Path | None, every: float = RENEW_SECONDS) -> None:
         self._cluster = cluster
@@ -44,7 +44,7 @@ class NodeHeartbeat:
             await self.renew()
 
     async def renew(self) -> None:
-        """Register the Node unless it exists, report what differs or is due, and renew the Lease."""
+        """Register the Node unless it exists, write its status if it differs or is due, and renew the Lease."""
         while True:
             try:
                 await self._renew()
@@ -62,12 +62,12 @@ class NodeHeartbeat:
         if due or _statuses(before) != {kind: status for kind, status, _ in _CONDITIONS}:
             await self._cluster.report_node(_status(before))
             self._reported_at = time.monotonic()
-        with contextlib.suppress(GoneError):  # a young cluster has no namespace for it yet: next time
+        with contextlib.suppress(GoneError):  # a young cluster lacks the namespace of Leases; retried next time
             await self._cluster.renew_lease(node["metadata"]["uid"], seconds=_LEASE_SECONDS)
 
 
 def _status(before: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a healthy Node's status; a condition that has not changed keeps the time of its last change."""
+    """Return the status of a healthy Node. An unchanged condition keeps the time of its last change."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     changed = {each["type"]: each.get("lastTransitionTime") or now for each in before}
     as_before = _statuses(before)

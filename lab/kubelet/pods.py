@@ -1,4 +1,4 @@
-"""A Pod as the kubelet reads it: which containers it has, what the poller's environment and token are to be."""
+"""A Pod as the kubelet reads it: its containers, and the environment and token of its poller."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ POLLER = "poller"
 RUNNER = "runner"
 DEFAULT_TOKEN_SECONDS = 3600
 SERVED_BY = "lab.ostler.dev/node"
-"""Key of the node selector that a Pod asks for the kubelet of that name with (`--serves`)."""
+"""Key of a node selector. Its value names the kubelet that must run the Pod (`--serves`)."""
 
 STAYS = "stays"
-"""Tag of the image of a further container that runs on until its Pod is deleted."""
+"""Image tag of a further container that runs until its Pod is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenVolume:
-    """What the Pod's projected volume asks for."""
+    """The token that the Pod's projected volume requests."""
 
     audience: str
     seconds: int
@@ -27,7 +27,7 @@ class TokenVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class PodView:
-    """What the kubelet needs of a Pod."""
+    """The fields of a Pod that the kubelet uses."""
 
     key: PodKey
     account: str
@@ -35,31 +35,31 @@ class PodView:
     phase: str
     deleted: bool
     images: dict[str, str]
-    """By container name, in the Pod's order."""
+    """Images by container name, in the Pod's order."""
     environment: dict[str, dict[str, str]]
-    """By container name."""
+    """Environment variables by container name."""
     token: TokenVolume | None
     served_by: str | None = None
-    """The kubelet that it asks for by its node selector; None asks for the one without a name."""
+    """Name of the kubelet in the Pod's node selector. None asks for the kubelet without a name."""
 
     @property
     def has_company(self) -> bool:
-        """Whether a further container outlives its runner."""
+        """Return whether a further container outlives the runner."""
         return any(image.endswith(f":{STAYS}") for name, image in self.images.items() if name not in {POLLER, RUNNER})
 
     @property
     def terminal(self) -> bool:
-        """Whether its phase is an end."""
+        """Return whether the Pod's phase is final."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def is_runner(self) -> bool:
-        """Whether it has the two containers of a runner Pod."""
+        """Return whether the Pod has the two containers of a runner Pod."""
         return POLLER in self.images and RUNNER in self.images
 
 
 def view(pod: dict[str, Any]) -> PodView:
-    """Read a Pod as the API server sends it."""
+    """Parse a Pod that the API server sent."""
     metadata, spec = pod["metadata"], pod["spec"]
     return PodView(
         key=PodKey(name=metadata["name"], uid=metadata["uid"]),

@@ -1,7 +1,7 @@
-"""A runner Pod as processes: the real poller's script and the real runner's entry, in a private folder.
+"""A runner Pod as processes: the real poller script and the real entry of the runner, in a private folder.
 
-The lab's runner stands where actions/runner would. Each script is the main process of its "container": SIGTERM goes to
-it alone, and when it ends, or has not ended after the grace period, whatever it left behind is killed.
+The lab's runner takes the place of actions/runner. Each script is the main process of its "container", and only this
+process gets SIGTERM. When it ends, or after the grace period, its remaining child processes are killed.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _WORK = re.compile(r"poller: work: claim (\S+) runner (\S+)")
 
 @dataclass(frozen=True, kw_only=True)
 class PodFolder:
-    """Where a Pod's volumes lie on this machine."""
+    """Folder of a Pod's volumes on this machine."""
 
     root: Path
 
     @property
     def jit(self) -> Path:
-        """The volume that both containers share."""
+        """Return the path of the volume that both containers share."""
         return self.root / "jit"
 
     @property
     def token(self) -> Path:
-        """The projected token."""
+        """Return the path of the projected token."""
         return self.root / "token"
 
     @property
     def message(self) -> Path:
-        """The poller's termination log."""
+        """Return the path of the poller's termination log."""
         return self.root / "termination-log"
 
     def make(self) -> None:
-        """Create the folders, for us only."""
+        """Create the folders with access for this user only."""
         self.root.mkdir(parents=True, mode=0o700)
         self.jit.mkdir()
 
     def forget_secrets(self) -> None:
-        """Delete token and JIT; the output of the containers stays for those who inspect a run."""
+        """Delete token and JIT. The output of the containers stays, so that a run can be inspected."""
         for path in (self.token, *self.jit.iterdir()):
             path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Containers:
-    """One Pod's two containers."""
+    """The two containers of one Pod."""
 
     folder: PodFolder
     poller_environment: dict[str, str]
@@ -70,7 +70,7 @@ class Containers:
     events: Events
 
     async def run(self) -> None:
-        """Run both containers to their end. Cancelling it ends them as kubelet does, and abandons the job."""
+        """Run both containers until they end. Cancelling it ends them as the kubelet does and abandons the job."""
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._poller())
@@ -113,7 +113,7 @@ class Containers:
         self.events.runner_exited(code=code)
 
     async def _probe(self) -> None:
-        """The readiness probe of container `runner`."""
+        """Readiness probe of container `runner`."""
         while not (self.folder.jit / "job-started").exists():  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(PROBE_SECONDS)
         self.events.runner_ready()
@@ -132,7 +132,7 @@ class Containers:
     async def _container(
         self, name: str, script: Path, environment: dict[str, str], hear: Callable[[str], None]
     ) -> int:
-        """Run a script to its end and return the exit code as a container runtime counts it: 128 + n for signal n."""
+        """Run a script until it ends and return its exit code. After signal n, the exit code is 128 + n."""
         with (self.folder.root / f"{name}.log").open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 "sh",
@@ -165,7 +165,7 @@ async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[str]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """TERM the main process, wait out the grace period, then kill what is left of its group."""
+    """Send SIGTERM to the main process, wait for the grace period, then kill the rest of its process group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

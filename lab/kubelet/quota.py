@@ -1,12 +1,12 @@
-"""Quota of Pods that run as real processes: as many as are requested, counted by the jobs that they executed."""
+"""Quota of Pods that run as real processes. Only Pods that executed a job use it up."""
 
 from __future__ import annotations
 
 
 class RealQuota:
-    """Lets Pods be real until `wanted` real Pods have executed a job.
+    """Makes Pods real until `wanted` real Pods have executed a job.
 
-    At most `wanted` are real at once; one that ends without a job makes room for another.
+    At most `wanted` Pods are real at once. A real Pod that ends without a job frees its place for another one.
     """
 
     def __init__(self, *, wanted: int) -> None:
@@ -15,13 +15,13 @@ class RealQuota:
         self._used = 0
 
     def take(self) -> bool:
-        """Return whether the next Pod is to be real; if so, `give_back` it at its end."""
+        """Return whether the next Pod must be real. If so, the caller calls `give_back` when the Pod ends."""
         if self._used + self._alive >= self._wanted:
             return False
         self._alive += 1
         return True
 
     def give_back(self, *, used: bool) -> None:
-        """A real Pod ended, having executed a job or not."""
+        """Record the end of a real Pod. `used`: it executed a job."""
         self._alive -= 1
         self._used += used

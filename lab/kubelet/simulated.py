@@ -1,4 +1,4 @@
-"""A runner Pod without processes: the poller and the runner as coroutines that speak the same two protocols."""
+"""A runner Pod without processes: poller and runner are coroutines that use the same two protocols."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ HEARTBEAT_SECONDS = 1.0
 CALL_SECONDS = 10
 RETRIES = 6
 ONLINE_BEFORE_UPDATE = 0.5
-"""Seconds for which a runner that updates itself is online first."""
+"""Seconds that a runner is online before its self-update."""
 _NO_ANSWER = 0
 
 
 LINGERS = "linger"
-"""A job whose name begins so leaves a process behind: its Pod lives on though GitHub has removed its runner."""
+"""Prefix of the names of jobs that leave a process behind. Their Pods stay after GitHub has removed their runners."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What all simulated Pods share: one connection pool and the addresses."""
+    """Shared by all simulated Pods: one HTTP session and the address of GitHub."""
 
     http: aiohttp.ClientSession
     github_url: str
 
     async def run(self, *, dispatch_url: str, tokens: TokenRenewer, events: Events, condition: Condition) -> None:
-        """Run both containers of a Pod to their end. Cancelling it abandons the job."""
+        """Run both containers of a Pod until they end. Cancelling it abandons the job."""
         events.poller_started(simulated=True)
         end = await self._poll(dispatch_url, tokens)
         if isinstance(end, End):
@@ -71,14 +71,14 @@ class Simulation:
             return _NO_ANSWER, None, None
 
     async def _runner(self, jit_config: str, events: Events, condition: Condition) -> int:
-        """Run the runner; return the exit code of its run.sh, which is 0 for most of its failures.
+        """Run the runner and return the exit code of its run.sh, which is 0 for most failures.
 
-        `poller/run.sh` asks for an exit code of its own where GitHub refuses the version.
+        `poller/run.sh` requests an exit code of its own for a version that GitHub refuses.
         """
         if condition.ailment is Ailment.CRASHES:
             return condition.crash_code
         if condition.ailment is Ailment.NO_EGRESS:
-            await asyncio.Event().wait()  # until the Pod is deleted
+            await asyncio.Event().wait()  # it runs until the Pod is deleted
         config = {"jit_config": jit_config, "version": condition.version}
         if condition.ailment is Ailment.UPDATES:
             await self._update(config, condition.update_seconds)
@@ -90,7 +90,7 @@ class Simulation:
         return 0
 
     async def _update(self, config: dict[str, Any], seconds: float) -> None:
-        """Go online, learn of a newer version, and be offline for as long as the update takes."""
+        """Go online, learn of a newer version, and go offline for the duration of the update."""
         status, session = await self._github("POST", "", {**config, "updates": True})
         if status == HTTPStatus.CREATED:
             await asyncio.sleep(ONLINE_BEFORE_UPDATE)
@@ -98,7 +98,7 @@ class Simulation:
             await asyncio.sleep(seconds)
 
     async def _session(self, session: dict[str, Any], events: Events) -> None:
-        """Wait for a job and do it."""
+        """Wait for a job and execute it."""
         events.runner_started(runner_name=session["runner_name"])
         path = f"/{session['session']}"
         while True:
@@ -112,7 +112,7 @@ class Simulation:
         await self._job(path, job, events)
         await self._github("DELETE", path)
         if str(job.get("name", "")).startswith(LINGERS):
-            await asyncio.Event().wait()  # until the Pod is deleted
+            await asyncio.Event().wait()  # it runs until the Pod is deleted
 
     async def _job(self, path: str, job: dict[str, Any], events: Events) -> None:
         job_id = int(job["job_id"])
@@ -126,7 +126,7 @@ class Simulation:
         events.job_finished(job=job_id, conclusion=conclusion)
 
     async def _work(self, path: str, seconds: float) -> bool:
-        """Spend the job's time; False when GitHub took the job away meanwhile."""
+        """Wait for the duration of the job. Return False if GitHub took the job away meanwhile."""
         lost = asyncio.ensure_future(self._beat(path))
         try:
             await asyncio.wait({lost}, timeout=seconds)
@@ -136,16 +136,16 @@ class Simulation:
             await asyncio.gather(lost, return_exceptions=True)
 
     async def _beat(self, path: str) -> None:
-        """Renew the lock on the job until GitHub knows nothing of it."""
+        """Renew the lock on the job until GitHub no longer knows it."""
         status = HTTPStatus.NO_CONTENT.value
         while status != HTTPStatus.NOT_FOUND:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             status, _ = await self._github("POST", f"{path}/heartbeat", {}, retries=0)
 
     async def _report(self, path: str, body: dict[str, Any]) -> bool:
-        """Report to GitHub; False when it refuses.
+        """Report to GitHub. Return False if GitHub refuses the report.
 
-        A refusal after an attempt without an answer is no refusal: that attempt might have arrived.
+        A refusal after an attempt without an answer counts as success, because that attempt might have arrived.
         """
         doubt, wait = False, 0.25
         for _ in range(RETRIES + 1):
@@ -168,7 +168,7 @@ class Simulation:
         seconds: float = CALL_SECONDS,
         retries: int = RETRIES,
     ) -> tuple[int, dict[str, Any]]:
-        """Call the runner protocol; what passes is retried. Returns status 0 when there never was an answer."""
+        """Call the runner protocol and retry temporary errors. Return status 0 if no attempt got an answer."""
         wait = 0.25
         for attempt in range(retries + 1):
             status, answer = await self._once(method, path, body, seconds)

@@ -1,4 +1,4 @@
-"""Pod statuses by the kubelet: container states, phase, and a reporter that joins changes into few patches."""
+"""Pod statuses of the kubelet: container states, phase, and a reporter that merges changes into few patches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lab.kubelet.cluster import Cluster, GoneError
 from lab.kubelet.pods import PodView
 
 JOIN_SECONDS = 0.1
-"""How long a change waits for the next one: the poller's end and the job's start then cost one patch."""
+"""Seconds that a change waits for the next one. The end of the poller and the start of the job then need one patch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerState:
-    """One container: running since `started`, and once `code` is set, terminated at `ended`."""
+    """State of one container. It has been running since `started`. Once `code` is set, it terminated at `ended`."""
 
     started: str
     ready: bool = False
@@ -27,7 +27,7 @@ class ContainerState:
     ended: str = ""
 
     def render(self, *, name: str, image: str) -> dict[str, Any]:
-        """Return the entry of `status.containerStatuses`."""
+        """Return the entry for `status.containerStatuses`."""
         state: dict[str, Any] = {"running": {"startedAt": self.started}}
         if self.code is not None:
             times = {"startedAt": self.started, "finishedAt": self.ended}
@@ -44,7 +44,10 @@ class ContainerState:
 
 
 class StatusReporter:
-    """Holds a Pod's status and sends it when it changed. Every patch is whole, so only the last one counts."""
+    """Stores the status of a Pod and sends it after each change.
+
+    Every patch is complete, so only the last one counts.
+    """
 
     def __init__(self, *, cluster: Cluster, pod: PodView) -> None:
         self._cluster = cluster
@@ -63,19 +66,22 @@ class StatusReporter:
         self._change()
 
     def ready(self, container: str) -> None:
-        """Report that a container's readiness probe succeeds."""
+        """Report that the readiness probe of a container succeeds."""
         self._containers[container] = replace(self._containers[container], ready=True)
         self._change()
 
     def terminated(self, container: str, *, code: int, message: str = "") -> None:
-        """Report a container's end."""
+        """Report the end of a container."""
         reason = "Completed" if code == 0 else "Error"
         state = self._containers[container]
         self._containers[container] = replace(state, code=code, reason=reason, message=message, ended=now())
         self._change()
 
     async def finish(self, *, code_of_the_rest: int) -> str:
-        """End what still runs, send the last status and return the phase: Failed unless all ended with 0."""
+        """End the containers that still run, send the last status and return the phase.
+
+        `code_of_the_rest` is the exit code of those containers. The phase is Failed unless every exit code is 0.
+        """
         for name in self._pod.images:
             self._containers.setdefault(name, ContainerState(started=self._started))
             if self._containers[name].code is None:
@@ -93,7 +99,8 @@ class StatusReporter:
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        # One at a time and never cancelled: a patch overtaken by the next would bring an old status back.
+        # Patches are sent one at a time and never cancelled. If a patch were overtaken by the next one, the old status
+        # would return.
         delay = 0.0
         while not (self._closing.is_set() and not self._changed.is_set()):
             await self._changed.wait()
@@ -120,5 +127,5 @@ class StatusReporter:
 
 
 def now() -> str:
-    """Return the time as Kubernetes writes it."""
+    """Return the current time in the format of Kubernetes."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""A Pod's projected token: requested for its volume, renewed ahead of its end, as the real kubelet does it."""
+"""Projected token of a Pod: requested for its volume and renewed before it expires, as by the real kubelet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lab.kubelet.cluster import Cluster, GoneError, RefusedError, Token
 from lab.kubelet.pods import PodView
 
 RENEW_AT = 0.8
-"""The share of its life after which a token is renewed."""
+"""Share of a token's lifetime after which it is renewed."""
 RETRY_SECONDS = 1.0
 
 
 class TokenRenewer:
-    """Renews one Pod's token. `file`, when there is one, is replaced in one step with each new token."""
+    """Renews the token of one Pod. If `file` is not None, each new token replaces it atomically."""
 
     def __init__(self, *, cluster: Cluster, pod: PodView, file: Path | None, refused: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -25,18 +25,22 @@ class TokenRenewer:
         self.value = ""
 
     async def first(self) -> int:
-        """Have the first token, however long it takes; return its life in seconds. 0 when no volume asks for one."""
+        """Request the first token until there is one.
+
+        Return its lifetime in seconds, or 0 if no volume requests one.
+        """
         while self._pod.token is not None:
             try:
                 return await self._renew()
             except (GoneError, RefusedError) as error:
-                # As a volume that cannot be mounted yet: the Pod waits. Should it be gone, the watch ends us.
+                # The Pod waits, as with a volume that cannot be mounted yet. If the Pod is gone, the watch stops this
+                # worker.
                 self._refused(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         return 0
 
     async def renew_forever(self, life: int) -> None:
-        """Renew until cancelled."""
+        """Renew the token until cancelled. `life` is the lifetime of the current token in seconds."""
         while life:
             await asyncio.sleep(life * RENEW_AT)
             life = await self.first()

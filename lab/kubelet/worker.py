@@ -1,6 +1,6 @@
-"""One Pod from its binding to its end: what kubelet's Pod worker is.
+"""Worker of one Pod, from its binding to its end, like a Pod worker of the real kubelet.
 
-A Pod that is deleted is ended first, reported, journalled, and only then let go, in this order, as by the real kubelet.
+A deleted Pod is first stopped, then reported, then written to the journal, and removed last, as by the real kubelet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOST = 137
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What all Pods of the node share."""
+    """Objects that all Pods of the node share."""
 
     cluster: Cluster
     journal: Journal
@@ -43,7 +43,10 @@ class Ground:
 
 
 class PodWorker:
-    """Runs one Pod. `start()` once, then `delete()` when it is to go, `vanished()` when it is gone."""
+    """Runs one Pod.
+
+    The caller calls `start()` once, `delete()` when the Pod is being deleted, and `vanished()` when it is gone.
+    """
 
     def __init__(self, *, ground: Ground, pod: PodView) -> None:
         self._ground = ground
@@ -57,24 +60,24 @@ class PodWorker:
         self._ran_a_job = False
 
     def start(self, *, lost: bool) -> None:
-        """Begin. A Pod that ran under an earlier kubelet is `lost`: its containers are reported as gone."""
+        """Start the Pod. `lost`: it ran under an earlier kubelet, so its containers are reported as lost."""
         self._life = asyncio.create_task(self._guarded(self._report_lost if lost else self._live))
         self._life.add_done_callback(_complain)
 
     def delete(self) -> None:
-        """The Pod has a deletionTimestamp: end it and confirm its deletion. May be called again."""
+        """Stop a Pod that has a deletionTimestamp and confirm its deletion. Repeated calls do nothing."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._guarded(self._end))
             self._ending.add_done_callback(_complain)
 
     def vanished(self) -> None:
-        """The Pod is gone from the API server: end whatever is left of it here."""
+        """Stop the remaining processes of a Pod that is gone from the API server."""
         self._journal_deletion()
         if self._life is not None:
             self._life.cancel()
 
     async def stop(self) -> None:
-        """Stop everything, report nothing."""
+        """Stop all tasks of this Pod without a report."""
         tasks = [task for task in (self._life, self._ending) if task is not None]
         for task in tasks:
             task.cancel()
@@ -82,50 +85,50 @@ class PodWorker:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    # What the containers tell.
+    # Events of the containers
 
     def poller_started(self, *, simulated: bool) -> None:
-        """The poller runs."""
+        """Record that the poller started."""
         self._write("poller_started", simulated=simulated)
 
     def jit_received(self, *, claim: str, runner_name: str, simulated: bool) -> None:
-        """The poller was handed work."""
+        """Record that the poller received work."""
         self._write("jit_received", claim=claim, runner_name=runner_name, simulated=simulated)
 
     def poller_exited(self, *, code: int, message: str) -> None:
-        """The poller ended."""
+        """Record that the poller exited."""
         self._write("poller_exited", code=code)
         self._report.terminated(POLLER, code=code, message=message)
 
     def runner_started(self, *, runner_name: str) -> None:
-        """The runner connected to GitHub."""
+        """Record that the runner connected to GitHub."""
         self._write("runner_started", runner_name=runner_name)
 
     def runner_ready(self) -> None:
-        """The readiness probe of container `runner` succeeds."""
+        """Report that the readiness probe of container `runner` succeeds."""
         self._report.ready(RUNNER)
 
     def job_started(self, *, job: int) -> None:
-        """The runner begins a job."""
+        """Record that the runner started a job."""
         self._job, self._ran_a_job = job, True
         self._write("job_started", job=job)
 
     def job_finished(self, *, job: int, conclusion: str) -> None:
-        """The runner is through with a job."""
+        """Record that the runner finished a job."""
         self._job = None
         self._write("job_finished", job=job, conclusion=conclusion)
 
     def runner_exited(self, *, code: int) -> None:
-        """The runner ended."""
+        """Report that the runner exited."""
         self._report.terminated(RUNNER, code=code)
 
-    # The Pod's life.
+    # Life of the Pod
 
     async def _guarded(self, live: Run) -> None:
         try:
             await live()
         except GoneError:
-            return  # the watch tells the rest
+            return  # the watch reports the end of the Pod
         except RefusedError as error:
             self._refused(str(error))
 
@@ -150,11 +153,11 @@ class PodWorker:
             if real:
                 self._ground.quota.give_back(used=self._ran_a_job)
         if self._pod.has_company:
-            await asyncio.Event().wait()  # until the Pod is deleted
+            await asyncio.Event().wait()  # it runs until the Pod is deleted
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_without_scripts(self) -> None:
-        """Both containers end at once: their image has no such command."""
+        """End both containers at once, because their image lacks the command."""
         self._report.start()
         self.poller_exited(code=NO_SUCH_COMMAND, message="")
         self.runner_exited(code=NO_SUCH_COMMAND)
@@ -200,7 +203,7 @@ class PodWorker:
             renewing.cancel()
 
     async def _end(self) -> None:
-        """End a Pod that is being deleted."""
+        """Stop a Pod that is being deleted."""
         running = self._life is not None and not self._life.done()
         if self._life is not None:
             self._life.cancel()
@@ -223,6 +226,9 @@ class PodWorker:
 
 
 def _complain(task: asyncio.Task[None]) -> None:
-    """Say at once that a Pod's task broke: that is a bug of ours, and the Pod would just seem to stand still."""
+    """Print the error of a Pod's task at once.
+
+    It is a bug of the lab, and without the output the Pod would only seem to hang.
+    """
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error, file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Reading for people: lists and single items, with what explains them. Nothing here changes a row."""
+"""Queries for operators: lists and single items, with their explanations. Only `api_tokens` changes rows."""

@@ -1,4 +1,4 @@
-"""Accounts to check: budget, weight, and what they use of it now."""
+"""Queries for accounts: their budgets, their weights and their present usage."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ _COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_mem
 
 @dataclass(frozen=True, slots=True)
 class AccountFilter:
-    """Which accounts; None means all."""
+    """Filter for accounts. None selects all accounts."""
 
     login: str | None = None
     accounts: Collection[int] | None = None
-    """The only ones that the caller may see."""
+    """The ids of the accounts that the caller may see. None means all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """One page of accounts, and by id what each uses now; `ending`: its Pods that outlive their job, part of that."""
+    """One page of accounts, with the present usage of each account by its id.
+
+    `ending` is the part of the usage that belongs to Pods whose job is over.
+    """
 
     page: Page
     usage: Mapping[int, Usage]
@@ -36,7 +39,10 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True)
 class AccountStory:
-    """An account, what it uses now, and its jobs that wait in numbers."""
+    """An account, its present usage, and the numbers of its queued jobs.
+
+    `ending` counts its Pods whose job is over.
+    """
 
     account: Row[Any]
     usage: Usage
@@ -45,7 +51,7 @@ class AccountStory:
 
 
 def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
-    """Return one page of accounts, by id. A login is found in any case, as on GitHub."""
+    """Return one page of accounts, in the order of their ids. The case of a login is ignored, as on GitHub."""
     conditions = {
         "lower(t.login) = lower(:value)": wanted.login,
         "t.id = ANY(CAST(:value AS bigint[]))": None if wanted.accounts is None else list(wanted.accounts),
@@ -58,9 +64,10 @@ def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = 
 def account_story(
     db: Connection, account_id: int, *, lock: bool = False, accounts: Collection[int] | None = None
 ) -> AccountStory | None:
-    """Return an account with its numbers, its row locked when it is to be changed; None when there is none.
+    """Return an account with its numbers, or None if there is no such account.
 
-    With `accounts` there is none but these.
+    With `lock`, the account's row is locked, so that the caller can change it. With `accounts`, the result is None for
+    every other account.
     """
     if accounts is not None and account_id not in accounts:
         return None

@@ -1,8 +1,8 @@
-"""API tokens: who may call the REST API, with which scopes, until when.
+"""API tokens: the callers of the REST API, with their scopes and expiry times.
 
-A token is `ostler_<key id>_<secret>`. The key id finds the row, the secret proves it: 32 random bytes, of which
-only the SHA-256 is stored. A slow password hash would add nothing, since nobody can guess 256 bits, and would
-cost every request its time. A token is shown once, when it is made.
+A token is `ostler_<key id>_<secret>`. The key id finds the row, and the secret proves the token. The secret consists of
+32 random bytes, and only its SHA-256 is stored. A slow password hash would slow every request without a benefit,
+because 256 random bits cannot be guessed. A token is shown only once, at its creation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_DIGEST = bytes(32)
 
 
 class ApiToken(Base):
-    """One token. A revoked or expired one stays, so that its name and last use can still be seen."""
+    """One token. The row of a revoked or expired token is kept, so that its name and last use can be read."""
 
     __tablename__ = "api_tokens"
     __table_args__ = (
@@ -58,7 +58,7 @@ class ApiToken(Base):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who called: a token that holds now. `accounts`: the only ones that it may see; None: all."""
+    """The valid token of a caller. `accounts` are the ids of the accounts that it may see, and None means all."""
 
     id: int
     name: str
@@ -67,7 +67,7 @@ class Holder:
 
 
 class Refused(StrEnum):
-    """Why a token does not hold; for our own count, never for the caller."""
+    """Reason why a token is not valid. It is counted, but never shown to the caller."""
 
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
@@ -84,7 +84,10 @@ def create(
     now: datetime,
     accounts: Collection[int] | None = None,
 ) -> tuple[int, Secret]:
-    """Insert a token and return its id and its only copy; with `accounts` it may only read, and only of these."""
+    """Insert a token, and return its id and the token itself, which is not stored.
+
+    With `accounts`, the token may only read, and only these accounts.
+    """
     key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     token_id: int = db.execute(
         text("""
@@ -105,14 +108,14 @@ def create(
 
 
 def well_formed(token: str) -> bool:
-    """Return whether this could be a token at all; what could not needs no check of the table."""
+    """Return whether a string has the form of a token. Any other string is refused without a query."""
     return _FORM.fullmatch(token) is not None
 
 
 def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
-    """Return who holds this token, and note its use; or why it does not hold.
+    """Return the holder of a valid token and record its use, or return the reason why the token is not valid.
 
-    The digest is compared in constant time, for a key id that does not exist too.
+    The digest is compared in constant time, even if the key id does not exist.
     """
     parts = _FORM.fullmatch(token.reveal())
     if parts is None:
@@ -148,7 +151,10 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
 
 
 def list_tokens(db: Connection) -> Sequence[Row[Any]]:
-    """Return every token without its digest, oldest first; `accounts` are logins, none for a token that sees all."""
+    """Return every token without its digest, oldest first.
+
+    `accounts` contains logins. It is empty for a token that may see all accounts.
+    """
     return db.execute(
         text("""
             SELECT t.id, t.key_id, t.name, t.scopes,
@@ -161,7 +167,7 @@ def list_tokens(db: Connection) -> Sequence[Row[Any]]:
 
 
 def revoke(db: Connection, token_id: int, *, now: datetime) -> bool:
-    """Make a token useless from now on; False when there is none with this id. Twice is as good as once."""
+    """Revoke a token. Return False if no token has this id. A second revocation changes nothing."""
     return (
         db.execute(
             text("UPDATE api_tokens SET revoked_at = coalesce(revoked_at, :now) WHERE id = :id RETURNING id"),

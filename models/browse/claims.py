@@ -1,4 +1,4 @@
-"""Claims to check: their list, and one of them with its events and mint attempts. Never the JIT."""
+"""Queries for claims: their list, and one claim with its events and mint attempts. The JIT is never read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_POD = "t.runner_pod_id = ANY(ARRAY(SELECT id FROM runner_pods WHERE name = :
 
 @dataclass(frozen=True, slots=True)
 class ClaimFilter:
-    """Which claims; None means all of that kind."""
+    """Filter for claims. None in a field selects all values of that field."""
 
     state: ClaimState | None = None
     live: bool | None = None
@@ -40,9 +40,9 @@ class ClaimFilter:
     pool_id: int | None = None
     job_id: int | None = None
     pod: str | None = None
-    """Name or UID."""
+    """The name or the UID of a Pod."""
     accounts: Collection[int] | None = None
-    """The only accounts that the caller may see."""
+    """The ids of the accounts that the caller may see. None means all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
     }
     live = wanted.live
     if live is None and wanted.state is not None and wanted.state is not ClaimState.ENDED:
-        live = True  # says that the partial index will do
+        live = True  # lets Postgres use the partial index
     table_conditions = {"t.ended_at IS NULL": True if live else None, "t.ended_at IS NOT NULL": live is False or None}
     return read(
         db,
@@ -83,9 +83,9 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
 
 
 def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | None = None) -> ClaimStory | None:
-    """Return a claim with its events and mint attempts; None when there is none with this id.
+    """Return a claim with its events and mint attempts, or None if there is no such claim.
 
-    With `accounts` there is none of another account, nor one that retires a Pod.
+    With `accounts`, the result is None for claims of other accounts and for retire claims.
     """
     select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"
     claim = db.execute(
@@ -104,7 +104,7 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
 
 
 def claim_events(db: Connection, claim_id: int) -> Sequence[Row[Any]]:
-    """Return the events of a claim, oldest first."""
+    """Return the events of a claim, oldest first, at most `MOST_EVENTS`."""
     return db.execute(
         text("""
             SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events

@@ -1,4 +1,4 @@
-"""Health of the installation for an operator: the server, beats, and the times of the latest arrivals."""
+"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the pools' images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Postgres itself. `connections`: those of all databases that are open now; `standby`: it only reads."""
+    """The Postgres server.
+
+    `connections` counts the open client connections of all databases. `standby` says that the server is read-only.
+    """
 
     version: str
     most_connections: int
@@ -23,7 +26,7 @@ class Server:
 
 
 def server(db: Connection) -> Server:
-    """Return what Postgres says of itself."""
+    """Return the settings and the state of the Postgres server."""
     row = db.execute(
         text("""
             SELECT current_setting('server_version') AS version,
@@ -37,12 +40,15 @@ def server(db: Connection) -> Server:
 
 
 def web_beats(db: Connection) -> Sequence[datetime]:
-    """Return when each web process last beat, the latest first; those that are dead for an hour are gone."""
+    """Return the last heartbeat of each web process, latest first.
+
+    A process without a heartbeat for an hour has no row any more.
+    """
     return list(db.execute(text("SELECT beat_at FROM web_instances ORDER BY beat_at DESC")).scalars())
 
 
 def last_delivery(db: Connection) -> datetime | None:
-    """Return when the last webhook was taken, None when none is kept."""
+    """Return the time of the last webhook, or None if no delivery is stored."""
     found: datetime | None = db.execute(
         text("SELECT received_at FROM deliveries ORDER BY received_at DESC LIMIT 1")
     ).scalar_one_or_none()
@@ -50,6 +56,6 @@ def last_delivery(db: Connection) -> datetime | None:
 
 
 def pool_images(db: Connection) -> Mapping[str, str]:
-    """Return the image of each pool, by its name."""
+    """Return the image of each pool that is not deleted, by its name."""
     rows = db.execute(text("SELECT name, image FROM pools WHERE deleted_at IS NULL ORDER BY name"))
     return {row.name: row.image for row in rows}

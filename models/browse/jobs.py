@@ -1,4 +1,4 @@
-"""Jobs to check: their list, one of them with its story, and what explains why it waits."""
+"""Queries for jobs: their list, and one job with its history and the facts that explain why it waits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
 
 MOST_EVENTS = 500
 FURTHEST = 1000
-"""Jobs ahead are counted up to this many."""
+"""Limit for the count of jobs ahead of a job."""
 
 _COLUMNS = """
     t.id, t.account_id, (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.repository, t.run_id,
@@ -38,7 +38,7 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs; None means all of that kind."""
+    """Filter for jobs. None in a field selects all values of that field."""
 
     state: JobState | None = None
     hold_reason: HoldReason | None = None
@@ -47,7 +47,7 @@ class JobFilter:
     pool_id: int | None = None
     repository: str | None = None
     accounts: Collection[int] | None = None
-    """The only accounts that the caller may see."""
+    """The ids of the accounts that the caller may see. None means all."""
 
 
 def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, limit: int) -> Page:
@@ -63,13 +63,13 @@ def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, li
         "t.hold_reason IS NULL": True if wanted.held is False else None,
     }
     if wanted.state is not None and wanted.state is not JobState.COMPLETED:
-        conditions["t.state <> :value"] = JobState.COMPLETED  # says that the partial index will do
+        conditions["t.state <> :value"] = JobState.COMPLETED  # lets Postgres use the partial index
     return read(db, _COLUMNS, table="jobs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
 
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """A job with all that is known of its way, and the facts that explain where it stands."""
+    """A job with its events and claims, and the facts that explain its present state."""
 
     job: Row[Any]
     events: Sequence[Row[Any]]
@@ -80,9 +80,9 @@ class JobStory:
 def job_story(
     db: Connection, job_id: int, *, now: datetime, accounts: Collection[int] | None = None
 ) -> JobStory | None:
-    """Return a job with its events and claims, oldest first; None when there is none with this id.
+    """Return a job with its events and claims, oldest first, or None if there is no such job.
 
-    With `accounts` there is none of another account.
+    With `accounts`, the result is None for jobs of other accounts.
     """
     job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()
     if job is None or (accounts is not None and job.account_id not in accounts):
@@ -156,7 +156,11 @@ def _facts(
 
 
 def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | None:
-    """Return the Pod that the job's last delivered claim lost, or that was being deleted before the job was over."""
+    """Return the Pod that was lost under the job, or None.
+
+    Only the last delivered claim of the job counts. Its Pod was lost if it disappeared or ended. The Pod also counts as
+    lost if its deletion began before the job was over and no retire claim caused it.
+    """
     claim = next((claim for claim in reversed(claims) if claim.delivered_at is not None), None)
     if claim is None:
         return None
@@ -168,7 +172,10 @@ def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | 
 
 
 def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | None, now: datetime) -> PoolFacts:
-    """Return what is known of the pool of a job; of its brake only what a caller of these accounts may see."""
+    """Return the facts about a job's pool.
+
+    `accounts` are those that the caller may see. The brake of the pool hides the failed runners of other accounts.
+    """
     row = db.execute(
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
@@ -213,7 +220,7 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
 
 
 def _ahead(db: Connection, job: Row[Any]) -> int:
-    """Return how many jobs of the same account and pool come first, `FURTHEST` at most."""
+    """Return the number of jobs of the same account and pool that are ahead of this job, at most `FURTHEST`."""
     found: int = db.execute(
         text("""
             SELECT count(*) FROM (

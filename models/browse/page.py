@@ -1,7 +1,7 @@
-"""One page of a list, by key: the rows after an id, in the order of ids.
+"""Pages of a list by key: the rows after an id, in the order of ids.
 
-An id is unique, never changes and is indexed, so that a page costs the same at the front and far behind it,
-and what is inserted meanwhile neither repeats a row nor hides one.
+An id is unique, indexed and never changes. So every page costs the same, however far back it is. Rows that are inserted
+between two pages neither repeat a row nor hide one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sqlalchemy import Connection, Row
 from models.db.sql import text
 
 OF_ACCOUNTS = "t.account_id = ANY(CAST(:value AS bigint[]))"
-"""The condition of a caller that may see only some accounts."""
+"""SQL condition for a caller that may see only some accounts."""
 
 LARGEST = 200
-"""Rows of one page at most."""
+"""Maximum number of rows of one page."""
 
 
 class Order(StrEnum):
-    """Which end of a list comes first."""
+    """Order of a list: the newest or the oldest row first."""
 
     NEWEST = "DESC"
     OLDEST = "ASC"
@@ -31,7 +31,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows; `next_id` is where the next page goes on, None at the end."""
+    """The rows of one page. `next_id` is the `after` of the next page, or None on the last page."""
 
     rows: Sequence[Row[Any]]
     next_id: int | None
@@ -49,10 +49,11 @@ def read(
     limit: int,
     joins: Mapping[str, Any] | None = None,
 ) -> Page:
-    """Return one page of `table`, called `t` in `select`, in `joined` and in the conditions.
+    """Return one page of `table`, which has the alias `t` in `select`, `joined` and `conditions`.
 
-    `conditions` maps SQL with the parameter `:value` to its value; those whose value is None are left out. `joins` are
-    the parameters of `joined`.
+    `conditions` maps an SQL condition to the value of its parameter `:value`. A condition whose value is None is left
+    out. `joined` is SQL that joins further tables, and `joins` are its parameters. `after` is the `next_id` of the
+    previous page, or None for the first page.
     """
     chosen = {sql: value for sql, value in conditions.items() if value is not None}
     clauses = [sql.replace(":value", f":value{number}") for number, sql in enumerate(chosen)]

@@ -1,4 +1,4 @@
-"""Runner Pods to check: one of them, with its claims and their events."""
+"""Queries for runner Pods: one Pod with its claims and their events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class PodStory:
-    """A Pod with its claims, of jobs and of its retirement, and their events; each oldest first."""
+    """A Pod with its job claims, its retire claims and their events, each oldest first."""
 
     pod: Row[Any]
     claims: Sequence[Row[Any]]
@@ -31,9 +31,9 @@ class PodStory:
 
 
 def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:
-    """Return the Pod of this UID, else the latest of this name; None when there is none.
+    """Return the Pod with this UID, or else the newest Pod of this name, or None if there is no such Pod.
 
-    With `accounts` there is none that no job of theirs was given, and no claim of another account.
+    With `accounts`, only claims of these accounts are read. The result is None if the Pod has no such claim.
     """
     pod = db.execute(
         text(f"""

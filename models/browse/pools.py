@@ -1,4 +1,4 @@
-"""Pools to check: their list, and one of them with its Pods and its queue in numbers."""
+"""Queries for pools: their list, and one pool with the numbers of its Pods and jobs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _COLUMNS = """
 
 
 RECENT = timedelta(hours=1)
-"""How far back Pods that outlived their runners are counted."""
+"""Period of the count of outlived Pods (see `PoolTroubles`)."""
 
 _LATEST = 500
-"""Claims of a pool that are read for that at most, the newest first."""
+"""Maximum number of a pool's claims that the search for outlived Pods reads, newest first."""
 
 _TROUBLES = [HoldReason.BACKOFF, HoldReason.SET_ASIDE, HoldReason.RUNNER_GROUP]
-"""Holds that somebody has to do something about, and that a pool's conditions do not name."""
+"""Holds that an operator has to resolve and that no condition of the pool reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFilter:
-    """Which pools; None means all of that kind."""
+    """Filter for pools. None in a field selects all values of that field."""
 
     name: str | None = None
     deleted: bool | None = None
@@ -42,7 +42,7 @@ class PoolFilter:
 
 @dataclass(frozen=True, slots=True)
 class PoolStory:
-    """A pool with its runner Pods and its jobs in numbers."""
+    """A pool with the numbers of its runner Pods and its jobs."""
 
     pool: Row[Any]
     counts: Row[Any]
@@ -59,9 +59,12 @@ def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, 
 
 
 def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:
-    """Return a pool with its numbers; None when there is none with this id.
+    """Return a pool with its numbers, or None if there is no such pool.
 
-    `warm`: offered now and free. `reserved`: a live job claim, nothing delivered. `busy`: delivered or executing.
+    - `warm`: Pods that are offered now and are free.
+    - `reserved`: Pods with a live job claim that is not delivered.
+    - `busy`: Pods with a live job claim that is delivered.
+    - `retiring`: Pods with a live retire claim.
     """
     pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()
     if pool is None:
@@ -94,10 +97,12 @@ def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | No
 
 @dataclass(frozen=True, slots=True)
 class PoolTroubles:
-    """What rows say is wrong with a pool beside its conditions.
+    """Problems of a pool that its conditions do not report.
 
-    `held`: its jobs that share the most frequent reason for which jobs of it are held, and `held_because` that reason.
-    `outlived`: Pods of the last hour that were deleted because a container ran on after poller and runner.
+    - `held`: the number of jobs held for the most frequent reason among `_TROUBLES`.
+    - `held_because`: that reason in words.
+    - `outlived`: Pods of the last hour that were retired because a container still ran after `poller` and `runner` had
+      ended. Pods on gone nodes are not counted.
     """
 
     held: int = 0
@@ -106,7 +111,7 @@ class PoolTroubles:
 
 
 def pool_troubles(db: Connection, pool_id: int, *, now: datetime) -> PoolTroubles:
-    """Return what rows say is wrong with a pool. Pods of lost nodes are not among those that outlived."""
+    """Return the problems of a pool that its conditions do not report."""
     held = db.execute(
         text("""
             SELECT count(*) AS jobs, coalesce(nullif(hold_detail, ''), hold_reason) AS why FROM jobs

@@ -1,4 +1,4 @@
-"""The ledger to check, newest first."""
+"""Queries for the ledger of repairs, newest first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class RepairFilter:
-    """Which repairs; None means all of that kind."""
+    """Filter for repairs. None in a field selects all values of that field."""
 
     sweep: str | None = None
     outcome: Repaired | None = None

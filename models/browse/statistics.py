@@ -1,4 +1,4 @@
-"""The rows in numbers, for the gauges: a few counts over what is open, never over what is over."""
+"""Numbers for the gauges: counts over open rows, never over completed ones."""
 
 from __future__ import annotations
 
@@ -23,17 +23,25 @@ from rules.claims.stalls import Cause
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
+    """The present numbers. Ages are in seconds.
 
-    `claim_seconds`: since the last transition of the one that had none for longest.
-    `oldest_dispatchable_seconds`: of the jobs whose account has room in its budget for one more in their pool.
-    `closed_seconds`: of each gate, 0 while it is open. `stalled_seconds`: the oldest of each cause.
-    `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
-    until when GitHub's list of deliveries has been read, None: never.
-    `ending`: by account, the Pods that outlive their job; only accounts that have some.
-    `scaling`: of each autoscaled pool. `backoffs`: by kind, those that no success ended.
-    `braked`: pools whose runners never execute. `versions`: of the runners of pools.
-    `epoch`: of Postgres, and whether that may be older than the cluster.
+    - `jobs`: by state and hold reason, which is None for jobs that are not held.
+    - `claims`: by purpose and state.
+    - `claim_seconds`: the longest time since the last transition, by purpose and state.
+    - `offered_pods`: the Pods with an offer of a live web process.
+    - `oldest_queued_seconds`: the age of the oldest queued job that is not held.
+    - `oldest_dispatchable_seconds`: the same, but only of jobs whose account has budget for one more Pod of their pool.
+    - `closed_seconds`: the time since each gate closed, by upstream. It is 0 for an open gate.
+    - `stalled_seconds`: the age of the oldest stall, by cause.
+    - `last_tick`: the last start of any sweep, or None if no sweep has run.
+    - `catch_up`: the repositories that had to be checked, and how many were.
+    - `deliveries_read`: how far each part of GitHub's list of deliveries has been read. None means never.
+    - `epoch`: the epoch of Postgres, and whether Postgres might be older than the cluster.
+    - `scaling`: the last decision on each autoscaled pool.
+    - `ending`: the Pods whose job is over, by account. Accounts without such Pods are left out.
+    - `braked`: pools whose runners never execute their jobs.
+    - `versions`: the runner version of each pool.
+    - `backoffs`: the backoffs that no success has ended, by kind.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -74,7 +82,7 @@ _OLDEST_DISPATCHABLE = text(f"""
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
-    """Return the numbers of this moment."""
+    """Return the present numbers."""
     db.execute(text("SET LOCAL statement_timeout = 2000"))
     jobs = db.execute(
         text("""

@@ -1,4 +1,4 @@
-"""Sweeps to check, as the list of all of them: also of those that have not run yet."""
+"""Queries for sweeps: the list of all sweeps, including those that have not run yet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from beat_schedule import SWEEPS
+from ostler.task_names import SWEEPS
 
 
 @dataclass(frozen=True, slots=True)
 class SweepSeen:
-    """One sweep: its switch, its last tick, and its last 24 hours in repairs. None where nothing is known yet."""
+    """One sweep: its pause, its last tick, and the process that runs it now. A value is None if it is not known yet."""
 
     name: str
     paused_at: datetime | None
@@ -37,7 +37,7 @@ def list_sweeps(db: Connection, *, now: datetime) -> Sequence[SweepSeen]:
 
 
 def one_sweep(db: Connection, name: str, *, now: datetime) -> SweepSeen | None:
-    """Return one sweep; None when there is none of this name."""
+    """Return one sweep, or None if there is no sweep of this name."""
     return next((each for each in list_sweeps(db, now=now) if each.name == name), None)
 
 
@@ -59,5 +59,5 @@ def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
 
 
 def run_asked(db: Connection, asked: str) -> Row[Any] | None:
-    """Return the run that an operator asked for; None while it has not begun."""
+    """Return the run that an operator requested, or None if it has not begun."""
     return db.execute(text("SELECT * FROM sweep_runs WHERE asked = :asked"), {"asked": asked}).one_or_none()

@@ -1,1 +1,1 @@
-"""Claims: matching, steps, delivery, releases, and how Pods of claims end."""
+"""Claims: matching, steps, delivery, releases, and the ends of the Pods that claims reserve."""

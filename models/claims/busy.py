@@ -1,7 +1,7 @@
 """Recorded evidence about a Pod that is to be deleted, un-stamped or scaled away.
 
-Its part of the evidence of `rules.claims.busy`. Of a Pod without a row nothing is known, and that is doubt, not
-innocence.
+This is the part of the evidence for `rules.claims.busy` that Postgres has. A Pod without a row counts as delivered,
+because nothing proves that it is free.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is recorded of one Pod UID.
+    """The records about one Pod UID.
 
-    `runners_removed`: GitHub has none of the runners any more whose JITs were delivered to it. `executed`: one of its
-    runners was seen to execute. `terminal` and `gone` were shown by the cluster, and stick.
+    - `any_delivered`: one of its claims was delivered.
+    - `runners_removed`: GitHub no longer has any of the runners whose JITs were delivered to it.
+    - `executed`: one of its runners is known to have executed a job.
+    - `poller_exit_code`: the exit code of its poller, or None if it is not known.
+    - `terminal`, `gone`: True once the cluster has shown it. Neither becomes False again.
     """
 
     any_delivered: bool
@@ -30,7 +33,7 @@ class Recorded:
 
 
 UNKNOWN = Recorded(any_delivered=True)
-"""Of a Pod that has no row."""
+"""Stands for a Pod without a row, which counts as delivered."""
 
 _RECORDED = text("""
     SELECT coalesce(c.delivered, false), coalesce(c.delivered AND NOT c.left_over, false), coalesce(c.executed, false),
@@ -48,6 +51,6 @@ _RECORDED = text("""
 
 
 def recorded(db: Connection, pod_uid: str, *, claim_id: int | None = None) -> Recorded:
-    """Return what is recorded of a Pod; with `claim_id` only what that claim gave to it."""
+    """Return the records about a Pod. With `claim_id`, only the deliveries and executions of that claim count."""
     row = db.execute(_RECORDED, {"uid": pod_uid, "claim": claim_id}).one_or_none()
     return UNKNOWN if row is None else Recorded(*row)

@@ -1,4 +1,7 @@
-"""Delivered claims whose Pod may be cut off by its own stamp, and stamps that return (`rules.claims.cuts`)."""
+"""Delivered claims whose stamp might cut off their Pod from Ostler (`rules.claims.cuts`).
+
+Such a claim loses its stamp for some time, and gets it again later.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
 LOOKS = 50
-"""Pods that one tick of `resume` has checked, at most."""
+"""Greatest number of Pods that are checked in one tick of `resume`."""
 
 _SUSPECTS = f"""
     id IN (
@@ -32,10 +35,10 @@ _SUSPECTS = f"""
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
-    """Return delivered claims whose Pods are to be checked: nobody saw the end of the poller.
+    """Return delivered claims whose Pods must be checked, because the end of the poller was not recorded in time.
 
-    Each is returned every `due_after` seconds at most. The reconciler records the end of most pollers, so an ordinary
-    delivery is not among them.
+    A claim is returned `cut_off_after` seconds after its delivery, and then every `due_after` seconds at most. The
+    reconciler records the end of most pollers earlier, so ordinary deliveries are not returned.
     """
     found = claim_leases.set_due(
         db,
@@ -50,7 +53,10 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A delivered claim whose stamp is on, or is being removed. Scope and installation are those of today."""
+    """A delivered claim whose stamp is on or is being removed.
+
+    `scope` and `installation_id` are current (`models.claims.names`), not the values stored with the claim.
+    """
 
     claim_id: int
     delivered_at: datetime
@@ -64,7 +70,7 @@ class Suspect:
 
 
 def suspect(db: Connection, claim_id: int) -> Suspect | None:
-    """Return a delivered claim that may be un-stamped, if the cluster and GitHub say so too."""
+    """Return a delivered claim that may be un-stamped if the cluster and GitHub agree, or None if it must not be."""
     row = db.execute(
         text(f"""
             SELECT c.id, c.delivered_at, c.stamp, p.namespace, p.name, c.pod_uid, c.runner_name,
@@ -79,7 +85,10 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
 
 
 def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
-    """Take a claim that was judged as `seen` for its un-stamp; None when it moved on or was delivered anew."""
+    """Lease a claim for its un-stamp. `seen` is the claim as it was judged.
+
+    Returns None if the claim moved on or was delivered again since. If its un-stamp had not begun, it begins now.
+    """
     row = lease(
         db,
         "lease_unstamp",
@@ -113,7 +122,7 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
 
 
 def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the delivered claims of these Pods for which the end of the poller would change something."""
+    """Return the delivered claims of these Pods that would change if the end of the poller were recorded."""
     found = db.execute(
         text("""
             SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
@@ -128,9 +137,9 @@ def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
 
 
 def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list[int]:
-    """Record that the pollers of these Pods have ended, and return the claims whose stamps return now.
+    """Record that the pollers of these Pods have ended, and return the claims whose stamps are put on again now.
 
-    A stamp cuts nothing off from here on. Rows that are locked are left to whoever looks next.
+    After the poller has ended, a stamp cuts nothing off. Locked rows are skipped and handled by the next check.
     """
     pod_facts.record_pollers_ended(db, uids, now=now)
     found = db.execute(
@@ -149,7 +158,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
 
 
 def stamp_now(db: Connection, claim_id: int, *, why: str, now: datetime) -> None:
-    """Let the stamp of a delivered claim return at once; an un-stamp is cancelled."""
+    """Make the stamp of a delivered claim due at once, and cancel an un-stamp."""
     move_claim(
         db,
         "cancel_unstamp",

@@ -1,4 +1,4 @@
-"""Delivery: the commit before the first byte of a JIT, and the reading of one that was lost on its way."""
+"""Delivery of a JIT: the commit before its first byte is sent, and a repeated delivery if the answer was lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rules.claims.machines import Stamp
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a Pod is handed; `jit` is still encrypted."""
+    """A JIT for a Pod, still encrypted, with the claim and the runner that it belongs to."""
 
     claim_id: int
     job_id: int | None
@@ -26,15 +26,15 @@ class Delivery:
     account_id: int | None
     stamp: Stamp
     queued_at: datetime | None = None
-    """Of its job, at its first delivery."""
+    """The time at which the job was queued. None if the JIT is delivered again."""
 
 
 class ClaimLocked(Exception):
-    """Raised when another transaction holds the claim or its Pod: a delivery does not wait, and must be tried again."""
+    """Raised if another transaction has locked the claim or its Pod. The caller retries instead of waiting."""
 
 
 RESUME_GRACE = timedelta(seconds=1)
-"""How much later than its message `resume` sends a stamp that returns."""
+"""Extra time before `resume` repeats the message that puts a stamp on again."""
 
 
 def deliver(
@@ -48,17 +48,19 @@ def deliver(
     now: datetime,
     who: str,
 ) -> Delivery | None:
-    """Commit that a minted claim is delivered to the newest poll of its Pod, or return None when it may not be.
+    """Commit that a minted claim is delivered to the newest poll of its Pod, and return the JIT.
 
-    None: the claim moved on, its stamp is being removed, or a newer poll has the offer, or Postgres
-    is known to be older than the cluster. The offer goes with it. Raises ClaimLocked, also when there is no such claim.
+    Returns None in these cases: the claim moved on, its stamp is being removed, a newer poll has the offer, or Postgres
+    is known to be older than the cluster. A delivery deletes the offer. Raises ClaimLocked, also if the claim does not
+    exist.
 
-    `cancels_unstamp`: the statement that first wrote this poll's offer read the claim as `removing`. So the poll
-    arrived after the commit of the un-stamp, the Pod's way to us is open, and the un-stamp is cancelled (L10). A PATCH
-    of it that is still in flight may land; the stamp returns `stamp_returns_after` seconds from now.
+    `cancels_unstamp` is True if the claim's stamp was `removing` when the offer of this poll was first written. The
+    poll then arrived after the un-stamp was committed, and proves that the Pod can reach Ostler. The un-stamp is
+    therefore cancelled (L10). A PATCH of the un-stamp might still succeed later. The stamp is then put on again
+    `stamp_returns_after` seconds from now.
     """
-    # A frozen process keeps its rows for up to 30 s, and this thread is one of a few that deliver (L14).
-    # The Pod's row is charged below; it comes before the claim in the order of locks.
+    # SKIP LOCKED, because a frozen process keeps its locks for up to 30 s, and only a few threads deliver (L14).
+    # The Pod's row is locked too: it is charged below, and it comes before the claim in the lock order.
     free = text("""
         SELECT c.id FROM runner_pods p JOIN claims c ON c.runner_pod_id = p.id
         WHERE c.id = :id FOR NO KEY UPDATE OF p, c SKIP LOCKED
@@ -101,9 +103,9 @@ def deliver(
     )
     if row is None:
         return None
-    # Also a newer poll's: its own delivery finds the claim delivered and hands out the same JIT again.
-    # An offer that is locked stays, and nobody takes it: the Pod has a delivered claim.
-    # From here on the Pod counts in the account's budget until it ends, also when its claim ends first (L2).
+    # This deletes the offer of a newer poll too. That poll finds the claim delivered and gets the same JIT again.
+    # A locked offer stays, but it is not matched, because the Pod has a delivered claim.
+    # From now on the Pod counts in the account's budget until the Pod ends, even if its claim ends first (L2).
     queued_at = offers.deliver(
         db,
         pod_uid=pod_uid,
@@ -119,9 +121,9 @@ def deliver(
 def delivered_before(
     db: Connection, *, claim_id: int, pod_uid: str, stamp_returns_after: float = 5.0, now: datetime, who: str
 ) -> Delivery | None:
-    """Return what was delivered to this Pod and not yet seen used, or None when the claim moved on (L11).
+    """Return the JIT that was delivered to this Pod and is not known to be used, or None if the claim moved on (L11).
 
-    A stamp that is off, or is being removed, returns `stamp_returns_after` seconds from now.
+    A stamp that is off or is being removed is put on again `stamp_returns_after` seconds from now.
     """
     row = db.execute(
         text("""
@@ -138,9 +140,9 @@ def delivered_before(
 
 
 def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *, now: datetime, who: str) -> None:
-    """Let the stamp of a delivered claim wait for an answer that is on its way; an un-stamp is cancelled.
+    """Postpone the stamp of a delivered claim until the answer has reached the Pod, and cancel an un-stamp.
 
-    A claim that is locked is left alone: the answer must not wait for it, and every stamp returns.
+    A locked claim is skipped, because the answer must not wait for it. Its stamp is put on again in any case.
     """
     free = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND state = 'delivered' FOR NO KEY UPDATE SKIP LOCKED"),

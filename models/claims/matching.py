@@ -1,10 +1,10 @@
-"""The matcher's queries: free Pods for queued jobs, under the pool's lock and in the one lock order.
+"""The matcher's queries: pair queued jobs with free Pods, under the pool's lock and in the common lock order.
 
-Pool → jobs by id → runner_pods by id → accounts by id → claims by id. Everything that is counted is
-counted in a statement after the locks are held; locking, counting and inserting in one overspends (L2).
+The order is pool, jobs by id, runner_pods by id, accounts by id, claims by id. Every count is made in a statement that
+starts after the locks are held. A single statement that locks, counts and inserts would overspend a budget (L2).
 
-Only the pool's lock is waited for. Every row is taken with `SKIP LOCKED`, so a run may take further jobs after it has
-found an account locked, and no locked row keeps a free Pod from another job (L14).
+The matcher waits only for the pool's lock. All rows are locked with `SKIP LOCKED`, so no locked row keeps a free Pod
+from another job (L14). A run that finds an account locked may therefore continue with other jobs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rules.claims.machines import allowed
 WHO = "dispatch"
 
 WEB_ALIVE = timedelta(seconds=15)
-"""A web process that has not beaten for this long has no offers."""
+"""Time without a heartbeat after which the offers of a web process do not count."""
 
 POOL_LOCK_WITHIN = "500ms"
-"""How long a matcher waits for another of its pool; a duration of Postgres."""
+"""Time that a matcher waits for another matcher of the same pool, as a duration of Postgres."""
 
 _FREE_PODS = """
     FROM offers o
@@ -49,15 +49,15 @@ _SPARE = """
 """
 
 DISPATCHABLE = "state = 'queued' AND hold_reason IS NULL"
-"""Of a job: it can be dispatched, as far as it goes."""
+"""SQL condition on a job: it is queued and not held."""
 
 QUEUED = f"pool_id = :pool_id AND {DISPATCHABLE}"
-"""Of a job: it can be dispatched in this pool."""
+"""SQL condition on a job: it can be dispatched in the pool `:pool_id`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
-    """The pool that is matched; sizes in millicores and MiB."""
+    """The pool that is matched, with the size of one of its Pods in millicores and MiB."""
 
     id: int
     vcpu: int
@@ -69,7 +69,7 @@ class PoolShape:
 
 @dataclass(frozen=True, slots=True)
 class FreePod:
-    """A Pod that is offered, has no live claim and was never given a JIT; its row is locked."""
+    """A Pod that is offered, has no live claim, and never got a JIT. Its row is locked."""
 
     id: int
     uid: str
@@ -86,9 +86,12 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a run meets: free Pods (up to the batch), and whether a probe may be due or spares may be there.
+    """Conditions that a run of the matcher finds.
 
-    `failures`: runners of this pool have ended without an execution, so that it may be braked.
+    - `free`: number of free Pods, counted up to the batch size.
+    - `probes`: True if an installation has a backoff, so that a probe might be due.
+    - `spares`: True if the pool has spares.
+    - `failures`: True if runners of this pool ended without an execution, so that the pool might be braked.
     """
 
     free: int
@@ -98,14 +101,15 @@ class Outlook:
 
 
 def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
-    """Take the pool's lock for this transaction; None when it takes no new jobs.
+    """Take the pool's lock for this transaction and return the pool, or None if the pool accepts no new jobs.
 
-    None of them does while Postgres is known to be older than the cluster: a job may run that is queued here.
+    A deleted or draining pool accepts no new jobs. No pool does while Postgres is known to be older than the cluster: a
+    job that is queued in the rows might already run.
 
-    Raises what Postgres raises when another session holds the lock for more than `POOL_LOCK_WITHIN`.
+    Raises the lock error of Postgres if another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """
-    # One message, but statements of their own: the last one's snapshot is taken when the lock is held.
-    # A prepared plan outlives the size of the tables it was made for: none may rest on a table being small.
+    # The statements go in one message. The last one takes its snapshot after the lock is acquired.
+    # Sequential scans are off, because a plan that was prepared for a small table would stay when the table has grown.
     row = db.execute(
         text(f"""
             SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
@@ -120,8 +124,11 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
 
 
 def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
-    """Return what this run meets; most runs meet neither failed installations nor spares and need ask no further."""
-    # Planned anew each time, as `lock_pods` is: the best way to the free Pods depends on how many are offered.
+    """Return the conditions of this run. Most runs find no backoff and no spare, and skip the queries for them.
+
+    A claim counts as a spare for `spare_after` seconds.
+    """
+    # Not prepared, like `lock_pods`: the best plan depends on how many Pods are offered now.
     row = db.execute(
         text(f"""
             SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,
@@ -150,7 +157,7 @@ _LOCK_JOBS = Prepared(
 
 
 def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozenset[int]:
-    """Lock those of the jobs that are still dispatchable and that nobody else has locked."""
+    """Lock and return the given jobs that are still dispatchable. Jobs that another session has locked are skipped."""
     rows = _LOCK_JOBS.execute(db, ids=list(job_ids), pool_id=pool.id)
     return frozenset(rows.scalars())
 
@@ -163,10 +170,10 @@ _TAKEN = Prepared(
 
 
 def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
-    """Lock up to `limit` free Pods, those of the current template first; others take the place of locked ones.
+    """Lock up to `limit` free Pods, Pods of the current template first. Pods that are locked already are skipped.
 
-    Whoever inserts a claim holds the Pod's row, so the second check, which sees all that was committed before the lock,
-    is final.
+    Every session that inserts a claim has locked the Pod's row. The second check runs after the lock and sees every
+    claim that was committed before, so its result is final.
     """
     rows = db.execute(
         text(f"""
@@ -197,7 +204,10 @@ _LOCK_ACCOUNTS = Prepared(
 
 
 def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, AccountView]:
-    """Lock those of the accounts that nobody else has locked, and count what they use after that."""
+    """Lock the given accounts, and return them with their usage, which is counted after the lock.
+
+    Accounts that another session has locked are skipped.
+    """
     rows = _LOCK_ACCOUNTS.execute(db, ids=list(account_ids)).all()
     usage = usage_of(db, [row.id for row in rows])
     return {
@@ -214,10 +224,11 @@ def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, Acc
 def give_to_spares(
     db: Connection, pool: PoolShape, job_ids: Sequence[int], *, spare_after: float, now: datetime
 ) -> dict[int, int]:
-    """Give jobs to spares of the same pool, account and scope; return job id → claim id.
+    """Give jobs to spares of the same pool, account and scope. Return the claim id of each job that was given.
 
-    A spare is a registered runner that waits at GitHub: the job needs no Pod, no mint and no further budget. One of a
-    repository serves the jobs of that one, not of another that has its name by now.
+    A spare is a registered runner that waits at GitHub, so the job needs no Pod, no mint and no further budget. A spare
+    in a repository gets only jobs with the same repository id, because another repository might have the same name by
+    now. A claim counts as a spare for `spare_after` seconds.
     """
     if not job_ids:
         return {}
@@ -256,9 +267,10 @@ def give_to_spares(
 def insert_claims(
     db: Connection, pool: PoolShape, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
 ) -> list[Made]:
-    """Insert one job claim per (job, Pod), with its event, and move the jobs; return the claims.
+    """Insert one job claim per pair of job and Pod, with its event, and move the jobs. Return the claims.
 
-    The caller holds the rows of the jobs, the Pods and the accounts.
+    The caller has locked the rows of the jobs, the Pods and the accounts. The first step of a claim is due after
+    `due_after` seconds.
     """
     if not pairs:
         return []
@@ -281,7 +293,7 @@ def insert_claims(
 def spare_candidates(
     db: Connection, pool: PoolShape, heads: Sequence[JobHead], *, spare_after: float, now: datetime
 ) -> frozenset[int]:
-    """Return the jobs that spares of their accounts could take, as many as there are spares."""
+    """Return the jobs that spares of their accounts could take: per account at most as many as it has spares."""
     rows = db.execute(
         text(f"""
             SELECT account_id, count(*) AS spares FROM claims

@@ -1,9 +1,9 @@
-"""Under which names GitHub is asked today about what claims left there.
+"""SQL for the present owner, installation and repository of a claim, as needed for requests to GitHub.
 
-A claim keeps the scope and the installation that it was made with; those of a claim that has ended are never written
-again. Its owner may have another login since, and the App another installation there: both stand in rows that
-webhooks keep, so they are read from those. A repository that has another name is found by GitHub's redirect, and
-`models.intake.announcements` writes its new one.
+A claim stores the scope and the installation that it was made with, and a claim that has ended is never changed. Since
+then, the owner might have changed its login, and the App might have a new installation there. Webhooks update both in
+other tables, so the SQL reads them there. GitHub redirects from the former name of a repository, and
+`models.intake.announcements` writes its new name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ INSTALLATION_NOW = """
     coalesce((SELECT own.id FROM installations own WHERE own.account_id = c.account_id AND own.left_at IS NULL
               ORDER BY own.event_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
 """
-"""Of a claim `c`: the newest installation at its owner that GitHub knows; its own if there is none.
+"""SQL on a claim `c`: the owner's newest working installation, or the claim's own installation if there is none.
 
-The newest is the one that an `installation` event told of last. Of those that only jobs named it is the largest id:
-GitHub numbers them upwards, and an owner has one.
+The newest installation is the one with the latest `installation` event. Installations without such an event come last,
+the largest id first, because GitHub assigns rising ids.
 """
 
 REPOSITORY_ID = """
@@ -24,10 +24,10 @@ REPOSITORY_ID = """
              (SELECT done.repository_id FROM executions x JOIN jobs done ON done.id = x.job_id
               WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1))
 """
-"""Of a claim `c`: the id of the repository of its scope.
+"""SQL on a claim `c`: the id of the repository in its scope, or NULL if it is not known.
 
-Of one that was made before claims kept it that of its job, else of the one it executed (a runner that is registered in
-a repository executes that one's jobs only); NULL where those do not tell either.
+Older claims did not store this id. For them it is the repository of the claim's job, or else of the last job that the
+claim executed. A runner that is registered in a repository executes only jobs of that repository.
 """
 
 SCOPE_NOW = f"""
@@ -37,4 +37,4 @@ SCOPE_NOW = f"""
          ELSE coalesce('orgs/' || (SELECT owner.login FROM accounts owner
                                    WHERE owner.id = c.account_id AND c.scope IS NOT NULL), c.scope) END
 """
-"""Of a claim `c`: where its runner is registered, by its owner's login of now, and by its repository's id if known."""
+"""SQL on a claim `c`: the scope of its runner, with the owner's present login and, if known, the repository's id."""

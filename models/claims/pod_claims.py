@@ -1,4 +1,4 @@
-"""Claims whose Pod is over: what GitHub is asked about them before they end."""
+"""Claims whose Pod is over: the facts that are needed to ask GitHub about them before they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """What is asked of GitHub about a claim whose Pod ended, and the Pod."""
+    """A job claim and its Pod: the facts that are needed to ask GitHub about the job and its runners.
+
+    `job_id` and `repository` are None if the claim has no job. `registrations` are its runners that might exist on
+    GitHub.
+    """
 
     namespace: str
     pod_name: str
@@ -29,7 +33,7 @@ class ClaimFacts:
 
 
 def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
-    """Return the facts of a live job claim."""
+    """Return the facts of a live job claim, or None if the claim has ended or is not a job claim."""
     query = db.execute(
         text("""
             SELECT p.namespace, p.name AS pod_name, c.pod_uid, c.job_id, j.repository, c.installation_id, c.account_id,
@@ -45,7 +49,7 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
 
 
 def executing_pods(db: Connection, *, pool_id: int) -> frozenset[str]:
-    """Return the UIDs of the Pods of a pool that execute a job."""
+    """Return the UIDs of the pool's Pods that execute a job."""
     rows = db.execute(
         text("""
             SELECT pod_uid FROM claims

@@ -1,6 +1,6 @@
-"""Ends of runner Pods, as the watch saw them last: recorded for people, and read for them.
+"""Ends of runner Pods as the watch saw them. They are recorded and read for people.
 
-It comes with a message, so nothing may be decided by it (law L6).
+A message of the watch is only a hint, so no decision is based on them (law L6).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rules.claims.pod_ends import PodEnd
 from rules.claims.pod_events import PodEvent
 
 LONGEST_REASON = 200
-"""Characters of a reason that are kept."""
+"""Greatest length of a stored reason, in characters."""
 
 COLUMNS = """
     p.deletion_at, p.exit_reason, p.poller_exit_code, p.runner_exit_code, p.terminal_at IS NOT NULL AS pod_over,
@@ -26,12 +26,15 @@ COLUMNS = """
     EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.purpose = 'retire'
             AND (p.deletion_at IS NULL OR r.created_at <= p.deletion_at + interval '1 second')) AS pod_retired
 """
-"""What `end_of` reads, of a row of `runner_pods` called `p`. Times of the API server are whole seconds."""
+"""SQL columns that `end_of` reads, from a row `p` of `runner_pods`.
+
+The interval of one second is needed because times of the API server are whole seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The last sight of a Pod that is gone."""
+    """The last state of a Pod that the watch saw before the Pod was gone."""
 
     deletion_at: datetime | None
     reason: str | None
@@ -45,16 +48,18 @@ SEEN = f"""
             SELECT FROM claims o WHERE o.pod_uid = p.uid AND o.delivered_at IS NOT NULL
                                    AND o.account_id <> ALL (CAST(:seen AS bigint[])))) pod_end ON true
 """
-"""Joins `COLUMNS` as `pod_end` for a caller who may see the accounts `:seen` alone (NULL: all).
+"""SQL join that adds `COLUMNS` as `pod_end`, for a caller who may see only the accounts `:seen` (NULL: all accounts).
 
-They are NULL where a job of another account had the Pod: how it ended is part of how that job went.
+The columns are NULL if the Pod was given to a job of another account, because the end of a Pod reveals how that job
+ended.
 """
 
 
 def record(db: Connection, endings: Mapping[str, Ending]) -> int:
-    """Record how these Pods ended, by UID, where nothing better is known; return how many rows were there and free.
+    """Record the ends of these Pods by UID, unless better facts are recorded.
 
-    A row that another session has locked is left out (law L14).
+    Returns the number of rows that exist and were not locked. A row that another session has locked is skipped (law
+    L14).
     """
     free = (
         db.execute(
@@ -80,15 +85,15 @@ _LOST = """
                 AND (c.end_reason IN ('pod_gone', 'pod_spent') OR (:live AND c.ended_at IS NULL)
                      OR (c.delivered_at IS NOT NULL AND c.ended_at >= p.deletion_at + interval '1 second')))
 """
-"""Of a row of `runner_pods` called `p`: a job lost the Pod, not by Ostler, and nobody has read the Events about it.
+"""SQL condition on a row `p` of `runner_pods`: a job lost the Pod, not by Ostler, and its Events were not read.
 
-GitHub's `completed` might end the claim first. Times of the API server are whole seconds: a Pod that is deleted within
-a second after the end of its claim is not lost.
+A claim that GitHub's `completed` ended counts too if its Pod was deleted before. Times of the API server are whole
+seconds, so the claim must have ended at least one second after the recorded deletion.
 """
 
 
 def lost(db: Connection, uids: Sequence[str], *, live: bool) -> list[str]:
-    """Return the UIDs of those of these Pods that a job lost; `live`: also of those with a live job claim."""
+    """Return the UIDs of the given Pods that a job lost. `live` includes Pods with a live job claim."""
     rows = db.execute(
         text(f"SELECT p.uid FROM runner_pods p WHERE p.uid = ANY(:uids) AND {_LOST} ORDER BY p.id"),
         {"uids": list(uids), "live": live},
@@ -105,7 +110,10 @@ class Named:
 
 
 def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named | None:
-    """Return a Pod that a job lost; None when its Events were read, or since then those of `most` Pods."""
+    """Return a Pod that a job lost, if its Events still need to be read.
+
+    Returns None if its Events were read, or if the Events of `most` Pods were read after `since`.
+    """
     row = db.execute(
         text(f"""
             SELECT p.namespace, p.name FROM runner_pods p
@@ -118,9 +126,9 @@ def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named
 
 
 def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: datetime) -> bool:
-    """Record that the Events about a Pod were read, and the one that says best who ended it.
+    """Record that the Events of a Pod were read, with the Event that best explains its end. None records no Event.
 
-    False when they were read before, or when another session has locked the row (law L14).
+    Returns False if they were read before, or if another session has locked the row (law L14).
     """
     free = db.execute(
         text("SELECT 1 FROM runner_pods WHERE uid = :uid AND events_read_at IS NULL FOR NO KEY UPDATE SKIP LOCKED"),
@@ -140,13 +148,13 @@ def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: d
 
 
 def read(db: Connection, pod_uid: str) -> PodEnd:
-    """Return what is known of the end of a Pod."""
+    """Return the recorded end of a Pod."""
     row = db.execute(text(f"SELECT {COLUMNS} FROM runner_pods p WHERE p.uid = :uid"), {"uid": pod_uid}).one_or_none()
     return PodEnd() if row is None else end_of(row)
 
 
 def end_of(row: Row[Any]) -> PodEnd:
-    """Return the end of the Pod of a row that has `COLUMNS`."""
+    """Return the end of a Pod from a row that has `COLUMNS`."""
     return PodEnd(
         deletion_at=row.deletion_at,
         reason=row.exit_reason,

@@ -1,6 +1,6 @@
-"""Candidates of the matcher: the heads of the accounts' queues in one pool, and their order.
+"""Candidates of the matcher: the first jobs of each account's queue in one pool, and their order.
 
-Nothing is locked here: what is chosen is locked and counted again (`models.claims.matching`).
+Nothing is locked here. The matcher locks the chosen jobs and counts the usage again (`models.claims.matching`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
 @dataclass(frozen=True, slots=True)
 class QueueHeads:
-    """The heads of the accounts' queues, and what the fairness rule needs to order them."""
+    """The first jobs of the accounts' queues, with the data that the fairness rule needs to order them.
+
+    `reservations` has one reservation per account at most. `totals` is the sum of the budgets of all accounts.
+    """
 
     jobs: tuple[JobHead, ...]
     accounts: Mapping[int, AccountView]
     reservations: Mapping[int, Reservation]
     totals: Budget
     last: Mapping[int, int] = field(default_factory=dict)
-    """Accounts that come after all others, with their places (from 1)."""
+    """Accounts that come after all others, mapped to their places (from 1)."""
 
 
 _HEADS = Prepared(
@@ -126,7 +129,7 @@ _HEADS = Prepared(
 
 
 NOBODY = -1
-"""The id of no account."""
+"""An id that no account has."""
 
 
 def read_queue_heads(
@@ -140,12 +143,18 @@ def read_queue_heads(
     last: Sequence[int] = (),
     now: datetime,
 ) -> QueueHeads:
-    """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
+    """Return the first queued jobs of the accounts that the fairness rule prefers: about twice `batch` jobs at most.
 
-    The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
-    returned while jobs that the pool may not serve any more are still to be taken from it. Those of
-    them that another session held locked are left out one by one. So are all jobs of the account that is `braked`.
-    Accounts in `last` come after all others, in that order.
+    An account without room in its budget is skipped unless it has a spare. The query walks the index on dispatchable
+    jobs account by account, so held jobs and deep queues cost nothing.
+
+    After a change of the pool's labels or access rules, its queued jobs are routed again. Until then no job is
+    returned. Later only the jobs that were locked during the routing are left out.
+
+    - `spare_after`: a claim counts as a spare for this number of seconds.
+    - `reserve_after`: a job of the account that waits in another pool for this number of seconds gets a reservation.
+    - `braked`: no job of this account is returned. `NOBODY` excludes no account.
+    - `last`: these accounts come after all others, in this order.
     """
     rows = _HEADS.execute(
         db,

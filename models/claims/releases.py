@@ -1,6 +1,6 @@
-"""Ends of claims other than by `completed`: releases, retirements, Pods that are gone or spent.
+"""Ends of claims other than by `completed`: releases, retirements, and Pods that are gone or spent.
 
-Whoever ends a claim moves its job in the same transaction (L4).
+Every function that ends a claim moves its job in the same transaction (L4).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from rules.routing.holds import HoldReason
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A runner that we registered, or may have registered, and have not seen gone.
+    """A runner that Ostler registered or might have registered, and that is not known to be gone from GitHub.
 
-    `delivered`: the JIT of its claim left us, so that somebody may start this runner. Scope and installation are
-    those of today (`models.claims.names`): the claim may have ended long before.
+    `delivered` is True if the JIT of its claim was delivered, so that this runner might start. Scope and installation
+    are current (`models.claims.names`). The values stored with the claim might be out of date.
     """
 
     attempt_id: int
@@ -47,9 +47,10 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWork(Annotated):
-    """What a release or a retirement has to undo, and `since` when.
+    """The data that a release or a retirement needs. `since` is the time of the claim's last transition.
 
-    `forced`: a sweep allowed this retirement to delete the Pod without waiting for its kubelet.
+    `delivered` is True if the claim was delivered. For a retirement it is True if any claim of the Pod was delivered.
+    `forced` is True if a sweep allowed this retirement to delete the Pod without waiting for its kubelet.
     """
 
     pool_id: int
@@ -62,7 +63,7 @@ class ReleaseWork(Annotated):
     since: datetime
     registrations: tuple[Registration, ...]
     trusted: bool = True
-    """Postgres was confirmed to be as new as the cluster. Otherwise nothing but a requeue may be done."""
+    """True if Postgres was confirmed to be as new as the cluster. If False, the release may only requeue the job."""
     forced: bool = False
 
 
@@ -77,12 +78,15 @@ def request_release(
     now: datetime,
     who: str,
 ) -> bool:
-    """Commit that a claim is being released, before any outside call of it.
+    """Commit that a claim is being released, before any call outside Postgres. Return False if it does not qualify.
 
-    Lease and `due_at` stay, so that the release waits out a step in flight. With `chain_no` (an errback)
-    only a claim that is still `claimed` and on that chain is taken, with `undelivered` only one whose JIT
-    never left us, with `spare_since` only the spare that it was at that time. Of `undelivered` rows that are an
-    earlier state know nothing: none is taken.
+    The lease stays, and its end becomes `due_at`, so that the release waits for a running step. Three arguments
+    restrict the claim:
+
+    - `chain_no`, passed by an errback: the claim must be `claimed` and on this chain.
+    - `undelivered`: the JIT must never have been delivered. No claim qualifies while Postgres is known to be older than
+      the cluster, because the rows might miss a delivery.
+    - `spare_since`: the claim must be a spare, and must have become one at this time.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
     if undelivered:
@@ -105,7 +109,7 @@ def request_release(
 
 
 def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
-    """Return what was registered, or may have been, for a claim, or for every claim of its Pod."""
+    """Return the runners of a claim, or of every claim of the Pod `pod_uid`, that might exist on GitHub."""
     rows = db.execute(
         text(f"""
             SELECT m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW},
@@ -156,10 +160,10 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
 
 
 def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0, now: datetime) -> ReleaseWork | None:
-    """Take a `releasing` claim for its release step.
+    """Lease a `releasing` claim for its release step, or return None if that is not possible.
 
-    Without trust in these rows only a claim is taken that was never delivered and has been `releasing` for
-    `requeue_after` seconds: its job waits for no confirmation of the epoch.
+    While these rows are not trusted, a claim is leased only if it was never delivered and has been `releasing` for
+    `requeue_after` seconds. Its job can then be queued without waiting until the epoch is confirmed.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
     row = lease(db, "lease_release", claim_id, chain_no=None, now=now, values=values)
@@ -180,25 +184,25 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
 
 
 def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
-    """Take a `retire` claim for its step."""
+    """Lease a `retire` claim for its step, or return None if that is not possible."""
     row = lease(db, "lease_retire", claim_id, chain_no=None, now=now)
     return None if row is None else _work(db, row)
 
 
 def registration_removed(db: Connection, attempt_id: int, *, now: datetime) -> None:
-    """Record that GitHub has no such runner any more."""
+    """Record that GitHub no longer has the runner of this mint attempt."""
     mint_attempts.close(db, attempt_id, outcome="removed", now=now)
 
 
 def lock_job(db: Connection, job_id: int) -> None:
-    """Lock a job before the claims that hold it, in the one lock order."""
+    """Lock a job. In the common lock order this comes before the lock of its claims."""
     db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
 
 
 def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
-    """Lock a live claim with its job and its Pod's row, in the one lock order; None when it has ended.
+    """Lock a live claim with its job and its Pod's row, in the common lock order. Return None if it has ended.
 
-    Raises `StartOver` when the claim got another job meanwhile.
+    Raises `StartOver` if the claim got another job while the locks were taken.
     """
     seen = db.execute(
         text("SELECT job_id, runner_pod_id FROM claims WHERE id = :id AND ended_at IS NULL"), {"id": claim_id}
@@ -217,7 +221,10 @@ def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
 
 
 def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) -> bool:
-    """GitHub would not delete the runner because it is busy: the claim executes after all."""
+    """Move a claim from `releasing` to `executing`, because GitHub refused to delete its busy runner.
+
+    Returns False if the claim moved on or was never delivered.
+    """
     moved = move_claim(
         db,
         "refuse_release",
@@ -233,7 +240,7 @@ def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) ->
 
 
 def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, now: datetime, who: str) -> None:
-    """Give a job that lost its claim the state that its outcome says; a terminal job stays terminal."""
+    """Move a job that lost its claim to the state that `job_outcome` names. A completed job stays completed."""
     match job_outcome.next_step:
         case NextStep.REQUEUE:
             move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=job_outcome.why)
@@ -265,11 +272,11 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
 
 
 class Warmth(StrEnum):
-    """What is known of a Pod whose claim ends before anything was delivered.
+    """State of a Pod whose claim ends before anything was delivered.
 
-    - `warm`: the un-stamp is confirmed, it may be claimed again.
-    - `gone`: the UID is gone.
-    - `unknown`: the un-stamp cannot be confirmed and never will; it is retired.
+    - `warm`: the un-stamp is confirmed, and the Pod can be claimed again.
+    - `gone`: the Pod's UID does not exist any more.
+    - `unknown`: the un-stamp can never be confirmed, and the Pod is retired.
     """
 
     WARM = "warm"
@@ -279,7 +286,7 @@ class Warmth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A claim that was ended, with the retire claim that was inserted for its Pod, if one was."""
+    """A claim that was ended. `retire_id` is the retire claim that was inserted for its Pod, or None."""
 
     retire_id: int | None
 
@@ -287,10 +294,11 @@ class Ended:
 def end_never_delivered(
     db: Connection, work: ReleaseWork, *, warmth: Warmth, retire_due: float, now: datetime, who: str
 ) -> Ended | None:
-    """End a claim whose JIT never left us: the job is queued at its old age, the Pod warm again at once.
+    """End a claim whose JIT was never delivered. Its job is queued at its old age, and its Pod is warm again at once.
 
-    None when the claim moved on. A Pod of `unknown` warmth gets its retire claim in the same transaction, also while
-    the rows are not trusted: the retirement waits for trust, and checks the Pod before it deletes it (L7).
+    A Pod of `unknown` warmth gets its retire claim in the same transaction, even while the rows are not trusted. The
+    retirement itself waits for trust, and checks the Pod before it deletes the Pod (L7). Returns None if the claim
+    moved on.
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:
@@ -336,15 +344,16 @@ def end_never_delivered(
 def end_delivered(
     db: Connection, work: ReleaseWork, job_outcome: JobOutcome, *, now: datetime, who: str, retire_due: float
 ) -> int | None:
-    """End a delivered claim whose runner is proven gone from GitHub, move its job and retire its Pod.
+    """End a delivered claim whose runner is proven to be gone from GitHub, move its job, and retire its Pod.
 
-    One transaction; returns the retire claim's id, or None when the claim moved on.
+    All three happen in one transaction. Returns the id of the retire claim. Returns None if the claim moved on or no
+    retire claim could be inserted.
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None:
         return None
     if claim.job_id != work.job_id:
-        return None  # it was given another job while we asked: the next round asks for that one
+        return None  # the claim has another job by now, and the next round asks GitHub about that job
     moved = move_claim(
         db,
         "end_released",
@@ -368,11 +377,15 @@ def end_delivered(
 def insert_retire(
     db: Connection, runner_pod_id: int, *, now: datetime, who: str, why: str, due_after: float, trusted: bool = True
 ) -> int | None:
-    """Commit the claim that stands before any deletion of a Pod that is not terminal (L7).
+    """Insert the claim that must exist before a Pod that is not terminal is deleted (L7), and return its id.
 
-    None when the Pod has a live claim, is unknown to the cluster, or is gone; and while these rows may be an earlier
-    state than the cluster's, in which a busy Pod looks free (`models.db.epochs`). `trusted` False: only while they are
-    known to be one. For a Pod that must not be matched again, whose retirement waits for trust itself.
+    Returns None if the Pod has a live claim, is not known to the cluster, or is gone. Also returns None while the rows
+    are not trusted (`models.db.epochs`), because a busy Pod looks free in rows from an earlier state.
+
+    With `trusted` False, the insert is refused only while Postgres is known to be older than the cluster. The caller
+    passes False for a Pod that must not be matched again. The retirement of that Pod later waits for trust.
+
+    The claim is due after `due_after` seconds.
     """
     pod = db.execute(
         text(f"""
@@ -402,7 +415,7 @@ def insert_retire(
 
 
 def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -> bool:
-    """End a retire claim: a GET showed that the UID is gone."""
+    """End a retire claim after a GET showed that the Pod's UID is gone. Return False if the claim has ended."""
     if lock_claim(db, work.claim_id) is None:
         return False
     mark_gone(db, work.pod_uid, now=now)
@@ -420,7 +433,10 @@ def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -
 
 
 def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
-    """Record that a GET by name and UID, or our own deletion of a terminal Pod, proved the UID gone."""
+    """Record that a Pod's UID is gone.
+
+    The proof is a GET by name and UID, or Ostler's own deletion of a terminal Pod.
+    """
     pod_facts.record_gone(db, pod_uid, now=now)
     offers.delete(db, pod_uid)
 
@@ -428,9 +444,9 @@ def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
 def end_without_pod(
     db: Connection, claim_id: int, *, job_id: int | None, job_outcome: JobOutcome, spent: bool, now: datetime, who: str
 ) -> bool:
-    """End a claim whose Pod is proven gone (or terminal, when `spent`), and move its job by its outcome.
+    """End a claim whose Pod is proven to be gone, or terminal if `spent`, and move its job as `job_outcome` says.
 
-    `job_id` is the job that GitHub was asked for; False when the claim has another one by now.
+    `job_id` is the job that GitHub was asked about. Returns False if the claim has another job by now or has ended.
     """
     claim = lock_claim(db, claim_id)
     if claim is None or claim.job_id != job_id:
@@ -457,5 +473,5 @@ def end_without_pod(
 
 
 def pools_to_wake(db: Connection, *, pool_id: int, account_id: int | None) -> Sequence[int]:
-    """Return the pools that the end of a claim may help: its own, and those where its account waits."""
+    """Return the pools that the end of a claim might help: its own pool, and the pools where its account has jobs."""
     return sorted({pool_id, *pools_with_work(db, [] if account_id is None else [account_id])})

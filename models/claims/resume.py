@@ -1,4 +1,4 @@
-"""Queries of `resume`: live claims past their due time, and queued jobs beside offered Pods."""
+"""Queries of the sweep `resume`: live claims past their due time, and queued jobs beside offered Pods."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from models.tables.transitions import move_claim
 from models.upstream.backoffs import PROBE_DUE, PROBE_JOB
 
 PAGE = 200
-"""Claims of one statement."""
+"""Greatest number of claims in one statement."""
 
 UNSTAMPS = 50
-"""Un-stamps of one transaction: it holds the claims of Pods that may come back at that very moment."""
+"""Greatest number of un-stamps in one transaction.
+
+The transaction locks these claims, and their Pods might poll again at that moment.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A claim whose next step is due; its older chains do nothing any more.
+    """A claim whose next step is due. Its chain number was raised, so steps of older chains change nothing.
 
-    `waited`: a rate limit had put the step off until now. Otherwise it was not done in time.
+    `waited` is True if a rate limit had postponed the step until now, and False if the step was not done in time.
     """
 
     claim_id: int
@@ -39,13 +42,14 @@ class Due:
 
 
 def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
-    """Raise the chain number of the claims that are due and put their next check `due_after` away.
+    """Raise the chain number of claims that are due, and set their next due time to `due_after` seconds from now.
 
-    What made one wait is over: from now on it is lost if nothing takes it up.
+    A step that a rate limit postponed becomes an ordinary step. It counts as lost if it is not done in time.
 
-    `heads`: per queue when the message was sent that comes next from it. A step that was due before that is lost; one
-    that is due since then may wait behind it. Sent again it would make the queue longer, and raising its chain number
-    would have the message that waits do nothing in its turn: a queue with waits of over `due_after` would never end.
+    `heads` maps each queue to the time at which its oldest waiting message was sent, or to None if no message waits. A
+    step that was due before that time is lost, because its message has left the queue. A step that was due later might
+    still wait in the queue. Sending it again would make the queue longer, and a raised chain number would make the
+    waiting message useless. A queue with waits above `due_after` would then never become empty.
     """
     rows = claim_leases.raise_chains(db, limit=PAGE, due_after=due_after, heads=heads, now=now)
     for row in rows:
@@ -55,11 +59,15 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
 
 
 def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:
-    """Mark minted claims whose Pod stopped polling: the stamp may have cut its way to us.
+    """Begin the un-stamp of minted claims whose Pod stopped polling, and return these claims.
 
-    From the commit on nothing is delivered until the un-stamp is confirmed. None while these rows may be an earlier
-    state: offers do not outlive a crash of Postgres, and a Pod that was served meanwhile polls no more. At most
-    `UNSTAMPS`; a claim that another session has locked is left to the next tick (law L14).
+    The stamp might have cut off the Pod from Ostler. After the commit nothing is delivered until the un-stamp is
+    confirmed. A Pod counts as not polling if its JIT was minted more than `unstamp_after` seconds ago, and its last
+    offer expired before that time too.
+
+    At most `UNSTAMPS` claims are returned. A claim that another session has locked is left to the next tick (law L14).
+    No claim is returned while these rows are not trusted: offers do not survive a crash of Postgres, and a Pod that got
+    its JIT meanwhile does not poll any more.
     """
     rows = db.execute(
         text(f"""
@@ -87,7 +95,10 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
 
 
 def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:
-    """Return the pools that have dispatchable jobs, or one to probe with, beside Pods that could be claimed."""
+    """Return the pools that have claimable Pods and also dispatchable jobs or a job that can probe a backoff.
+
+    The same installation is probed every `probe_every` seconds at most.
+    """
     rows = db.execute(
         text(f"""
             SELECT p.id FROM pools p

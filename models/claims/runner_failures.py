@@ -1,7 +1,8 @@
-"""Delivered Pods that never executed, of which `rules.claims.runner_brakes` makes the brake of a pool.
+"""Failures of delivered Pods that never executed a job.
 
-Rows are only ever inserted and marked as cleared: whoever counts a failure waits for nobody else. What holds a pool
-back is read from the rows each time, so nothing has to be undone when they are.
+`rules.claims.runner_brakes` derives the brake of a pool from these failures. Rows are only inserted and marked as
+cleared, so code that counts a failure waits for no other session. The brake is computed from the rows each time, so it
+ends without any other write when the failures are cleared.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_
 from rules.routing.holds import HoldReason
 
 MOST_READ = 200
-"""Failures of a pool that are read, the latest: a brake in full force needs no more."""
+"""Greatest number of failures of a pool that are read, the latest first. More would not make a brake stronger."""
 
 
 class RunnerFailure(Base):
-    """A Pod that was given a JIT and ended, or was released, while its job was still queued at GitHub."""
+    """A Pod that got a JIT and then ended or was released, while its job was still queued at GitHub."""
 
     __tablename__ = "runner_failures"
     __table_args__ = (
@@ -52,9 +53,9 @@ class RunnerFailure(Base):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a brake leaves to the matcher: `slots` claims of the pool, or of the account where one is named.
+    """The claims that a brake still allows: `slots` claims in the pool, or in the account `account_id` if that is set.
 
-    `last`: the accounts that a probe of the pool goes to only when no other account has a job, in this order.
+    `last` are accounts that a probe of the pool uses only if no other account has a job, in this order.
     """
 
     account_id: int | None
@@ -73,10 +74,10 @@ class Braked:
 
 
 def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool:
-    """Count a delivered claim that has just ended without an execution, while its job is queued at GitHub.
+    """Record the failure of a delivered claim that has just ended without an execution, if its job is queued at GitHub.
 
-    False when it says nothing about the runner: somebody took the Pod away, or its template is an old one. A job on
-    which `JOB_TRIES` Pods have failed is set aside.
+    Returns False if the end says nothing about the runner. Examples are a Pod that was deleted or evicted, and a Pod of
+    an old template. A job that failed on `JOB_TRIES` Pods is set aside.
     """
     claim = db.execute(
         text("""
@@ -125,11 +126,11 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
 
 
 def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequence[int]:
-    """Clear the failures of the pools in which these claims execute; return the pools that are to be woken.
+    """Clear failures of the pools in which these claims execute. Return the pools to wake.
 
-    Where the failures are of several accounts, or brake the whole pool, all are cleared, else those of the claim's own
-    account. Claims on Pods of an old template clear nothing. Rows that another session has locked are being cleared by
-    it.
+    If the failures concern several accounts, or brake the whole pool, all of them are cleared. Otherwise only those of
+    the claim's own account are cleared. A claim on a Pod of an old template clears no failure of the present template.
+    Failures that another session has locked are skipped, because that session clears them.
     """
     ids = sorted(set(claim_ids))
     if not ids:
@@ -164,7 +165,8 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
             lift(db, row.pool_id, account_id=brake.account_id, now=now)
             pools.add(row.pool_id)
         elif alone := [job for job, failed in Counter(cleared.scalars()).items() if failed >= JOB_TRIES]:
-            # Nothing executed between its tries. A job that fails beside others that execute keeps its hour.
+            # No job executed between the tries of this job, so the pool might have been the cause.
+            # A job that fails while others execute stays set aside for its hour.
             lift(db, row.pool_id, jobs=alone, now=now)
     return sorted(pools)
 
@@ -172,9 +174,10 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
 def lift(
     db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None, now: datetime
 ) -> int:
-    """Let `rematch` check once at the jobs of a pool that were set aside for their runners; return how many.
+    """Let `rematch` check jobs of a pool that were set aside because of their runners. Return the number of jobs.
 
-    Those that others hold locked keep their wait.
+    If `account_id` or `jobs` is given, only jobs of that account or with these ids are checked. Jobs that other
+    sessions have locked are skipped.
     """
     return job_holds.end_waits(
         db,
@@ -193,7 +196,7 @@ def lift(
 
 
 def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
-    """Return the brake of a pool under a template, or None."""
+    """Return the brake of a pool with this template, or None if it has no brake."""
     rows = db.execute(
         text("""
             SELECT pod_uid, job_id, account_id, claimed_at, at, exit_code, why FROM runner_failures
@@ -205,7 +208,7 @@ def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
 
 
 def brakes(db: Connection) -> Sequence[Braked]:
-    """Return every pool that is braked under its present template."""
+    """Return every pool that is braked with its present template."""
     rows = db.execute(
         text("""
             SELECT DISTINCT l.id, l.namespace, l.name, l.template_hash
@@ -218,9 +221,9 @@ def brakes(db: Connection) -> Sequence[Braked]:
 
 
 def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> Held | None:
-    """Return what the brake of a pool leaves to the matcher, or None; the caller holds the pool's lock.
+    """Return the claims that the brake of a pool still allows, or None if there is no brake.
 
-    One claim when the wait is over and no probe is under way, none otherwise.
+    One claim is allowed if the wait is over and no probe is running, otherwise none. The caller holds the pool's lock.
     """
     brake = read(db, pool_id, template_hash)
     if brake is None:
@@ -230,12 +233,12 @@ def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> 
 
 
 def is_due(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
-    """Return whether the matcher would let a probe go."""
+    """Return whether the matcher would start a probe now."""
     return now >= brake.probe_at and not _is_probed(db, pool_id, brake, now=now)
 
 
 def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
-    """Return whether a claim that was made after the last failure may still execute."""
+    """Return whether a claim that was made after the last failure might still execute."""
     found: bool = db.execute(
         text("""
             SELECT EXISTS (SELECT FROM claims
@@ -249,9 +252,10 @@ def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> 
 
 
 def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> int:
-    """Clear what Pods of other templates have failed: the pool is mended. Return how many there were.
+    """Clear the failures of a pool's Pods with other templates, and return their number.
 
-    The jobs that were set aside for them are checked again at once.
+    A new template might have removed the cause. The jobs that were set aside because of these failures are checked
+    again at once.
     """
     cleared = db.execute(
         text("""
@@ -268,5 +272,5 @@ def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete failures, by claim, which the caller has locked; return how many."""
+    """Delete the failures of these claims, whose rows the caller has locked. Return their number."""
     return db.execute(text("DELETE FROM runner_failures WHERE claim_id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,8 +1,8 @@
-"""Stamp and mint: what these steps of a claim commit.
+"""Stamp and mint: the database work before and after these two steps of a claim.
 
-A step takes its claim with `lease`, does its one thing outside Postgres, and finishes with a guarded
-update that tests `chain_no` again. So it runs once at a time however often its message comes, and a late
-execution of an older chain changes nothing (L6).
+A step leases its claim with `lease`, does one thing outside Postgres, and ends with a guarded update that tests
+`chain_no` again. A step therefore runs once at a time, however often its message arrives. A late execution of an older
+chain changes nothing (L6).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rules.claims.runner_names import make_runner_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotated(Leased):
-    """Work that writes the claim annotation of a Pod: `expected` is what it replaces, `value` what it becomes."""
+    """Work that writes the claim annotation of a Pod. `expected` is the present value, and `value` replaces it."""
 
     namespace: str
     pod_name: str
@@ -36,14 +36,14 @@ class Annotated(Leased):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampWork(Annotated):
-    """One write of the claim annotation of an account's claim."""
+    """One write of the claim annotation for the claim of an account."""
 
     account_id: int
     job_id: int | None = None
 
 
 def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
-    """Return what a claim that was just leased writes on its Pod."""
+    """Return the annotation work of a claim that was just leased."""
     pod = db.execute(
         text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
     ).one()
@@ -62,14 +62,17 @@ def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
 
 
 def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> StampWork | None:
-    """Take the claim for its stamp: before the mint, or later to put on what is missing (L10)."""
+    """Lease the claim for its stamp, before the mint or later if the stamp is missing (L10).
+
+    `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now or another step has it.
+    """
     row = lease(
         db,
         "lease_stamp",
         claim_id,
         chain_no=chain_no,
         now=now,
-        # One rebuilt after a restore may lack its account, and a stamp names one.
+        # A claim that was rebuilt after a restore might have no account, and a stamp needs one.
         guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL"
         " AND (stamp_after IS NULL OR stamp_after <= :now)",
         values=", stamp_no = stamp_no + 1",
@@ -78,7 +81,7 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
 
 
 def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
-    """Repeat or begin the un-stamp of a minted claim whose stamp is `removing`."""
+    """Lease a claim for its un-stamp: it must be minted, and its stamp `removing`. Return None otherwise."""
     row = lease(
         db,
         "lease_unstamp",
@@ -92,9 +95,10 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
 
 
 def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
-    """Keep a value that was found on the Pod instead of the expected one; False when the lease is no longer ours.
+    """Record the annotation that was found on the Pod instead of the expected one.
 
-    Only who still has the lease may replace what was found: a late step must not undo a newer claim's stamp.
+    Returns whether the lease of the step is still valid. Only a step with a valid lease may replace that annotation. A
+    late step could remove the stamp of a newer claim.
     """
     pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=seen)
     ours = db.execute(
@@ -119,10 +123,13 @@ def finish_stamp(
     now: datetime,
     who: str,
 ) -> bool:
-    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off` and end the lease; False when the claim moved on.
+    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off`, and end the lease. Return False if the claim moved on.
 
-    False too when another step has the lease by now: a stamp that paused beyond its own must not end that of a mint.
-    `stamp_after`: the stamp of a delivered claim came off, and returns then at the latest.
+    Returns False too if another step has the lease by now. Otherwise a stamp that outlived its own lease would end the
+    lease of a mint.
+
+    `error` says why the stamp failed, or is None. The next step is due after `due_after` seconds. `stamp_after` is set
+    if the stamp of a delivered claim was removed. It is the latest time at which the stamp is put on again.
     """
     moved = move_claim(
         db,
@@ -150,7 +157,11 @@ def finish_stamp(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MintWork(Leased):
-    """What a mint needs. `previous` is an attempt of unknown outcome that must be looked up first."""
+    """The data that a mint needs.
+
+    `previous` is the runner name of an earlier attempt with an unknown result, or None if there is no such attempt.
+    GitHub must be asked about that runner first.
+    """
 
     attempt_id: int
     runner_name: str
@@ -168,10 +179,10 @@ class MintWork(Leased):
     pod_name: str
     pod_uid: str
     probing: bool = False
-    """Its job was let past a backoff of the installation: the first failure is answer enough."""
+    """True if the job probes a backoff of its installation. The mint then stops at its first failure."""
 
     def asked_for(self, *, full: bool = False) -> tuple[str, str]:
-        """Return kind and key of the backoff that a refusal of this mint makes, or that of its runner group if full."""
+        """Return kind and key of the backoff that a refusal of this mint causes. `full`: the runner group is full."""
         return asked_for(
             scope=self.scope,
             repository=self.repository,
@@ -183,9 +194,10 @@ class MintWork(Leased):
 
 
 def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
-    """Take the claim for its mint and write the runner's name down before GitHub hears it.
+    """Lease the claim for its mint, and record the runner's name before GitHub is called.
 
-    Only a claim whose stamp is on or was given up is taken (L5).
+    A claim is leased only if its stamp is on or was given up (L5). `suffix` makes the runner's name unique. Returns
+    None if the lease cannot be acquired.
     """
     row = lease(
         db,
@@ -253,7 +265,10 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
 
 
 def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: datetime) -> int | None:
-    """Close an attempt that was looked up and is gone, and open the next; None when the claim moved on."""
+    """Close an attempt whose runner GitHub does not have, and open the next one. Return the id of the new attempt.
+
+    Returns None if the claim moved on. The old attempt is closed in that case too.
+    """
     ours = db.execute(
         text("""
             SELECT 1 FROM claims WHERE id = :id AND state = 'claimed' AND chain_no = :chain_no
@@ -267,9 +282,10 @@ def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: da
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """`moved`: the claim has the JIT. `recovered`: jobs that waited may go on.
+    """The result of a mint's commit. `moved` is True if the claim has the JIT.
 
-    A backoff ended with it, or its installation had been taken for gone.
+    `recovered` is True if a backoff ended, or if the installation was recorded as removed. Waiting jobs can then
+    continue.
     """
 
     moved: bool
@@ -286,9 +302,9 @@ def commit_mint(
     now: datetime,
     who: str,
 ) -> Minted:
-    """Commit the JIT and NOTIFY the web process that holds the Pod, unless the claim moved on.
+    """Commit the JIT and send the NOTIFY for the delivery, unless the claim moved on.
 
-    The attempt is recorded as minted either way, so that whoever ends the claim finds the runner.
+    The attempt is recorded as minted in either case, so that the code that ends the claim finds the runner.
     """
     moved = move_claim(
         db,
@@ -332,5 +348,5 @@ def commit_mint(
 
 
 def notify_minted(db: Connection, claim_id: int, pod_uid: str) -> None:
-    """Tell the web processes that a claim can be delivered; ids only (L13)."""
+    """Notify the web processes that a claim can be delivered. The payload contains ids only (L13)."""
     db.execute(text("SELECT pg_notify('ostler', :payload)"), {"payload": f"minted {claim_id} {pod_uid}"})

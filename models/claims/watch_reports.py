@@ -1,4 +1,4 @@
-"""Look-ups for the watch's hints: rows of the Pods that it names, and claims whose runner has begun a job."""
+"""Queries for the hints of the watch: rows of the Pods that it names, and claims whose runner has started a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rules.claims.job_outcomes import JobOutcome
 
 
 def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list[int]:
-    """Return the pools of these names, also those whose object is gone: they may have Pods."""
+    """Return the pools with these names. Deleted pools are included, because they might still have Pods."""
     rows = db.execute(
         text("SELECT id FROM pools WHERE namespace = :namespace AND name = ANY(:names) ORDER BY id"),
         {"namespace": namespace, "names": list(names)},
@@ -26,7 +26,10 @@ def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A Pod that is not known to be gone, or that has a live claim; `claim_id` and `purpose` are the claim's."""
+    """A Pod that needs cleanup when it disappears: it is not recorded as gone, or it has a live claim.
+
+    `claim_id` and `purpose` describe the live claim, and are None if there is none.
+    """
 
     pool_id: int
     claim_id: int | None
@@ -34,7 +37,7 @@ class Known:
 
 
 def known_pods(db: Connection, uids: Sequence[str]) -> list[Known]:
-    """Return those of these Pods of which something is left to do when they are gone."""
+    """Return the given Pods that still need cleanup when they disappear."""
     rows = db.execute(
         text("""
             SELECT p.pool_id, c.id, c.purpose
@@ -47,7 +50,7 @@ def known_pods(db: Connection, uids: Sequence[str]) -> list[Known]:
 
 
 def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the delivered claims of these Pods of which no execution is known."""
+    """Return the delivered claims of these Pods that have no known execution."""
     rows = db.execute(
         text("""
             SELECT id FROM claims
@@ -60,13 +63,19 @@ def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
 
 
 def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
-    """Record that a claim's runner executes a job. Which one stays open: the claim keeps its own meanwhile."""
+    """Record that a claim's runner executes a job, although it is not known which job.
+
+    The claim stays assigned to its own job for now. Returns False if the claim has moved on or was never delivered.
+    """
     moved = move_claim(db, "execute", claim_id, now=now, who=who, why=why, guard="AND delivered_at IS NOT NULL")
     return moved is not None
 
 
 def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
-    """Return claims that execute something, while nobody said that it is the job they have, for so many seconds."""
+    """Return claims that have been `executing` for more than `older_than` seconds without a recorded execution.
+
+    At most 1000 claims are returned, in random order, so that no claim is always left out.
+    """
     return db.execute(
         text("""
             SELECT c.id, c.job_id, c.installation_id, c.runner_name, c.pool_id, j.repository
@@ -80,7 +89,10 @@ def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequenc
 
 
 def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str, why: str) -> bool:
-    """GitHub says that the claim's runner executes the job it has; False when the claim has moved on."""
+    """Bind a claim to its own job, because GitHub says that the claim's runner executes that job.
+
+    Returns False if the claim has moved on.
+    """
     if not _still_unidentified(db, claim_id, job_id):
         return False
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
@@ -89,7 +101,11 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
 
 
 def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
-    """The claim's runner executes another job: its own goes where GitHub said (L4); False when it has moved on."""
+    """Separate a claim from its job, because the claim's runner executes another job.
+
+    The job gets the state that `job_outcome` names, as GitHub reported it (L4). Returns False if the claim has moved
+    on.
+    """
     if not _still_unidentified(db, claim_id, job_id):
         return False
     claim_jobs.set_job(db, [claim_id], None)
@@ -98,7 +114,7 @@ def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome,
 
 
 def _still_unidentified(db: Connection, claim_id: int, job_id: int) -> bool:
-    """Lock the job and the claim; return whether the claim still executes something without being bound to it."""
+    """Lock the job and the claim, and return whether the claim is still executing without a recorded execution."""
     lock_job(db, job_id)
     row = db.execute(
         text("""

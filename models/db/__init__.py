@@ -1,1 +1,1 @@
-"""Postgres itself: engine, statements, channel, transitions, epoch and migrations."""
+"""Access to Postgres: engine, prepared statements, NOTIFY channel, epoch and migrations."""

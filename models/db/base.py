@@ -18,7 +18,10 @@ NAMING = {
 
 
 class Base(DeclarativeBase):
-    """Parent of every table; text is `text`, times are aware, numbers of GitHub are `bigint`."""
+    """Base class of every table.
+
+    Strings are `text`, datetimes are `timestamptz`, and integers are `bigint`, because GitHub's ids need 64 bits.
+    """
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012  SQLAlchemy reads it from the class

@@ -1,10 +1,10 @@
-"""The one NOTIFY channel: its notices, and the connection that hears them.
+"""The NOTIFY channel: the notices sent over it, and the connection that receives them.
 
-A notice is a hint (law L6) and carries ids only (law L13):
+A notice is a hint (law L6) and contains ids only (law L13). There are three:
 
-    minted <claim id> <pod uid>                   sent by the transaction that commits a mint
-    superseded <pod uid> <web id> <poll id>       the offer of that older poll was taken over
-    beat <web id> <number>                        how a web process proves to itself that it hears
+    minted <claim id> <pod uid>               sent by the transaction that commits a mint
+    superseded <pod uid> <web id> <poll id>   a newer poll of the Pod took the offer of this poll
+    beat <web id> <number>                    sent by a web process to check that it receives notices
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHANNEL = "ostler"
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """A claim waits for its delivery."""
+    """The JIT of a claim was minted, and the claim can be delivered to its Pod."""
 
     claim_id: int
     pod_uid: str
@@ -31,7 +31,7 @@ class Minted:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A newer poll has the offer of this one."""
+    """A newer poll of the Pod took the offer of the poll `poll_id`, which the web process `web_id` holds."""
 
     pod_uid: str
     web_id: str
@@ -40,14 +40,14 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A web process speaks to itself."""
+    """A numbered notice that a web process sends to itself to check that it receives notices."""
 
     web_id: str
     number: int
 
 
 def parse(payload: str) -> Minted | Superseded | Beat | None:
-    """Return the notice, or None for one that this version does not know."""
+    """Return the notice in a payload, or None if this version does not know it."""
     match payload.split(" "):
         case ["minted", claim_id, pod_uid] if claim_id.isdecimal():
             return Minted(int(claim_id), pod_uid)
@@ -60,9 +60,10 @@ def parse(payload: str) -> Minted | Superseded | Beat | None:
 
 
 def listen(url: Secret) -> Any:
-    """Return an autocommit psycopg2 connection that listens; on any other kind LISTEN hears nothing.
+    """Return a psycopg2 connection in autocommit mode that listens on the channel.
 
-    Raises psycopg2.Error.
+    Without autocommit, LISTEN takes effect only at a commit, and the connection would receive nothing. Raises
+    psycopg2.Error.
     """
     client_waits.install()
     parsed = make_url(url.reveal())

@@ -1,13 +1,15 @@
-"""Limits of a client's waits for Postgres: for an answer, and for a locked row.
+"""Time limits on the client's waits for Postgres: for an answer, and for a locked row.
 
-libpq has no time limit for an answer. `statement_timeout` is the server's, and TCP's own limits do not see a peer that
-acknowledges and says nothing (a frozen server, a proxy whose other side is gone): a thread that asks one would wait for
-ever, and so would its lock, its claim and its place in the pool. So psycopg2 waits through `wait`, which gives up a
-little after the server would have; psycopg2 then closes the connection, and the pool opens another.
+libpq has no time limit for an answer, and `statement_timeout` works only while the server does. TCP's own limits do not
+help if the peer acknowledges packets but never answers, such as a frozen server or a proxy without a backend. A thread
+that queries such a peer would wait for ever. Its locks, its claim and its connection would stay in use as long.
 
-A session waits up to `LOCK` seconds for a row that another one has locked. A frozen process keeps its rows for longer
-than that. A loop that serves many rows in one thread therefore runs under `brief_waits`: a locked row fails its own
-transaction soon, and the loop goes on with the next row (law L14).
+psycopg2 therefore waits through `wait`, which gives up a little later than the server would. psycopg2 then closes the
+connection, and the pool opens a new one.
+
+A session waits up to `LOCK` seconds for a row that another session has locked. A frozen process keeps its row locks
+longer than that. A loop that serves many rows in one thread therefore runs under `brief_waits`. A locked row then soon
+fails its own transaction, and the loop continues with the next row (law L14).
 """
 
 from __future__ import annotations
@@ -24,40 +26,46 @@ import psycopg2
 from psycopg2 import extensions
 
 STATEMENT = 20.0
-"""Seconds that Postgres lets a statement run."""
+"""Seconds after which Postgres cancels a statement."""
 ANSWER = STATEMENT + 5
-"""Seconds without an answer after which the connection is given up."""
+"""Seconds without an answer after which the client gives up an open connection."""
 CONNECT = 5.0
-"""The same while a connection is made; libpq's `connect_timeout` does not hold where the client waits itself."""
+"""Seconds without an answer after which the client gives up opening a connection.
+
+libpq's `connect_timeout` has no effect when the client waits through a callback.
+"""
 
 LOCK = 5.0
-"""Seconds that a session waits for a lock unless told otherwise."""
+"""Seconds that a session waits for a lock by default."""
 BRIEF = 0.3
-"""Seconds that a page of a loop waits for the first locked row that it meets."""
+"""Seconds that a page of a loop waits for the first locked row."""
 NEXT = 0.02
-"""Seconds that it waits for each further one: many locked rows must not add up to a long wait."""
+"""Seconds that a page of a loop waits for each further locked row. Many locked rows must not add up to a long wait."""
 
 _MADE = {extensions.STATUS_READY, extensions.STATUS_BEGIN, extensions.STATUS_PREPARED}
 
 
 def wait(connection: Any) -> None:
-    """Wait for what psycopg2 waits for; raises psycopg2.OperationalError when it does not come in time."""
+    """Wait until the pending operation of a psycopg2 connection is complete.
+
+    Raises psycopg2.OperationalError after `ANSWER` seconds, or `CONNECT` seconds while the connection is being opened.
+    """
     end = time.monotonic() + (ANSWER if connection.status in _MADE else CONNECT)
     while (state := connection.poll()) != extensions.POLL_OK:
-        ready = select.poll()  # not select(): a web process that holds polls has descriptors beyond 1024
+        ready = select.poll()  # not select(): it fails for descriptors above 1023, and a web process has more
         ready.register(connection.fileno(), select.POLLIN if state == extensions.POLL_READ else select.POLLOUT)
         if not ready.poll(max(0.0, end - time.monotonic()) * 1000):
             raise psycopg2.OperationalError("Postgres did not answer in time; the connection is closed")
 
 
 def install() -> None:
-    """Let every psycopg2 connection of this process wait so."""
+    """Make every psycopg2 connection of this process wait through `wait`."""
     extensions.set_wait_callback(wait)
 
 
 @dataclass(slots=True)
 class LockWaits:
-    """How long the transactions of one loop wait for a lock, in seconds. Falls to `NEXT` after the first failure."""
+    """Seconds that the transactions of one loop wait for a lock. The value falls to `NEXT` after the first timeout."""
 
     seconds: float = BRIEF
 
@@ -71,7 +79,7 @@ _lock_waits: ContextVar[LockWaits | None] = ContextVar("lock_waits", default=Non
 
 @contextmanager
 def brief_waits() -> Iterator[None]:
-    """Let the transactions of this block wait only briefly for locked rows."""
+    """Make the transactions in this block wait only briefly for locked rows."""
     token = _lock_waits.set(LockWaits())
     try:
         yield
@@ -80,11 +88,11 @@ def brief_waits() -> Iterator[None]:
 
 
 def renew() -> None:
-    """Begin another page: its first locked row is waited for as long as that of the page before."""
+    """Start a new page of the loop: its first locked row may again take up to `BRIEF` seconds."""
     if (waits := _lock_waits.get()) is not None:
         waits.seconds = BRIEF
 
 
 def lock_waits() -> LockWaits | None:
-    """Return the limits of the block that this code runs in, None outside of any."""
+    """Return the lock waits of the surrounding `brief_waits` block, or None outside such a block."""
     return _lock_waits.get()

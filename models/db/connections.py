@@ -1,8 +1,11 @@
-"""The connection budget: how many connections a process takes, and whether Postgres has them for it.
+"""The connection budget: the number of connections of each process, and a check at startup that Postgres has them.
 
-A worker takes one per thread, or half of that where it serves only queues that spend their time with GitHub and
-Kubernetes (nothing is held across the network, law L15); web takes `WEB`. `OSTLER_CONNECTION_BUDGET` is the sum over
-all replicas. `admit` refuses at the start what would otherwise fail at the worst moment.
+A worker opens one connection per thread. Some queues mostly wait for GitHub and Kubernetes. A worker that serves only
+such queues opens half as many, because no connection is held during a call (law L15). A web process opens `WEB`
+connections.
+
+`OSTLER_CONNECTION_BUDGET` is the sum over all replicas. `admit` refuses to start a process if the budget does not fit.
+Otherwise Postgres would refuse connections later, when the load is highest.
 """
 
 from __future__ import annotations
@@ -20,18 +23,18 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 
 WEB_POOL = 8
 WEB = WEB_POOL + 1
-"""The pool of a web process, and its listener.
+"""Connections of a web process: its pool, and one for its listener.
 
-The process has more threads than that, but at most six of them can keep a connection for seconds: the intake's, that of
-announcements, two of the API, and those of health and of the reporter. Deliveries, offers and heartbeats wait for no
-row and share the rest.
+The process has more threads than that. At most six of them can use a connection for seconds: intake, announcements, two
+of the API, health and the reporter. Deliveries, offers and heartbeats never wait for a locked row and share the
+remaining connections.
 """
 
 RESERVE = 10
-"""Connections beside the budget: migrations, an operator's psql, what Postgres reserves for superusers."""
+"""Connections outside the budget: for migrations, an operator's psql, and the superuser reserve of Postgres."""
 
 ANSWERS_WITHIN = 60.0
-"""Seconds that a starting process waits for Postgres before it ends, to be started again."""
+"""Seconds that a starting process waits for Postgres. After that it exits, and its supervisor restarts it."""
 
 _ON_THE_NETWORK = {"github", "pools", "retire"}
 _PAUSE = 1.0
@@ -40,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 def worker_pool(*, threads: int, queues: Sequence[str]) -> int:
-    """Return the connections of a worker with so many threads on these queues."""
+    """Return the number of connections of a worker with `threads` threads that serves these queues."""
     return (threads + 1) // 2 if set(queues) <= _ON_THE_NETWORK else threads
 
 
@@ -54,11 +57,14 @@ def admit(
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Let a process start that takes `needs` connections, once Postgres answers.
+    """Wait until Postgres answers, and check that this process fits into the connection budget.
 
-    Raises `ConfigurationError` when the process needs more than its share, its share is more than the budget, the
-    budget and `RESERVE` are more than Postgres has, or the isolation level is another; `StoreUnreachable` when
-    Postgres does not answer `within` seconds.
+    `needs` is the number of connections of this process. `share` and `budget` are `OSTLER_CONNECTION_SHARE` and
+    `OSTLER_CONNECTION_BUDGET`.
+
+    Raises `ConfigurationError` if `needs` exceeds `share`, if `share` exceeds `budget`, if `budget` plus `RESERVE`
+    exceeds `max_connections` of Postgres, or if the isolation level is not READ COMMITTED. Raises `StoreUnreachable` if
+    Postgres does not answer within `within` seconds.
     """
     if needs > share:
         raise ConfigurationError(
@@ -82,7 +88,10 @@ def admit(
 def _first_answer(
     engine: Engine, *, within: float, sleep: Callable[[float], None], monotonic: Callable[[], float]
 ) -> int:
-    """Return Postgres's `max_connections`, as soon as it says so."""
+    """Return `max_connections` of Postgres, retrying until Postgres answers.
+
+    Raises `StoreUnreachable` after `within` seconds without an answer.
+    """
     end = monotonic() + within
     while True:
         try:

@@ -1,8 +1,10 @@
-"""The engine and the one way to open a transaction.
+"""The engine, and `transaction`, the only way to open a transaction.
 
-`transaction` retries deadlocks, serialization failures and statements that met a dead connection (the only place that
-does), halts at the kill points of the transitions that ran in it, and marks its thread as inside a transaction, so that
-`forbid_in_transaction` (called by every adapter call in the tests) proves law L15.
+`transaction` has three duties that no other code has:
+
+- It retries after a deadlock, a serialization failure, or a statement on a dead connection.
+- It halts at the kill points of the transitions that ran in it.
+- It marks its thread as inside a transaction, so that clients can refuse a network call there (law L15).
 """
 
 from __future__ import annotations
@@ -34,40 +36,46 @@ T = TypeVar("T")
 
 
 class StartOver(Exception):
-    """Raised by a body that found more rows to lock than it had: `transaction` rolls back and runs it again."""
+    """Raised by the body of a transaction that finds more rows to lock than it has locked.
+
+    `transaction` rolls back and runs the body again.
+    """
 
 
 ATTEMPTS = 4
-"""Greatest number of runs of a transaction: the first one, and three after a deadlock or serialization failure."""
+"""Greatest number of runs of one transaction: the first run and up to three retries."""
 
 PING_AFTER = 1.0
-"""Seconds in the pool after which a connection is asked whether it lives, before it is used again."""
+"""Seconds that a connection is idle in the pool before it is pinged at its next use."""
 
 SKEW_WARNED = 2.0
-"""Seconds between this machine's clock and that of Postgres from which on it is logged."""
+"""Smallest difference, in seconds, between this machine's clock and the clock of Postgres that logs a warning."""
 
 WARN_EVERY = 60.0
-"""Seconds between two such lines of one process."""
+"""Seconds between two warnings of one process about its clock."""
 
 READ_ONLY = "25006"  # read_only_sql_transaction
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNKNOWN_AUTHORITY = ("certificate verify failed", "root certificate file")
-"""What libpq says of a certificate whose authority it does not know, or that it was given none to check with."""
+"""Fragments of libpq's messages about a server certificate that no root certificate verifies."""
 _RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
 log = structlog.get_logger(__name__)
 
 
 def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
-    """Return an engine for one process; it opens connections when they are first needed."""
+    """Return an engine for one process. It opens its connections when they are first needed.
+
+    `pool_size` is the greatest number of connections. `application` is the name that Postgres shows for them.
+    """
     client_waits.install()
     engine = create_engine(
         url.reveal(),
         pool_size=pool_size,
         max_overflow=0,
-        pool_use_lifo=True,  # the latest used first: it needs no ping
+        pool_use_lifo=True,  # prefer the most recently used connection, which needs no ping
         pool_timeout=10,
-        hide_parameters=True,  # a JIT never appears in an exception text (L13)
+        hide_parameters=True,  # a JIT must not appear in an exception text (L13)
         connect_args={
             "application_name": application,
             "options": (
@@ -86,16 +94,17 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
 
 
 def _ping_after_a_while(engine: Engine) -> None:
-    """Have a connection that was idle for a while asked whether it lives; a dead one takes all that are as old with it.
+    """Ping a connection that was idle for `PING_AFTER` seconds before it is used again.
 
-    One that was used a moment ago is believed: where it has died meanwhile, `transaction` begins anew.
+    If the ping fails, the pool discards this connection and every connection that was opened before the failure. A
+    connection that was used more recently is not pinged. If it has died, `transaction` retries.
     """
 
     def remember(_: object, record: ConnectionPoolEntry) -> None:
         record.info["in_pool_since"] = time.monotonic()
 
     def ping(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
-        since = record.info.get("in_pool_since")  # None: it was just made
+        since = record.info.get("in_pool_since")  # None for a new connection
         if since is None or time.monotonic() - since < PING_AFTER:
             return
         try:
@@ -108,7 +117,7 @@ def _ping_after_a_while(engine: Engine) -> None:
 
 
 def _measure_the_clock(engine: Engine) -> None:
-    """Compare this machine's clock with that of Postgres at each new connection, and every ten seconds."""
+    """Compare this machine's clock with the clock of Postgres on each new connection, and every ten seconds."""
 
     def measure(connection: DBAPIConnection, *_: object) -> None:
         if clock.process.is_due():
@@ -123,7 +132,7 @@ def _measure_the_clock(engine: Engine) -> None:
 
 
 def _time_of(connection: DBAPIConnection) -> datetime:
-    """Return the time of the server, in a transaction of its own."""
+    """Return the time of the Postgres server, read in a transaction of its own."""
     cursor = connection.cursor()
     try:
         cursor.execute("SELECT clock_timestamp()")
@@ -139,8 +148,8 @@ _warned_at = float("-inf")
 
 
 def _report_skew(skew: float) -> None:
-    """Show the skew as a metric, and log one of two seconds or more once a minute."""
-    global _warned_at  # noqa: PLW0603  of the process, as its clock is
+    """Set the metric of the clock skew, and log a warning at most once a minute if the skew is large."""
+    global _warned_at  # noqa: PLW0603  one per process, as the clock is
     telemetry.CLOCK_SKEW.set(abs(skew))
     if abs(skew) >= SKEW_WARNED and time.monotonic() - _warned_at >= WARN_EVERY:
         _warned_at = time.monotonic()
@@ -152,21 +161,25 @@ def _report_skew(skew: float) -> None:
 
 
 def _leave_a_read_only_server(context: ExceptionContext) -> None:
-    """Have the pool open new connections when one of them may only read.
+    """Make the pool replace its connections when a statement fails because the server is read-only.
 
-    After a failover its sessions may go on at the demoted server. A ping succeeds there: nothing else would end them.
+    After a failover, open connections might still lead to the demoted server. A ping succeeds there, so nothing else
+    would close them.
     """
     if getattr(context.original_exception, "pgcode", None) == READ_ONLY:
         context.is_disconnect = True
 
 
 def is_locked(error: BaseException) -> bool:
-    """Return whether a statement failed because another session had locked a row, or an advisory lock, for too long."""
+    """Return whether a statement failed because it waited too long for a row lock or an advisory lock."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) == _LOCK_NOT_AVAILABLE
 
 
 def why_away(error: DBAPIError) -> str | None:
-    """Return in a line why Postgres did not answer; None when it did: it names a reason for all that it refuses."""
+    """Return one line that says why Postgres did not answer, or None if it answered.
+
+    A statement that Postgres refuses has an error code, which proves that Postgres answered.
+    """
     if not error.connection_invalidated and getattr(error.orig, "pgcode", None) is not None:
         return None
     told = (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
@@ -175,7 +188,11 @@ def why_away(error: DBAPIError) -> str | None:
 
 
 def assert_isolation(engine: Engine) -> None:
-    """Refuse to start on anything but READ COMMITTED: the matcher counts in a later statement than it locks."""
+    """Refuse to start if the isolation level is not READ COMMITTED.
+
+    The matcher locks rows in one statement and counts in a later one. The later statement must see what was committed
+    before the lock. Raises `ConfigurationError`.
+    """
     with engine.connect() as db:
         level = db.execute(text("SHOW transaction_isolation")).scalar_one()
     if level != "read committed":
@@ -199,22 +216,27 @@ def _mark() -> Iterator[None]:
 
 
 def note(db: Connection, point: str, *, machine: str, rows: int) -> None:
-    """Record that the open transaction commits `point` for so many rows; called for each transition."""
+    """Record that the open transaction will commit the transition `point` of `machine` for this number of rows.
+
+    Each transition calls this function. The records select kill points and are counted in a metric after the commit.
+    """
     db.info.setdefault("points", []).append((point, machine, rows))
 
 
 def after_commit(db: Connection, act: Callable[[], object]) -> None:
-    """Have something done in this process once the open transaction has committed, as a metric counted."""
+    """Call `act` in this process after the open transaction has committed, for example to count a metric."""
     db.info.setdefault("after_commit", []).append(act)
 
 
 def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
-    """Run `body` in one transaction and return what it returns.
+    """Run `body` in one transaction and return its result.
 
-    A deadlock or serialization failure runs it again, up to `ATTEMPTS` times, and so does, once, a statement of it that
-    met a dead connection: `body` must not do anything outside Postgres. A commit that met one is not repeated: it may
-    have been made. Raises whatever else the database raised. Inside `client_waits.brief_waits` that is soon the case
-    (`is_locked`) where a row is locked.
+    After a deadlock, a serialization failure or `StartOver`, `body` runs again, up to `ATTEMPTS` runs in total. After a
+    statement on a dead connection it runs again once. `body` must therefore do nothing outside Postgres. A failed
+    commit is not retried, because it might have succeeded.
+
+    Raises the last error after `ATTEMPTS` runs, and every other error of the database at once. Inside
+    `client_waits.brief_waits` a locked row raises such an error soon, and `is_locked` recognises it.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -224,25 +246,26 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
             if attempt == ATTEMPTS or why is None:
                 raise
             telemetry.TRANSACTION_RETRIES.labels(why).inc()
-            # Starting over is part of how a webhook locks what it may touch; a deadlock is not.
+            # A webhook starts over in normal operation, when it finds more rows to lock. A deadlock is not normal.
             level = logging.INFO if isinstance(error, StartOver) else logging.WARNING
             log.log(level, "transaction.retried", why=why, attempt=attempt)
     raise AssertionError("unreachable")
 
 
 def _why_again(error: DBAPIError | StartOver, attempt: int) -> str | None:
-    """Return why a transaction that failed so is run again, or None."""
+    """Return the reason to retry a transaction that failed with this error, or None if it must not be retried."""
     if isinstance(error, StartOver):
         return "start_over"
     code = getattr(error.orig, "pgcode", None)
-    # A commit is no statement. Once: the pool makes every connection anew then, and what waits longest waits 25 s.
+    # A failed commit has no statement and is not retried: it might have succeeded.
+    # One retry is enough, because the pool then replaces all its connections. Each wait may last 25 s.
     if error.connection_invalidated and error.statement is not None and code != READ_ONLY and attempt == 1:
         return "lost_connection"
     return _RETRYABLE.get(code or "")
 
 
 def _run(db: Connection, body: Callable[[Connection], T]) -> T:
-    """Run `body` with the lock waits of the block that it is called in."""
+    """Run `body` with the lock waits of the surrounding `brief_waits` block, if there is one."""
     waits = client_waits.lock_waits()
     if waits is None:
         return body(db)

@@ -1,11 +1,11 @@
-"""The epoch of Postgres, and what may not be done while it is older than the cluster, or may be.
+"""The epoch of Postgres: whether Postgres is known to be as new as the cluster, and what must stop if it is not.
 
-`older_since` is set by the task `epoch` when the cluster knows a later epoch, and cleared by `ostler restore` alone.
-Until then the rows are frozen: no step of a claim is taken, nothing is matched, delivered or retired.
+The task `epoch` sets `older_since` when the cluster has a later epoch than Postgres. Only `ostler restore` clears it.
+Until then the rows are frozen: no step of a claim runs, no job is matched, no JIT is delivered, and no Pod is retired.
 
-`trusted_until` runs out when nobody compared the two for a while, and with the start of another server: who puts a copy
-back, or fails over to a standby that lost the last seconds, starts one. So what could harm a busy Pod stops with its
-first transaction, long before anybody compares. Dispatch goes on.
+`trusted_until` expires if the two epochs are not compared for some time. A restart of the Postgres server ends the
+trust too, because a restored backup and a standby after a failover both run as a newly started server. Work that could
+harm a busy Pod therefore stops with the first transaction on such a server, before any comparison. Dispatch continues.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from models.db.sql import text
 from rules.restore.epochs import Epoch
 
 CURRENT = "NOT EXISTS (SELECT FROM epochs WHERE id = 1 AND older_since IS NOT NULL)"
-"""SQL: Postgres is not known to be older than the cluster."""
+"""SQL condition: Postgres is not known to be older than the cluster."""
 
 _SAME_SERVER = "trusted_server = pg_postmaster_start_time()"
 
 TRUSTED = (
     f"EXISTS (SELECT FROM epochs WHERE id = 1 AND older_since IS NULL AND trusted_until > :now AND {_SAME_SERVER})"
 )
-"""SQL: Postgres was seen to be as new as the cluster, not long ago, and has not been started since."""
+"""SQL condition: Postgres was recently confirmed to be as new as the cluster, and has not restarted since."""
 
 CURE = "run `ostler restore --dry-run`, then `ostler restore` (docs/operations/recovery.md)"
 
 
 class EpochRow(Base):
-    """The one row of this database."""
+    """The epoch of this database. The table has exactly one row."""
 
     __tablename__ = "epochs"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -54,7 +54,7 @@ class EpochRow(Base):
 
 @dataclass(frozen=True, slots=True)
 class EpochSeen:
-    """The row as it stands. `why`: of what is wrong, None when nothing is."""
+    """The epoch row as read. `why` says what is wrong, or is None if no problem is known."""
 
     epoch: Epoch
     confirmed_at: datetime | None
@@ -64,7 +64,7 @@ class EpochSeen:
 
     @property
     def doubt(self) -> str | None:
-        """Return why nothing may be killed on the word of these rows; None when it may."""
+        """Return why no Pod may be deleted on the evidence of these rows, or None if Pods may be deleted."""
         if self.older_since is not None:
             return f"Postgres is older than the cluster, noticed {self.older_since:%H:%M:%S} UTC: {self.why}; {CURE}"
         if self.trusted:
@@ -76,13 +76,13 @@ class EpochSeen:
 
 
 def read(db: Connection, *, now: datetime) -> EpochSeen:
-    """Return this database's epoch."""
+    """Return the epoch row of this database."""
     row = db.execute(text(f"SELECT *, {TRUSTED} AS trusted FROM epochs WHERE id = 1"), {"now": now}).one()
     return EpochSeen(Epoch(row.number, row.database), row.confirmed_at, row.trusted, row.older_since, row.why)
 
 
 def doubt(db: Connection, *, now: datetime) -> str | None:
-    """Return why nothing may be killed now on the word of these rows; None when it may."""
+    """Return why no Pod may be deleted now on the evidence of these rows, or None if Pods may be deleted."""
     return read(db, now=now).doubt
 
 
@@ -92,7 +92,10 @@ def is_older(db: Connection) -> bool:
 
 
 def advance(db: Connection, seen: Epoch) -> Epoch | None:
-    """Raise the epoch by one; None when it is no longer as seen, or this turned out to be an earlier state."""
+    """Raise the epoch by one and return it.
+
+    Returns None if the epoch is no longer `seen`, or if Postgres is known to be older than the cluster.
+    """
     number = db.execute(
         text("""
             UPDATE epochs SET number = number + 1 WHERE number = :number AND older_since IS NULL RETURNING number
@@ -103,7 +106,10 @@ def advance(db: Connection, seen: Epoch) -> Epoch | None:
 
 
 def confirm(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetime) -> bool:
-    """Trust the rows for so long after `now`, when the comparison began; False when the epoch moved on."""
+    """Trust the rows for `trusted_for` after `now`, which is when the comparison began.
+
+    Returns False if the epoch has changed since, or if Postgres is known to be older than the cluster.
+    """
     row = db.execute(
         text("""
             UPDATE epochs SET confirmed_at = :now, trusted_until = :until,
@@ -116,16 +122,19 @@ def confirm(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: dateti
 
 
 def record_doubt(db: Connection, *, why: str) -> None:
-    """Write down why the epochs could not be compared. Nothing else changes: what was trusted runs out."""
+    """Record why the epochs could not be compared. Nothing else changes, so `trusted_until` stays as it is."""
     db.execute(text("UPDATE epochs SET why = :why WHERE older_since IS NULL"), {"why": why})
 
 
 def freeze(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
-    """Freeze these rows, which are an earlier state than the cluster knows; False when they were, or moved on.
+    """Freeze these rows, because the cluster knows a later state than they have.
 
-    What came between the last comparison that they know of and now may be missing in them; when `unsure` of that
-    comparison, whatever came within the time that GitHub has `kept` deliveries. What was lost before, and can still be
-    had, is lost still. The caller has those webhooks asked for (`models.sweeps.redelivery.mark_older`).
+    Events between the last confirmed comparison and now might be missing in the rows. This period is stored as
+    `lost_from` and `lost_until`. If `unsure`, the time of the last comparison is doubtful, and the period covers at
+    least `kept`, the retention time of GitHub's deliveries. The period of an earlier restore is included if GitHub
+    still keeps its deliveries. The caller requests redelivery of the webhooks (`models.sweeps.redelivery.mark_older`).
+
+    Returns False if the rows are frozen already, or if the epoch is no longer `seen`.
     """
     row = db.execute(
         text("""
@@ -140,7 +149,10 @@ def freeze(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bo
 
 
 def rise_above(db: Connection, cluster: Epoch | None) -> Epoch | None:
-    """Put the epoch of an earlier state above the cluster's; None when this is none (any more). It stays frozen."""
+    """Raise the epoch of frozen rows above the cluster's, and return it. The rows stay frozen.
+
+    `cluster` is the epoch in the cluster, or None if the cluster has none. Returns None if the rows are not frozen.
+    """
     row = db.execute(
         text("""
             UPDATE epochs SET number = greatest(number, :cluster) + 1 WHERE older_since IS NOT NULL
@@ -152,7 +164,10 @@ def rise_above(db: Connection, cluster: Epoch | None) -> Epoch | None:
 
 
 def let_go(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetime) -> bool:
-    """End the freeze of a state that was restored, when the cluster has its epoch; False when it moved on."""
+    """End the freeze after a restore, when the cluster has the epoch of these rows. Trust the rows for `trusted_for`.
+
+    Returns False if the epoch has changed since, or if the rows are not frozen.
+    """
     row = db.execute(
         text("""
             UPDATE epochs SET older_since = NULL, why = NULL, confirmed_at = :now, trusted_until = :until,
@@ -166,20 +181,23 @@ def let_go(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetim
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What came in this time may be missing in the rows; `since` None: everything before."""
+    """A period whose events might be missing in the rows. If `since` is None, the period has no known start."""
 
     since: datetime | None
     until: datetime
 
 
 def lost(db: Connection) -> Lost | None:
-    """Return when what may be missing here came, None when Postgres was never put back."""
+    """Return the period whose events might be missing in the rows, or None if Postgres was never restored."""
     row = db.execute(text("SELECT lost_from, lost_until FROM epochs WHERE lost_until IS NOT NULL")).one_or_none()
     return None if row is None else Lost(row.lost_from, row.lost_until)
 
 
 def unknown_claims(db: Connection, stamps: Mapping[str, int]) -> int:
-    """Return how many of these Pods (UID to the id of the claim that stamped it) carry a claim that is not theirs."""
+    """Return how many of these Pods have the stamp of a claim that has no row for that Pod.
+
+    `stamps` maps the UID of a Pod to the id of the claim in its stamp.
+    """
     return int(
         db.execute(
             text("""

@@ -1,4 +1,4 @@
-"""Migrations from code: upgrade, downgrade, and what revision a database is at."""
+"""Migrations called from code: upgrade, downgrade, and the revision of a database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from ostler.errors import ConfigurationError
 
 EMPTY_DATABASE = "create an empty database, set OSTLER_DATABASE_URL to it, and run `ostler migrate`"
-"""The cure for a database that predates the first release."""
+"""The remedy for a database that was made before the first release."""
 
 _SCRIPTS = Path(__file__).parents[1] / "migrations"
 
@@ -33,15 +33,16 @@ def revisions() -> list[str]:
 
 
 def fits(revision: str | None, known: Sequence[str]) -> bool:
-    """Return whether a program that knows these revisions can work on a database that is at `revision`.
+    """Return whether a program that knows the revisions `known` can work on a database at `revision`.
 
-    An unknown revision is a newer one, because migrations go before a deploy, unless it `predates` the first release.
+    Migrations run before a deployment, so an unknown revision is a newer one and fits. An unknown revision from before
+    the first release does not fit (`predates`).
     """
     return revision is not None and not predates(revision, known) and (revision == known[-1] or revision not in known)
 
 
 def predates(revision: str | None, known: Sequence[str]) -> bool:
-    """Return whether a database was made before the first release, by revisions that no version knows any more."""
+    """Return whether a database was made before the first release. No version of the program knows its revisions."""
     return revision is not None and revision < known[0]
 
 
@@ -52,15 +53,15 @@ def current(engine: Engine) -> str | None:
 
 
 def revision_of(db: Connection) -> str | None:
-    """Return the same, of a connection."""
+    """Return the revision of the database of an open connection, or None before the first migration."""
     return MigrationContext.configure(db).get_current_revision()
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring the database up to `revision`, each revision in a transaction of its own.
+    """Upgrade the database to `revision`, each revision in a transaction of its own.
 
-    In one transaction the locks of all revisions would add up, and block intake until the last one is through.
-    Raises `ConfigurationError` for a database that predates the first release.
+    In a single transaction the locks of all revisions would accumulate, and block intake until the last revision is
+    done. Raises `ConfigurationError` if the database was made before the first release.
     """
     if predates(found := current(engine), revisions()):
         raise ConfigurationError(f"database: found revision {found}, which was never released; {EMPTY_DATABASE}")
@@ -69,6 +70,6 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Take the database down to `revision`; `base` empties it."""
+    """Downgrade the database to `revision`. The revision `base` removes all tables."""
     with engine.begin() as connection:
         command.downgrade(_config(connection), revision)

@@ -1,12 +1,15 @@
-"""Statements that Postgres parses and plans once per connection, not once per call.
+"""Prepared statements, which Postgres parses and plans once per connection instead of once per call.
 
-For the few that run all the time and cost more to plan than to run. A plan is kept until a table that it reads
-is changed or analysed, so it follows what autovacuum learns; and Postgres goes on planning anew as long as a plan
-made for the very values promises to be cheaper.
+They serve the few statements that run often and take longer to plan than to run. Postgres discards a plan when a table
+that it reads is changed or analysed, so the plan follows the statistics of autovacuum. Postgres also continues to plan
+for the given values while it expects such a plan to be cheaper.
 
-Two rules. A result names its columns: `*` would change with a migration, and a statement whose result changed fails
-until its connection is closed. And Postgres is spoken to directly, as everywhere in Ostler (LISTEN needs that, too): a
-pooler that hands one connection to many clients would not find what another one prepared.
+Two rules apply:
+
+- A result names its columns. A migration would change the result of `*`, and Postgres then refuses the prepared
+  statement until its connection is closed.
+- Ostler connects to Postgres directly, which LISTEN needs too. A pooler that shares one connection among clients would
+  lose track of the prepared statements.
 """
 
 from __future__ import annotations
@@ -19,19 +22,25 @@ from sqlalchemy.exc import DBAPIError
 
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 _FORGOTTEN = {"26000", "42P05", "0A000"}
-"""Unknown there, known already, or of another result by now: what this process thinks of the connection is wrong."""
+"""Error codes: a prepared statement is unknown, exists already, or has another result type.
+
+Each shows that this process is wrong about which statements its connection has prepared.
+"""
 
 
 _written: dict[str, str] = {}
 
 
 def written(executed: str) -> str:
-    """Return the statement that an EXECUTE of ours runs; what is none comes back as it is."""
+    """Return the SQL of the prepared statement that an EXECUTE runs, or `executed` itself if it runs none."""
     return _written.get(executed.removeprefix("EXECUTE ").partition(" ")[0], executed)
 
 
 class Prepared:
-    """One statement with one `:parameter` or more; `types` are those of Postgres by parameter. Its name is unique."""
+    """A statement with at least one `:parameter`. `types` maps each parameter to its Postgres type.
+
+    `name` must be unique in the process.
+    """
 
     def __init__(self, name: str, statement: str, **types: str) -> None:
         self.name = f"ostler_{name}"
@@ -45,11 +54,12 @@ class Prepared:
         self._execute: TextClause = text(f"EXECUTE {self.name} ({values})")
 
     def execute(self, db: Connection, **parameters: Any) -> CursorResult[Any]:
-        """Run it, prepared on this connection if it is not yet.
+        """Run the statement. Prepare it first if this connection has not prepared it yet.
 
-        A connection that was reset behind our back is given up, so that the next transaction gets another.
+        If the connection was reset without this process knowing, it is discarded, and the next transaction gets another
+        one. Raises the error of the database in any case.
         """
-        prepared: set[str] = db.info.setdefault("prepared", set())  # it lives as long as the connection to Postgres
+        prepared: set[str] = db.info.setdefault("prepared", set())  # it lives as long as the connection
         try:
             if self.name not in prepared:
                 db.exec_driver_sql(self._prepare)

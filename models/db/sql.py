@@ -1,6 +1,7 @@
-"""The statements of a process, each made once: a `TextClause` is looked through and keyed for SQLAlchemy's cache once.
+"""Cache of SQL statements, so that a process makes one `TextClause` per statement.
 
-Made anew per call, both are done again for each execution, and cost more than compiling, which SQLAlchemy does once.
+SQLAlchemy parses a new `TextClause` and computes its cache key. To repeat this for every execution would cost more than
+the compilation that SQLAlchemy caches.
 """
 
 from __future__ import annotations
@@ -13,5 +14,8 @@ from sqlalchemy import TextClause
 
 @lru_cache(maxsize=1000)
 def text(statement: str) -> TextClause:
-    """Return the statement, the same object for the same words; threads may share it, and nothing changes it."""
+    """Return the `TextClause` of a statement, always the same object for the same SQL.
+
+    Threads may share the object, because nothing changes it.
+    """
     return sqlalchemy.text(statement)

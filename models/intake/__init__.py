@@ -1,1 +1,1 @@
-"""Intake: webhooks to rows, and the binding of jobs to runners."""
+"""Intake: webhooks become rows, and started jobs are bound to their runners."""

@@ -1,8 +1,10 @@
-"""Changes by webhooks that concern no job: installations, and the names of owners and repositories.
+"""Webhooks that concern no job: changes of installations, and new names of owners and repositories.
 
-Each is applied once, by its GUID, and may come late: ids and the former name decide, and what moved on since is left
-alone. A name that is missed costs a redirect or a 404, after which the installation is asked; so jobs that
-others hold locked are skipped here, not waited for.
+Each delivery is applied once, by its GUID, and might arrive late. It is applied only if the id and the former name
+still match the rows. Rows that have another name by now stay unchanged.
+
+A missed name costs a redirect or a 404, after which Ostler asks GitHub for the present name. The code here therefore
+skips jobs that other sessions have locked, instead of waiting for them.
 """
 
 from __future__ import annotations
@@ -20,22 +22,26 @@ from models.upstream import backoffs
 from rules.intake.events import OwnerRenamed, RepositoryRenamed
 
 RENAMES = ("organization", "installation_target", "repository")
-"""Events that tell a new name, by the action `renamed`."""
+"""Events with the action `renamed`, which announce a new name."""
 
 TAKEN = {"workflow_job": ACTIONS, "installation": installations.BACK, **dict.fromkeys(RENAMES, ("renamed",))}
-"""Events and their actions that are asked for again when they did not reach us.
+"""Events and actions whose redelivery is requested if they were lost.
 
-Not `suspend` and `deleted`: the next mint finds that out by itself, and late ones could hold what works again.
+`suspend` and `deleted` are missing on purpose. The next mint detects both, and a late delivery could hold the jobs of
+an installation that works again.
 """
 
 
 def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:
-    """Write a delivery down; False when it was before, and nothing is to be done."""
+    """Record a delivery. Return False if it was recorded before and must not be applied again."""
     return deliveries.insert(db, guid=guid, event=event, action=action, outcome=Outcome.ACCEPTED, now=now)
 
 
 def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool:
-    """Write an owner's new login down, unless it is known by yet another one; return whether anything changed."""
+    """Apply an owner's new login to the rows, and return whether any row changed.
+
+    Nothing changes if the account's present login is not the former login of the event.
+    """
     is_known = db.execute(
         text("SELECT 1 FROM accounts WHERE id = :id AND lower(login) = lower(:former)"),
         {"id": event.owner_id, "former": event.former},
@@ -48,9 +54,9 @@ def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool
 
 
 def repository_renamed(db: Connection, event: RepositoryRenamed, *, now: datetime) -> bool:
-    """Write a repository's new name wherever the former one stands for it; return whether it did.
+    """Replace a repository's former name by its new name in the rows, and return whether any row changed.
 
-    The former name may be another repository's by now: `models.intake.repositories` tells them apart.
+    Another repository might have the former name by now. `models.intake.repositories` distinguishes the two.
     """
     renaming = repositories.Renaming(
         event.repository_id, event.owner_id, event.former, event.full_name, event.at or now

@@ -1,8 +1,8 @@
-"""The locks of a webhook transaction: every job and claim that a batch can touch, in the one order.
+"""Locks of a webhook transaction: all jobs and claims that a batch can change, in the common lock order.
 
-Jobs by id, then claims by id, each `FOR NO KEY UPDATE`. Which rows those are is read before without locks
-and again under them; when more came in meanwhile, the transaction starts over. A caller that must not wait
-for rows that another session holds gets `Contended` at once, which names the events to leave out.
+Jobs are locked by id, then claims by id, each `FOR NO KEY UPDATE`. The set of rows is read once without locks and again
+under the locks. If it has grown in between, the transaction starts over. A caller that must not wait for locked rows
+gets `Contended` at once. It names the jobs whose events must be left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from rules.intake.events import WorkflowJobEvent
 
 
 class Contended(Exception):
-    """Other sessions hold rows that the events of `jobs` need; without these events the rest of the batch can go on."""
+    """Raised if other sessions have locked rows that some events of a batch need.
+
+    `jobs` are the jobs of these events. The rest of the batch can be applied without them.
+    """
 
     def __init__(self, jobs: frozenset[int]) -> None:
         super().__init__(f"rows of {len(jobs)} jobs are locked by others")
@@ -30,7 +33,7 @@ class Contended(Exception):
 
 @dataclass(slots=True)
 class ExecutionView:
-    """The execution of a job, as its row says."""
+    """The execution of a job as its row shows it."""
 
     runner_name: str
     claim_id: int | None
@@ -40,7 +43,11 @@ class ExecutionView:
 
 @dataclass(slots=True)
 class Locked:
-    """The rows of one batch, locked, and kept in step with what is written; `claims` are the live ones."""
+    """The locked rows of one batch. The code that writes a row also updates its entry here.
+
+    `jobs` and `executions` are keyed by the id of the job. `claims` is keyed by claim id and has live claims only.
+    `runners` maps the name of a runner to the claim that registered it.
+    """
 
     jobs: dict[int, JobView] = field(default_factory=dict)
     claims: dict[int, ClaimView] = field(default_factory=dict)
@@ -48,22 +55,22 @@ class Locked:
     runners: dict[str, int] = field(default_factory=dict)
 
     def of_runner(self, name: str) -> ClaimView | None:
-        """Return the live claim that registered this runner."""
+        """Return the live claim that registered this runner, or None."""
         claim_id = self.runners.get(name)
         return None if claim_id is None else self.claims.get(claim_id)
 
     def of_job(self, job_id: int) -> ClaimView | None:
-        """Return the live claim for this job."""
+        """Return the live claim for this job, or None."""
         return next((claim for claim in self.claims.values() if claim.job_id == job_id), None)
 
 
 def lock(
     db: Connection, events: Sequence[WorkflowJobEvent], *, others: Iterable[int] = (), wait: bool = True
 ) -> Locked:
-    """Lock what these events can touch, and the jobs `others`; the rows of the jobs are there already.
+    """Lock all rows that these events can change, and the jobs `others`. Every job must have a row already.
 
-    Raises `StartOver` when more came into it than was locked: `transaction` runs the batch again. Without `wait`
-    raises `Contended` when other sessions hold some of the rows.
+    If `wait` is False, the function does not wait for rows that other sessions have locked, and raises `Contended`
+    instead. Raises `StartOver` if more rows are needed than were locked, and `transaction` then runs the batch again.
     """
     own = sorted({event.job_id for event in events}.union(others))
     return _lock(db, own, events, wait=wait) if own else Locked()
@@ -71,9 +78,9 @@ def lock(
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """What events on some jobs and runners can change: jobs, live claims, and the claim of each runner.
+    """Rows that events on some jobs and runners can change: jobs, live claims, and the claim of each runner.
 
-    `rows` says which of the jobs and runners leads to which claim.
+    `rows` pairs each claim with the job or the runner that it was found by.
     """
 
     jobs: set[int]
@@ -134,7 +141,7 @@ def _locking(statement: str, *, wait: bool) -> TextClause:
 
 
 def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent], *, wait: bool) -> Locked:
-    """Lock what the events can touch and read it; raise `StartOver` when more came in meanwhile."""
+    """Lock and read the rows that the events can change. Raises as `lock` does."""
     named = sorted({event.runner_name for event in events if event.runner_name})
     before = _touched(db, own, named)
     jobs = db.execute(_locking(_LOCK_JOBS, wait=wait), {"ids": sorted(before.jobs)}).all()
@@ -145,7 +152,8 @@ def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent]
         jobs_of, runners_of = before.needing(skipped_jobs, skipped_claims)
         by_runner = {event.job_id for event in events if event.runner_name in runners_of}
         raise Contended(frozenset(jobs_of.intersection(own) | by_runner))
-    # Read again, now that nobody can claim these jobs or move these claims: what appeared is not locked.
+    # Read again under the locks: no session can claim these jobs or move these claims now.
+    # Rows that appeared between the two reads are not locked, so the transaction starts over.
     after = _touched(db, own, named)
     if not (after.jobs <= before.jobs and after.claims <= before.claims):
         raise StartOver

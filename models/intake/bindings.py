@@ -1,8 +1,8 @@
-"""Binding of jobs to the runners that GitHub really gave them to, and the end of both.
+"""Binding of jobs to the runners that GitHub assigned them to, and the end of jobs and their claims.
 
-Only `in_progress` and `completed` webhooks come here. The jobs and claims that a batch can touch are locked
-first, in the one order of the system (jobs by id, then claims by id); everything is then decided on what
-those locks hold still. No claim is ever inserted here.
+Only `in_progress` and `completed` webhooks are applied here. All jobs and claims that a batch can change are locked
+first, jobs by id and then claims by id. Every decision is then made on rows that cannot change. No claim is inserted
+here.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Bound:
-    """What has to happen after the commit."""
+    """Work that remains after the commit."""
 
     wakes: set[int] = field(default_factory=set)
-    """Pools that have something to match."""
+    """Pools whose matcher must be woken."""
     releases: list[int] = field(default_factory=list)
-    """Claims to release: they lost their job before their JIT was delivered."""
+    """Claims to release, because they lost their job before their JIT was delivered."""
     reconcile: set[int] = field(default_factory=set)
     """Pools with a spent Pod to replace."""
     starts: list[float] = field(default_factory=list)
-    """Seconds from the delivery to the execution, of each claim that began to execute."""
+    """Seconds from delivery to execution, for each claim that began to execute."""
     remaps: int = 0
-    """Jobs that ran on another runner than the one minted for them."""
+    """Number of jobs that did not run on the runner that was minted for them."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """One transaction: what it holds, and what it leads to.
+    """One transaction: its locked rows, and its effects so far.
 
-    `freed` are accounts that use less now, `executed` claims that began to execute.
+    `freed` are accounts whose usage fell. `executed` are claims that began to execute.
     """
 
     db: Connection
@@ -61,7 +61,10 @@ class _Batch:
 
 
 def apply(db: Connection, locked: Locked, events: Sequence[WorkflowJobEvent], *, now: datetime, who: str) -> Bound:
-    """Apply `in_progress` and `completed` events, in their order, under the locks of `binding_locks.lock`."""
+    """Apply `in_progress` and `completed` events in the given order.
+
+    `locked` are the rows locked by `binding_locks.lock`. `who` is recorded in the events of the rows.
+    """
     batch = _Batch(db, locked, now, who)
     for event in events:
         if event.action == "completed":
@@ -79,7 +82,7 @@ def apply(db: Connection, locked: Locked, events: Sequence[WorkflowJobEvent], *,
 def _run(batch: _Batch, event: WorkflowJobEvent) -> None:
     job = batch.locked.jobs[event.job_id]
     if job.state == JobState.COMPLETED:
-        return  # terminal sticks: a late in_progress tells nothing new
+        return  # a completed job stays completed, so a late in_progress changes nothing
     started = event.started_at or batch.now
     if event.runner_name:
         _bind(batch, job, runner_name=event.runner_name, started=started)
@@ -132,7 +135,10 @@ def _complete(batch: _Batch, event: WorkflowJobEvent) -> None:
 
 
 def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -> None:
-    """Record that `job` executes on a runner, with its claim when the runner is ours, and settle who lost what."""
+    """Record that `job` executes on a runner, and reassign the jobs that this displaces.
+
+    The row of the execution gets the runner's claim if the runner is one of Ostler's.
+    """
     seen = batch.locked.executions.get(job.id)
     if seen is not None:
         if seen.runner_name != runner_name:
@@ -172,14 +178,15 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
     claim.executes = job.id
 
 
-# What a binding displaces
+# Claims and jobs that a binding displaces
 
 
 def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | None) -> None:
-    """Give `job` to `claim`; the job that `claim` was for goes to `loser` or back to its queue."""
+    """Move `job` from `loser` to `claim`. The former job of `claim` moves to `loser` or returns to its queue."""
     former = None if claim.job_id is None else batch.locked.jobs[claim.job_id]
     swap = loser is not None and may_swap(claim, loser, former)
-    _set_job(batch, [claim, *([loser] if loser is not None else [])], None)  # both first: one live claim per job
+    # Both claims lose their job first, because a job must not have two live claims at any time.
+    _set_job(batch, [claim, *([loser] if loser is not None else [])], None)
     _set_job(batch, [claim], job.id)
     if loser is not None:
         if swap and former is not None:
@@ -210,15 +217,15 @@ def _count_remap(
 
 
 def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
-    """Take the job from a claim whose job went elsewhere or was cancelled."""
+    """Remove the job from a claim, because the job runs elsewhere or is completed."""
     loss = loss_of(claim)
     if claim.job_id is not None:
         _set_job(batch, [claim], None)
     if loss is Loss.SPARE:
         claim_jobs.make_spare(batch.db, claim.id, now=batch.now)
-        batch.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
+        batch.bound.wakes.add(claim.pool_id)  # the matcher gives jobs to spares before it claims warm Pods
     elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=batch.who):
-        # Its lease stays, so that the release waits out a step in flight.
+        # The lease stays, so that the release waits until a running step has ended.
         claim.state = ClaimState.RELEASING
         batch.bound.releases.append(claim.id)
 
@@ -240,7 +247,7 @@ def _insert_execution(
     runner_name: str,
     started: datetime,
 ) -> None:
-    size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
+    size = claim or job  # an unknown runner counts with the size of a Pod of the job's pool
     executions.insert(
         batch.db,
         job_id=job.id,
@@ -255,7 +262,10 @@ def _insert_execution(
 
 
 def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView | None:
-    """End the execution of `job`; return the live claim that ran it, whether or not it was bound to it."""
+    """End the execution of `job`, and return the live claim whose runner ran it, or None.
+
+    The claim is returned even if the execution was never bound to it.
+    """
     execution = batch.locked.executions.get(job.id)
     if execution is None:
         return None
@@ -265,7 +275,8 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
         return batch.locked.claims.get(execution.claim_id)
-    # An anomaly at its start left it unidentified; by now the release may have found the runner busy.
+    # An anomaly at the start left the execution without a claim. By now the claim might execute,
+    # because its release found the runner busy.
     claim = batch.locked.of_runner(execution.runner_name)
     verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
     return claim if verdict is Runner.OURS else None
@@ -284,7 +295,7 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     if moved is None:
         return
     if moved.job_id is not None:
-        # An anomaly let it end by another job's end: its own must not stay claimed by nobody (L4).
+        # An anomaly: the claim ends with another job. Its own job must not stay `claimed` without a claim (L4).
         requeued = move_jobs(
             batch.db,
             "job_requeue",

@@ -1,9 +1,8 @@
-"""Intake of a batch of `workflow_job` webhooks, in one transaction.
+"""Intake of a batch of `workflow_job` webhooks in one transaction.
 
-A delivery counts once, by its GUID. An event may come late, doubled or before the one it follows: the
-row of the job ends up the same. Jobs that are new get their row, pool, priority and holds here;
-`in_progress` and `completed` go on to `models.intake.bindings`. Nothing is sent from here: what has to be sent
-after the commit is returned.
+Each delivery is applied once, by its GUID. Events might arrive late, twice or out of order, and the row of the job ends
+in the same state. New jobs get their row, pool, priority and hold here. `in_progress` and `completed` events continue
+to `models.intake.bindings`. No message is sent from here: the messages to send after the commit are returned.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from rules.routing.routing import Route, Wait, route
 from rules.routing.scopes import Scope
 
 ACTIONS = ("waiting", "queued", "in_progress", "completed")
-"""The actions that are applied, in the order in which a job goes through them."""
+"""The actions that are applied, in the order in which a job passes through them."""
 
 
 class Outcome(StrEnum):
-    """What became of a delivery."""
+    """The result of a delivery."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -51,7 +50,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One verified and parsed delivery; its action is one of `ACTIONS`."""
+    """One verified and parsed delivery. The action of its event is one of `ACTIONS`."""
 
     guid: str
     event: WorkflowJobEvent
@@ -59,23 +58,23 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What has to happen after the commit, and what became of each delivery, in the order they came."""
+    """The result of each delivery, in the order of the batch, and the work that remains after the commit."""
 
     outcomes: tuple[Outcome, ...]
     wakes: frozenset[int]
-    """Pools that have something to match."""
+    """Pools whose matcher must be woken."""
     releases: tuple[int, ...]
-    """Claims to release: they lost their job before their JIT was delivered."""
+    """Claims to release, because they lost their job before their JIT was delivered."""
     reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
     remaps: int
-    """Jobs that ran on another runner than the one minted for them."""
+    """Number of jobs that did not run on the runner that was minted for them."""
     starts: tuple[float, ...] = ()
-    """Seconds from the delivery to the execution, of each claim that began to execute."""
+    """Seconds from delivery to execution, for each claim that began to execute."""
     asks: frozenset[int] = frozenset()
-    """Runs of which GitHub is to be asked whether they come from a fork."""
+    """Runs whose origin must be requested from GitHub."""
     strangers: bool = False
-    """A job was held because nobody has let its account in: GitHub is to be asked whose the App is."""
+    """True if GitHub must be asked whether the account of a held job owns the App."""
 
 
 def apply(
@@ -88,14 +87,15 @@ def apply(
     lock_ms: int | None = None,
     access: Access = Access.ALLOWED,
 ) -> Applied:
-    """Apply a batch; `budget` and `access` are those of accounts seen for the first time.
+    """Apply a batch of deliveries, and return their results and the work that remains.
 
-    `who` is what the events of rows name.
+    New accounts get `budget` and `access`. `who` is recorded in the events of the rows.
 
-    With `lock_ms` no row that another session holds is waited for: `Contended` names the jobs whose events need one.
-    What cannot be skipped, an uncommitted insert of the same job or GUID, is waited for so many milliseconds.
+    With `lock_ms`, the batch does not wait for rows that another session has locked. `Contended` then names the jobs
+    whose events need such a row. The batch waits only for another session's uncommitted insert of the same job or GUID,
+    up to `lock_ms` milliseconds.
 
-    Raises `Contended`, `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.
+    Raises `Contended`, `StartOver`, and the error of Postgres if it refuses a row. In each case no event was applied.
     """
     firsts: dict[str, Received] = {}
     for received in events:
@@ -105,7 +105,7 @@ def apply(
     known = _states_of(db, {received.event.job_id for received in ordered}, lock_ms=lock_ms)
     new = [received.event for received in ordered if received.event.job_id not in known]
     routed = [r.event for r in ordered if known.get(r.event.job_id, JobState.WAITING) == JobState.WAITING]
-    if routed:  # of a job that went on from there the account has a row
+    if routed:  # the other jobs are past the state `waiting`, so their accounts have rows
         held = ensure_accounts(
             db,
             [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in routed],
@@ -118,7 +118,7 @@ def apply(
     router = _Router(db, [received.event for received in ordered], now=now)
     fresh, inserted = _insert(db, ordered, new, router, now=now, who=who)
     applied = [received.event for received in ordered if received.guid in fresh]
-    # A job that another process inserted meanwhile is in neither; the guard of the transition decides.
+    # A job that another process inserted since is in neither map. The guard of the transition then decides.
     readied = [
         event
         for event in applied
@@ -162,7 +162,7 @@ def _is_waiting(event: WorkflowJobEvent) -> bool:
 
 
 class _Router:
-    """What decides about the jobs of one batch; read once, and only when a job asks for it."""
+    """Routing of the jobs of one batch. Each table is read at most once, and only if a job needs it."""
 
     def __init__(self, db: Connection, events: Sequence[WorkflowJobEvent], *, now: datetime) -> None:
         self._db = db
@@ -171,7 +171,7 @@ class _Router:
         self._choices: dict[tuple[tuple[str, ...], int, str, Origin], PoolChoice] = {}
         self._groups = GroupBook(db, now=now)
         self.strangers = False
-        """A job was routed whose account is held, and of which it was not asked yet whether the App is its."""
+        """True if a routed job's account is held, and GitHub was not asked yet whether the account owns the App."""
 
     @functools.cached_property
     def _pools(self) -> list[PoolLabels]:
@@ -224,7 +224,10 @@ class _Router:
         )
 
     def asks(self, event: WorkflowJobEvent) -> bool:
-        """Return whether a job waits for its run to be asked about; not while its environment holds it."""
+        """Return whether GitHub must be asked for the origin of a job's run.
+
+        False while the job waits for its environment, and while its account is held.
+        """
         return (
             event.action == "queued"
             and not _is_waiting(event)
@@ -268,7 +271,7 @@ class _Router:
 
 
 def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dict[int, str]:
-    # One message: the first statement of a batch sets how long the others wait.
+    # Both statements go in one message. The lock timeout applies to the rest of the transaction.
     within = "" if lock_ms is None else f"SET LOCAL lock_timeout = {lock_ms:d}; "
     rows = db.execute(
         text(f"{within}SELECT id, state FROM jobs WHERE id = ANY(:ids)"),
@@ -288,7 +291,8 @@ def _insert(
 ) -> tuple[set[str], dict[int, int | None]]:
     """Insert deliveries, new jobs and their events in one statement.
 
-    Returns the GUIDs that are new, and of each inserted job the pool to wake (None when it is held or waits).
+    Returns the GUIDs of the new deliveries, and a map of the inserted jobs to the pool to wake. The pool is None if the
+    job is held or waits for its environment.
     """
     rows: dict[int, dict[str, Any]] = {}
     pools: dict[int, int | None] = {}
@@ -341,7 +345,10 @@ def _scope(event: WorkflowJobEvent) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What became of jobs whose environment let them go: the pools they are queued in, the runs to ask about."""
+    """Follow-up of the jobs that their environment released.
+
+    `pools` are the pools to wake. `asks` are the runs whose origin must be requested from GitHub.
+    """
 
     pools: set[int | None] = field(default_factory=set)
     asks: set[int] = field(default_factory=set)
@@ -350,7 +357,7 @@ class _Ready:
 def _make_ready(
     db: Connection, events: Sequence[WorkflowJobEvent], router: _Router, *, now: datetime, who: str
 ) -> _Ready:
-    """Queue the waiting jobs whose environment let them go."""
+    """Queue the jobs that waited for their environment and are released by it now."""
     ready = _Ready()
     for event in events:
         routed = router.route(event)

@@ -1,6 +1,6 @@
-"""Names of repositories by their ids, since a name might belong to another repository by now.
+"""Renamed repositories, found by id, because another repository might have the former name by now.
 
-Jobs that were queued before their repository's id was kept have none; of those only the name and the time tell.
+A job that was queued before Ostler stored repository ids has no repository id. Such a job matches by name and time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.upstream import backoffs
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """A repository that was called `former` until `at`, and is called `name` now."""
+    """A repository whose name was `former` until `at`, and is `name` now."""
 
     repository_id: int
     account_id: int
@@ -27,10 +27,11 @@ class Renaming:
 
 
 def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
-    """Write a new name wherever the former one stands for this repository, and let its jobs be tried again.
+    """Replace a repository's former name by its new name in the rows, and let `rematch` try its jobs again.
 
-    In jobs that are not over, and in the scopes of claims whose runner may still be registered there; False when it
-    stood in none. A job that others hold locked is left: `torn` finds it.
+    The rows are jobs that are not completed, and claims whose runner might still be registered in the repository.
+    Returns False if no row had the former name. A job that another session has locked is skipped, and `torn` finds it
+    later.
     """
     jobs = renames.set_repository_of_jobs(
         db,
@@ -56,10 +57,10 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
 
 
 def torn(db: Connection, *, now: datetime) -> list[Renaming]:
-    """Return the open jobs' names of repositories that are not the name which the newest of its jobs has.
+    """Return a renaming for each former name of a repository whose open jobs have different names.
 
-    For when nobody told of a new name: the next job that is queued shows it, and the older ones may stand under a name
-    that another repository has by now.
+    The name of the repository's newest open job counts as its present name. This detects a new name whose webhook was
+    lost. Otherwise the older jobs would keep a name that another repository might have by now.
     """
     rows = db.execute(
         text("""
@@ -80,6 +81,6 @@ def torn(db: Connection, *, now: datetime) -> list[Renaming]:
 
 
 def id_of(db: Connection, job_id: int) -> int | None:
-    """Return the id of a job's repository, None when it was not kept."""
+    """Return the id of a job's repository, or None if it was not stored."""
     found: int | None = db.execute(text("SELECT repository_id FROM jobs WHERE id = :id"), {"id": job_id}).scalar()
     return found

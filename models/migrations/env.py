@@ -1,4 +1,4 @@
-"""Alembic's environment: online only, on the connection that `models.db.migrate` hands over."""
+"""Alembic environment. It migrates online only, on the connection that `models.db.migrate` passes in."""
 
 from __future__ import annotations
 

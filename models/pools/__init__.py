@@ -1,1 +1,1 @@
-"""Pools: their mirror, the rows and offers of their Pods, plans and scaling."""
+"""Pools: their mirror, the rows of their Pods, their plans and their scaling."""

@@ -1,4 +1,4 @@
-"""Backoffs of mints that hold jobs of a pool: one statement for its condition, and nothing else of them."""
+"""Query for the condition of a pool that reports backoffs of mints."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _HELD = text(f"""
 
 
 def blocked_mints(db: Connection, pool_id: int, *, now: datetime) -> BlockedMints | None:
-    """Return the backoff that holds the most jobs of this pool; None when none holds any.
+    """Return the backoff that holds the most jobs of a pool, or None if no backoff holds a job of it.
 
-    A job that is let past as the probe still counts: otherwise the condition would go and come with each probe.
+    The probe of a backoff counts as one of its jobs, although the probe is not held. Otherwise the condition would
+    disappear and return with each probe.
     """
     row = db.execute(_HELD, {"pool_id": pool_id, "now": now, "since": now - QUIET_AFTER}).one_or_none()
     return None if row is None else BlockedMints(**row._mapping)

@@ -1,4 +1,4 @@
-"""Rows of a draining pool: what might be alive, how many Pods are busy, and the oldest job."""
+"""Rows of a draining pool: open Pod rows, recorded exits, and the oldest running job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
-    """A pool whose deletion was asked for, and whose object may still be there."""
+    """A pool whose object has a deletion timestamp and is not known to be gone.
+
+    `since` is the time of the deletion request. `open_rows` counts the Pod rows that are neither gone nor terminal.
+    `recorded` holds the UIDs of the Pods whose exit is recorded in their row.
+    """
 
     uid: str
     namespace: str
@@ -24,9 +28,10 @@ class DrainRow:
 
 
 def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> DrainRow | None:
-    """Return what is left of a pool that drains; None when it does not, or its object is known to be gone.
+    """Return the open rows of a draining pool and its recorded exits.
 
-    `over` are the UIDs of Pods that a list showed as terminal; those are `recorded` whose exit is in their row.
+    `over` are the UIDs of the Pods that a list showed as terminal. Return None if the pool does not drain, or if its
+    object is known to be gone.
     """
     row = (
         db.execute(
@@ -50,10 +55,14 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> Drain
 
 
 def record_draining(db: Connection, *, uid: str, since: datetime | None, now: datetime) -> bool:
-    """Record that a pool drains of which nothing else can be mirrored; return whether jobs may find another now.
+    """Mark a pool as draining when the rest of its object cannot be mirrored.
 
-    The pool's lock comes first, as everywhere. A pool that has no row never had a Pod. Its jobs are moved later, by
-    its reconcile (`tasks.routing.rerouting`).
+    `since` is the time of the deletion request. If it is None, `now` is recorded. Return True if the pool was marked,
+    which might change the routing of jobs. Return False if the pool has no live row or drains already. A pool without a
+    row never had a Pod.
+
+    The advisory lock of the pool is taken before its row changes, as for every writer of pools. The pool's reconcile
+    moves the jobs later (`tasks.routing.rerouting`).
     """
     row = db.execute(
         text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}
@@ -73,14 +82,14 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
 
 @dataclass(frozen=True, slots=True)
 class OldestJob:
-    """The job that has been with its Pod for longest."""
+    """A running job of a pool, and the time at which its JIT was delivered (`since`)."""
 
     id: int
     since: datetime
 
 
 def oldest_job(db: Connection, pool_id: int) -> OldestJob | None:
-    """Return the oldest job on a busy Pod of a pool, by the time at which its Pod was given its runner."""
+    """Return the job of a pool whose JIT was delivered first, or None if no Pod of the pool has a job."""
     row = db.execute(
         text("""
             SELECT c.job_id AS id, c.delivered_at AS since FROM claims c

@@ -1,7 +1,7 @@
-"""The list of Pods that a tick takes of the whole namespace: the share of each pool, until the next tick.
+"""Shared Pod lists: a tick lists the Pods of the namespace once and stores them here by pool.
 
-UNLOGGED: after a crash there is none, and each pool lists for itself until the next tick. The Pods are packed and
-unpacked by `tasks.pools.pod_lists`.
+The table is UNLOGGED, so that a crash of Postgres empties it. Each pool then lists its own Pods until the next tick.
+`tasks.pools.pod_lists` packs and unpacks the Pods.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from models.db.base import Base
 from models.db.sql import text
 
 USED_FOR = timedelta(seconds=10)
-"""For how long a whole list is used: the period of the ticks. A message that waited longer has its pool listed anew."""
+"""Maximum age of a usable list: the interval of the ticks.
+
+If the message of a reconcile waited longer, the pool lists its own Pods.
+"""
 
 AHEAD = timedelta(seconds=1)
-"""By how much the clock of the process that listed may be ahead; a time further ahead is no time."""
+"""Maximum clock skew: a list whose time is further in the future than this is not used."""
 
 KEPT = timedelta(hours=1)
-"""For how long the share of a pool is kept that no tick lists any more."""
+"""Retention of the list of a pool that no tick lists any more."""
 
 
 class PodListRow(Base):
-    """The Pods of one pool, as the last list of the namespace showed them."""
+    """The Pods of one pool in the last list of the namespace."""
 
     __tablename__ = "pod_lists"
     __table_args__ = ({"prefixes": ["UNLOGGED"]},)
@@ -42,12 +45,16 @@ class PodListRow(Base):
 def keep(
     db: Connection, *, namespace: str, shares: Mapping[str, bytes], taken_at: datetime, whole_at: datetime
 ) -> None:
-    """Keep a whole list, by the name of the pool. A share of a newer list stays, unless it is of the future."""
+    """Store a complete list: the packed Pods of each pool, by the pool's name.
+
+    `taken_at` is the start of the list, and `whole_at` its end. A stored list that began later is not replaced, unless
+    its time is in the future. Lists of the namespace that are older than `KEPT` are deleted.
+    """
     db.execute(
         text("DELETE FROM pod_lists WHERE namespace = :namespace AND whole_at < :before"),
         {"namespace": namespace, "before": whole_at - KEPT},
     )
-    names = sorted(shares)  # two ticks at once lock the rows in one order
+    names = sorted(shares)  # one lock order for two ticks at once
     db.execute(
         text("""
             INSERT INTO pod_lists AS l (namespace, pool, taken_at, whole_at, pods)
@@ -68,10 +75,11 @@ def keep(
 
 
 def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:
-    """Return (taken_at, pods, dealt) of the share of a pool; None when there is none that may be used.
+    """Return (taken_at, pods, dealt) of the stored list of a pool, or None if no list is usable.
 
-    `dealt`: a reconcile by this list, or by a newer one, has dealt with all that it showed. A pool that leaves uses
-    none: it goes by a list that began after it was asked to.
+    A list is usable for `USED_FOR` after its end. `dealt` is True if a reconcile of the pool has already handled this
+    list or a newer one. A draining or deleted pool gets None. Its reconcile needs a list that began after the deletion
+    request.
     """
     return db.execute(
         text("""
@@ -85,10 +93,10 @@ def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:
 
 
 def gone_since(db: Connection, *, uids: Sequence[str], taken_at: datetime) -> frozenset[str] | None:
-    """Return those of the listed Pods that went after the list was taken.
+    """Return the UIDs of the listed Pods that disappeared after the list was taken.
 
-    None when the list shows a Pod that has no row, or whose row says that it was gone before: a list of now has to show
-    whether it is there.
+    Return None if the list shows a Pod that has no row, or a Pod that was recorded as gone before the list began. The
+    caller then has to list again, because only a current list proves whether that Pod exists.
     """
     found = text("SELECT uid, gone_at FROM runner_pods WHERE uid = ANY(:uids)")
     rows = db.execute(found, {"uids": list(uids)}).all()

@@ -1,4 +1,4 @@
-"""Rows of runner Pods as the reconciler reads and writes them: observed facts, and the facts of the creation."""
+"""Rows of runner Pods for the reconciler: it records the facts that it observes, and reads them with their claims."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from models.tables import pod_births, pod_facts
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A Pod's row with its live claim, if it has one. `freed_at`: when the last of its claims ended.
+    """A Pod's row with its live claim, if it has one.
 
-    `node_gone`: its node was gone when anything was last known of it. `charged`: it counts in an account's budget, or
-    did until it ended.
+    - `offered`: the Pod has an offer that has not expired.
+    - `ever_delivered`: a JIT was delivered to the Pod.
+    - `freed_at`: the end of the Pod's last claim, or None if no claim of the Pod ended.
+    - `node_gone`: the Pod's node was gone when the Pod was last observed.
+    - `charged`: the Pod counts against the budget of an account, or counted until it ended.
     """
 
     id: int
@@ -45,13 +48,20 @@ class PodRow:
 
     @property
     def recorded(self) -> Recorded:
-        """Its part of the evidence that it holds a JIT; what proves the contrary is left out but for its end."""
+        """The recorded evidence on whether the Pod holds a JIT: any delivery, and whether the Pod is terminal.
+
+        Other evidence against a JIT, such as a removed runner, is not read here.
+        """
         return Recorded(any_delivered=self.ever_delivered, terminal=self.terminal_at is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A Pod as the cluster has it."""
+    """A Pod as the cluster shows it.
+
+    `over` says that `poller` and `runner` have both terminated. `terminal` says that Kubernetes reports the Pod as
+    terminal.
+    """
 
     name: str
     namespace: str
@@ -66,18 +76,18 @@ class PodFacts:
     runner_exit_code: int | None
     exit_reason: str | None
     ours: bool = True
-    """Ostler made it. A Pod that merely has the label of a pool gets no row."""
+    """Whether Ostler created the Pod. A foreign Pod that carries the pool's label gets no row."""
 
 
 OVER = "its poller and its runner have ended"
-"""Why a Pod is retired that is over and not terminal, in the words of the claim's event."""
+"""Reason in the event of a retire claim, for a Pod that is over but not terminal."""
 
 
 def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> list[str]:
-    """Give every Pod that was seen its row, its UID and its exit facts; return the UIDs first seen over now.
+    """Record the row, the UID and the exit of every listed Pod, and return the UIDs that are over for the first time.
 
-    Only rows that change are touched: the matcher skips rows that others have locked. A row that another session has
-    locked is left to the next check (L14).
+    Only rows that change are locked, because the matcher skips locked rows. A row that another session has locked is
+    left to the next check (L14).
     """
     known = {
         row.name: row
@@ -92,7 +102,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
     free = _lock_free(db, changing)
     over: list[str] = []
-    # Known rows in the order of their ids, as every lock; new ones after them.
+    # Known rows come first, in the order of their ids, as in every lock. New rows follow.
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
         if row is not None and row.id not in free:
@@ -112,10 +122,10 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
                 created_at=pod.created_at,
             )
         elif row.uid is None and row.attempt_id == pod.attempt_id:
-            # The answer to its creation was lost; a row that was given up meanwhile is taken up again.
+            # The response to the creation was lost. A row that was given up in the meantime is reopened.
             pod_births.take_up(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
         if pod.over and (row is None or row.terminal_at is None):
-            # A Pod that never polled and is not terminal is a failed start: the plan counts and retires it.
+            # A Pod that is over, never polled and is not terminal is a failed start. The plan counts and retires it.
             seen = pod_facts.record_over(
                 db,
                 pod.uid,
@@ -140,12 +150,12 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
 
 
 def _changes(row: Row[Any], pod: PodFacts) -> bool:
-    """Return whether a Pod shows something that its row does not have."""
+    """Return whether the Pod shows a UID or an exit that its row lacks."""
     return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.over and row.terminal_at is None)
 
 
 def _lock_free(db: Connection, row_ids: Sequence[int]) -> frozenset[int]:
-    """Lock those of the rows that no other session has locked, and return their ids."""
+    """Lock the rows that no other session has locked, in the order of their ids, and return the ids of these rows."""
     if not row_ids:
         return frozenset()
     rows = db.execute(
@@ -170,13 +180,16 @@ _ROWS = """
 
 
 def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
-    """Return the Pods of a pool that are not known to be gone, oldest first."""
+    """Return the rows of a pool's Pods that are not known to be gone, oldest first."""
     rows = db.execute(text(f"{_ROWS} ORDER BY p.id"), {"pool_id": pool_id, "now": now})
     return [PodRow(*row) for row in rows]
 
 
 def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
-    """Return those of these rows whose Pods have ended, or were not `listed`, oldest first."""
+    """Return the rows of a pool's Pods that are recorded as terminal or are missing from `listed`, oldest first.
+
+    Rows of Pods that are known to be gone are left out. `listed` are the UIDs of a complete list.
+    """
     rows = db.execute(
         text(f"{_ROWS} AND (p.terminal_at IS NOT NULL OR p.uid <> ALL(:listed)) ORDER BY p.id"),
         {"pool_id": pool_id, "now": now, "listed": list(listed)},
@@ -185,9 +198,11 @@ def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datet
 
 
 def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime, who: str) -> int | None:
-    """Insert the retire claim of a Pod that is over, which Kubernetes does not call terminal.
+    """Insert the retire claim of a Pod that is over but not terminal, and return the id of the claim.
 
-    None when its row is locked, when it has a live claim or is gone, and while these rows are not trusted.
+    `due_after` is the time in seconds until the claim's next step is due. `who` is written into the claim's event.
+    Return None if the row is locked, if the Pod is gone or has a live claim, or if the database is not trusted
+    (`models.db.epochs`).
     """
     found = db.execute(
         text("""
@@ -202,7 +217,10 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:
-    """Return whether a row still waits for its Pod: another reconciler may have made it, or given it up."""
+    """Return whether a row still waits for the creation of its Pod.
+
+    Another reconciler might have created the Pod or given up the row in the meantime.
+    """
     found = db.execute(
         text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
     ).one_or_none()

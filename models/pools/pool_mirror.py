@@ -1,4 +1,4 @@
-"""The mirror of pools: what the cluster says of each, in its row."""
+"""Mirror of the pools: copies each pool object of the cluster into its row."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from sqlalchemy import Connection, Row
 from models.db.sql import text
 
 TEMPLATE_HOLDS = timedelta(minutes=2)
-"""A template hash that only another version of Ostler, or other settings, explain stands for this long at least."""
+"""Minimum time that a template hash is kept while the generation of the spec is unchanged.
+
+During a deployment, two versions or settings of Ostler compute different hashes of one spec.
+"""
 
 MADE_WITHIN = timedelta(minutes=1)
-"""A creation that began before its pool went is answered within this time; a task has 20 s."""
+"""Maximum time between the start of a Pod's creation and its response.
+
+The task that creates the Pod ends within 20 seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """A pool as the cluster has it; sizes in millicores and MiB, times in seconds."""
+    """A pool as the cluster shows it. CPU is in millicores, memory in MiB, and times are in seconds."""
 
     uid: str
     namespace: str
@@ -90,13 +96,14 @@ _ROUTING = (
 
 
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
+    """Write a pool's facts into its row, and return whether this might change the routing of jobs.
 
-    Nothing is written when nothing differs, and no older check over a newer one. The pool's lock comes first. Jobs that
-    were routed before are moved later, by its reconcile (`tasks.routing.rerouting`); until then none is matched in it.
+    Nothing is written if nothing differs. A check of an older generation never overwrites a newer one. The advisory
+    lock of the pool is taken before the row is written. The pool's reconcile moves the jobs that were routed before
+    (`tasks.routing.rerouting`), and the matcher matches none of the pool's jobs until then.
 
-    While old and new workers overlap in a deployment they make two hashes of one spec. The first of them stands for
-    `TEMPLATE_HOLDS`, so that the Pods that start are not replaced by turns.
+    While old and new workers overlap in a deployment, they compute two hashes of one spec. The first hash is kept for
+    `TEMPLATE_HOLDS`. Without this, old and new workers would replace each other's starting Pods.
     """
     row = _row(db, pool.uid)
     if row is None:
@@ -107,7 +114,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)
     if row is None or row.generation > pool.generation:
-        return False  # somebody who looked later was here first
+        return False  # a check of a later generation was first
     pool = _with_recorded_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
@@ -115,15 +122,17 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
 
 
 def generation_of(db: Connection, *, uid: str) -> int | None:
-    """Return the generation of a pool that its row has; None when it has no row."""
+    """Return the generation in a pool's row, or None if the pool has no row."""
     found: int | None = db.execute(text("SELECT generation FROM pools WHERE uid = :uid"), {"uid": uid}).scalar()
     return found
 
 
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
-    """Take a smaller generation for a pool whose row is still as known; the next check at it is mirrored.
+    """Set a smaller generation in a pool's row, so that the next check at that generation is mirrored.
 
-    `generation` comes from a read of the cluster that began after the row was read. False when the row moved on.
+    A pool's generation decreases when etcd is restored from a backup. `known` is the generation that the caller read
+    from the row. `generation` comes from a read of the cluster that began after the row was read. Return False if the
+    row's generation has changed since then.
     """
     moved = db.execute(
         text("UPDATE pools SET generation = :generation WHERE uid = :uid AND generation = :known"),
@@ -133,9 +142,10 @@ def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
 
 
 def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
-    """Record that a pool's spec cannot be used. All else stays as it was before.
+    """Record that a pool's spec cannot be used. The other columns keep their values.
 
-    One that has no row gets one that serves no job, so that what there may be of it has an owner, and can drain.
+    A pool without a row gets a row without labels and with 0 replicas. Such a pool serves no job, but its Pods have an
+    owner and it can drain.
     """
     row = _row(db, pool.uid)
     if row is None:
@@ -156,7 +166,10 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
 
 
 def _with_recorded_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
-    """Return the pool with the row's hash, where the spec is the same and that hash is too young to be replaced."""
+    """Return the pool with the template hash of its row if that hash must be kept, or else unchanged.
+
+    The hash is kept if the generation is the same and the hash is younger than `TEMPLATE_HOLDS`.
+    """
     held = row.recorded_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
     if row.generation != pool.generation or not held:
         return pool
@@ -173,9 +186,10 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Insert a pool's row. One of the same name with another UID went, and this one came, between two checks.
+    """Insert a pool's row, and return whether this call inserted it.
 
-    Its own row may be there by now, if another check has just made it.
+    A live row of the same name with another UID belongs to a pool that was deleted and created again between two
+    checks. That row is ended first. The insert does nothing if another check has inserted the row in the meantime.
     """
     before = db.execute(
         text("""
@@ -186,7 +200,7 @@ def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
     made = db.execute(text(_INSERT), _values(pool, now))
-    return made.rowcount > 0  # none when another check of the pools was first
+    return made.rowcount > 0  # 0 if another check inserted the row first
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
@@ -196,7 +210,7 @@ def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
 
 
 def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
-    """Return (id, uid, name) of the pools whose object is not known to be gone."""
+    """Return (id, uid, name) of the pools whose object is not known to be gone, in the order of their ids."""
     return list(
         db.execute(
             text("SELECT id, uid, name FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
@@ -206,9 +220,10 @@ def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
-    """Record that a pool's object is gone, which a GET by name and UID has proven.
+    """Record that a pool's object is gone. The caller has proven this with a GET by name and UID.
 
-    Its jobs are moved later, by its reconcile (`tasks.routing.rerouting`); `rematch` finds what that left.
+    The pool's reconcile moves its jobs later (`tasks.routing.rerouting`). The sweep `rematch` finds the jobs that it
+    missed.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
     db.execute(
@@ -218,11 +233,17 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
 
 
 def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
-    """Return (id, name, leaving) of the pools that have Pods, want some, or may get one that is still being made.
+    """Return (id, name, leaving) of the pools that need a reconcile, in the order of their ids.
 
-    And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.
+    A pool needs one if any of these is true:
 
-    So a pool that is gone is checked until a list that began `MADE_WITHIN` later has shown what there is of it.
+    - Its object exists.
+    - It has jobs that must be moved to another pool.
+    - It has Pods that are not known to be gone.
+    - Its object is gone, and no list that began at least `MADE_WITHIN` later has been handled. Until then, the response
+      to a creation might still be missing.
+
+    `leaving` is True if the pool drains or its object is gone.
     """
     return list(
         db.execute(
@@ -240,9 +261,9 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
-    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stalled.
+    """Record that all Pods missing from the list of time `at` were handled, or are known to be stalled.
 
-    A newer list that was noted down before stays, unless it is of the future.
+    A newer recorded time is kept, unless it is in the future.
     """
     db.execute(
         text("""
@@ -254,6 +275,6 @@ def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) 
 
 
 def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:
-    """Return namespace and name of a pool."""
+    """Return the namespace and the name of a pool, or None if there is no such pool."""
     row = db.execute(text("SELECT namespace, name FROM pools WHERE id = :id"), {"id": pool_id}).one_or_none()
     return None if row is None else (row.namespace, row.name)

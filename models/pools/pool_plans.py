@@ -1,7 +1,7 @@
-"""Decisions of a reconcile, read and committed under the pool's lock: rows of Pods to create, and retire claims.
+"""Commit of a reconcile's plan under the pool's lock: rows of Pods to create, and retire claims.
 
-A row stands before its Pod is created, and the lock is held from the reading of the claims to the commit, so that two
-reconcilers never create one too many nor count one failure twice.
+A Pod's row is committed before the Pod is created. The lock is held from the read of the claims until the commit.
+Without this, two reconcilers could create one Pod too many, or count one failed start twice.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from rules.pools.starts import Starts, Trouble, failed, over_quota, refused, tak
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a reconcile is to do: (row id, Pod name, attempt id) to create, and retire claims that were inserted.
+    """The committed work of a reconcile.
 
-    `retired`: why, per claim. `failed_starts` are those that were counted.
+    - `create`: (row id, Pod name, attempt id) of each Pod to create.
+    - `retired`: the inserted retire claims, each with its reason.
+    - `failed_starts`: the troubles of the failed starts that were counted.
     """
 
     create: tuple[tuple[int, str, str], ...]
@@ -34,9 +36,9 @@ class Committed:
 
 
 def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
-    """Take the pool's lock and return its row; what is read after this is what the plan is made of.
+    """Take the pool's lock and return the pool's row. The caller must read the plan's inputs after this call.
 
-    Raises what Postgres raises when another session holds the lock for more than `POOL_LOCK_WITHIN`.
+    Raises Postgres's error of a lock timeout if another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """
     db.execute(
         text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'; SELECT pg_advisory_xact_lock(:pool_id)"),
@@ -46,7 +48,7 @@ def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
 
 
 def starts_of(pool: Row[Any]) -> Starts:
-    """Return how the starts of a pool go."""
+    """Return the state of a pool's Pod starts (failures and backoff), as recorded in its row."""
     return Starts(
         failures=pool.failed_starts,
         failed_at=pool.failed_at,
@@ -57,7 +59,7 @@ def starts_of(pool: Row[Any]) -> Starts:
 
 
 def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
-    """Return how many Pods of a pool were retired in the tick that `now` is in."""
+    """Return the number of the pool's Pods that were retired in the current tick."""
     begun = pool.tick_at is not None and (now - pool.tick_at).total_seconds() < TICK
     return pool.tick_retired if begun else 0
 
@@ -72,9 +74,11 @@ def commit_plan(
     now: datetime,
     who: str,
 ) -> Committed:
-    """Write a plan down, in the transaction that holds the lock and read what it was made of.
+    """Write a plan into the database.
 
-    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round.
+    The caller must use the transaction that holds the pool's lock and has read the plan's inputs. `names` are unused
+    (Pod name, attempt id) pairs, as many as may be created in this round. `due_after` is the time in seconds until the
+    next step of a retire claim is due. `who` is written into the events of the claims.
     """
     for name, attempt in names[: plan.create]:
         pod_births.insert_planned(
@@ -93,7 +97,7 @@ def commit_plan(
     failed = plan.failed_starts if Why.NOT_STARTED in retired.values() else ()
     starts = plan.starts
     if plan.failed_starts and not failed:
-        starts = starts_of(pool)  # they were heard or claimed meanwhile
+        starts = starts_of(pool)  # these Pods polled or were claimed in the meantime
     if starts != starts_of(pool):
         _write_starts(db, pool.id, starts)
     rows = _to_create(db, pool.id, limit=len(names)) if plan.creates else ()
@@ -112,7 +116,10 @@ def _to_create(db: Connection, pool_id: int, *, limit: int) -> list[tuple[int, s
 
 
 def _retire(db: Connection, plan: PoolPlan, *, due_after: float, now: datetime, who: str) -> dict[int, Why]:
-    """Insert the retire claims; a Pod that somebody has locked, or that was claimed meanwhile, is left alone."""
+    """Insert the retire claims of a plan, and return the plan's reason for each claim.
+
+    A Pod is skipped if its row is locked, or if it was claimed in the meantime.
+    """
     if not plan.retire:
         return {}
     wanted = {each.id: each for each in plan.retire}
@@ -143,12 +150,16 @@ def _count_retired(db: Connection, pool: Row[Any], count: int, *, now: datetime)
 
 
 def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, now: datetime) -> None:
-    """The API server would not take a Pod of this pool: because a quota is used up, or because of what the Pod is."""
+    """Record that the API server refused a Pod of this pool.
+
+    `detail` is the API server's message. `quota` True means that a quota of the namespace is used up, which is no
+    failed start. Every other refusal counts as one, unless the pool already waits after an earlier failure.
+    """
     starts = starts_of(lock_pool(db, pool_id))
     if quota:
         after = over_quota(starts, detail=detail)
     elif starts.waits(now):
-        after = starts  # another reconciler was refused a moment ago
+        after = starts  # another reconciler recorded a refusal a moment ago
     else:
         after = refused(starts, detail=detail, now=now)
     if after != starts:
@@ -158,7 +169,11 @@ def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, no
 def record_failed_start(
     db: Connection, row_id: int, *, template_hash: str, trouble: Trouble, detail: str, made_at: datetime, now: datetime
 ) -> bool:
-    """Count a Pod that ended before its first poll; False when its template is old, or its round is counted."""
+    """Count a Pod that ended before its first poll, and return whether it was counted.
+
+    `template_hash` and `made_at` are the template and the creation time of the Pod. Return False if the pool has
+    another template now, or if a failure was already counted after the Pod was created.
+    """
     pool_id = db.execute(text("SELECT pool_id FROM runner_pods WHERE id = :id"), {"id": row_id}).scalar_one()
     pool = lock_pool(db, pool_id)
     if pool.template_hash != template_hash:
@@ -172,7 +187,7 @@ def record_failed_start(
 
 
 def record_taken(db: Connection, pool_id: int) -> None:
-    """The API server took a Pod of this pool again."""
+    """Record that the API server accepted a Pod of this pool. An earlier refusal or quota problem no longer applies."""
     starts = starts_of(lock_pool(db, pool_id))
     if taken(starts) != starts:
         _write_starts(db, pool_id, taken(starts))
@@ -197,7 +212,11 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
 
 
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
-    """Return whether to write a status: a condition has changed, or a number, and none was written a moment ago."""
+    """Return whether a new `status` of a pool must be written.
+
+    A changed condition is written at once. Any other change is written if the last write is at least `every` seconds
+    old.
+    """
     before = pool.status
     if before == status:
         return False
@@ -214,5 +233,5 @@ _STATUS = text("UPDATE pools SET status = CAST(:status AS jsonb), status_at = :n
 
 
 def record_status(db: Connection, pool_id: int, status: str, *, now: datetime) -> None:
-    """Write down what was written to the pool's object, as JSON."""
+    """Record the status (JSON) that was written to the pool's object."""
     db.execute(_STATUS, {"id": pool_id, "status": status, "now": now})

@@ -1,4 +1,4 @@
-"""Pools: the mirror of the `RunnerPool` objects that matching reads."""
+"""Table of pools: the mirror of the `RunnerPool` objects that the matcher reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rules.routing.labels import PoolLabels
 
 
 class Pool(Base):
-    """One `RunnerPool`. Rows stay when the object goes (`deleted_at`), for the claims that name them."""
+    """One `RunnerPool`. The row outlives its object (`deleted_at` is set), because claims refer to it."""
 
     __tablename__ = "pools"
     __table_args__ = (
@@ -96,7 +96,10 @@ class Pool(Base):
 
 
 def routes(db: Connection) -> list[PoolLabels]:
-    """Return what decides which pool serves a job, for every pool that takes new jobs."""
+    """Return the routing criteria of every pool that accepts new jobs.
+
+    A pool accepts no new jobs if it drains or its object is gone.
+    """
     rows = db.execute(
         text("""
             SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories, allow_forks, name,
@@ -120,9 +123,10 @@ def routes(db: Connection) -> list[PoolLabels]:
 
 
 def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
-    """Write down whether jobs were left without Pods; return whether that is news.
+    """Record whether the matcher left jobs without Pods, and return whether the row changed.
 
-    A pool's row that another session has locked is left: `resume` wakes the pool until a later run has written it.
+    A row that another session has locked is skipped. The sweep `resume` wakes the pool until a later dispatch has
+    written the row.
     """
     if pool.wants_pods == wants:
         return False
@@ -139,7 +143,11 @@ def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
 def end_rerouting(
     db: Connection, pool_id: int, *, since: datetime | None, known: Sequence[int], left: Sequence[int]
 ) -> bool:
-    """Let jobs be matched in a pool again, all but those that are `left`; False when its row is not as known."""
+    """Record the end of a rerouting, so that the matcher matches the pool's jobs again.
+
+    `since` and `known` are the rerouting time and the job ids that the caller read from the row. `left` are the ids of
+    the jobs that still have to be moved. The matcher skips these jobs. Return False if the row has changed since then.
+    """
     ended = db.execute(
         text("""
             UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])

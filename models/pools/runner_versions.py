@@ -1,6 +1,6 @@
-"""Runner versions that the Pods of each pool start, and the time from which GitHub refuses them.
+"""Runner versions that the Pods of each pool start, and the end of GitHub's support for them.
 
-What is recorded is what GitHub's runner lists showed; it says nothing of a pool whose runners no list has shown.
+The versions come from GitHub's runner lists. A pool whose runners appeared in no list has no version here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from models.db.base import Base
 from models.db.sql import text
 
 ASKED_EVERY = timedelta(days=1)
-"""GitHub is asked for the end of a version once in this time."""
+"""Interval at which GitHub is asked for the end of a version."""
 
 
 class RunnerVersion(Base):
-    """A version that runners of a pool had, and the template of their Pods."""
+    """A version that runners of a pool reported, with the template of their Pods."""
 
     __tablename__ = "runner_versions"
 
@@ -34,7 +34,10 @@ class RunnerVersion(Base):
 
 @dataclass(frozen=True, slots=True)
 class PoolVersion:
-    """The version that a pool was seen to start under its present template; `ends_at` None: not known."""
+    """The newest version that a pool's Pods started under the present template.
+
+    GitHub refuses the version from `ends_at` on. None means that this time is not known.
+    """
 
     pool_id: int
     namespace: str
@@ -46,7 +49,7 @@ class PoolVersion:
 def record(db: Connection, versions: Mapping[str, str], *, now: datetime) -> None:
     """Record the versions of runners, by runner name, for the pools of their live claims.
 
-    A row that another session has locked is left to the next list.
+    A Pod of an older template is ignored. A row that another session has locked is left to the next list.
     """
     found = db.execute(
         text("""
@@ -87,9 +90,10 @@ def record(db: Connection, versions: Mapping[str, str], *, now: datetime) -> Non
 
 
 def to_ask(db: Connection, *, now: datetime) -> str | None:
-    """Return a version of which GitHub is to be asked how long it takes it, and note that it is; None: nothing is due.
+    """Return a version that GitHub has to be asked about, or None. The version is marked as asked.
 
-    Two processes may ask for the same version at once, which costs a call.
+    The question is when GitHub begins to refuse the version. Two processes can ask about the same version at once. That
+    costs one extra call.
     """
     version: str | None = db.execute(
         text("""
@@ -105,7 +109,7 @@ def to_ask(db: Connection, *, now: datetime) -> str | None:
 
 
 def record_end(db: Connection, version: str, ends_at: datetime | None) -> None:
-    """Record until when GitHub takes a version; None: it does not say."""
+    """Record when GitHub begins to refuse a version. None means that GitHub names no time."""
     _write(db, version, "ends_at = :ends", ends=ends_at)
 
 
@@ -121,7 +125,10 @@ def _write(db: Connection, version: str, what: str, **values: object) -> None:
 
 
 def read(db: Connection, pool_id: int | None = None) -> Sequence[PoolVersion]:
-    """Return the version that each pool started last under its present template, or that of one pool."""
+    """Return the version that each pool started last under its present template.
+
+    If `pool_id` is given, only that pool is read. A pool without a known version is left out.
+    """
     rows = db.execute(
         text("""
             SELECT DISTINCT ON (l.id) l.id, l.namespace, l.name, v.version, v.ends_at

@@ -1,7 +1,7 @@
-"""Inputs of the autoscaler from the rows, and the record of its decisions.
+"""Inputs of the autoscaler, and the record of its decisions.
 
-Load is counted from Pods and claims, demand from queued jobs and budgets, what is usual from the claims of the last
-hour. Nothing is locked: what it decides is bounded by the pool's own maximum, and undone by the next check.
+Load is counted from Pods and claims, and demand from queued jobs and budgets. The usual load is counted from the claims
+of the last hour. The reads take no lock: the pool's maximum bounds every decision, and the next check corrects it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from rules.claims.fairness import AccountView, Budget
 from rules.pools.demand import Places, Queue
 
 USUAL_EVERY = timedelta(seconds=60)
-"""For how long what is usual is used again: it is made of minutes."""
+"""Maximum age of a computed usual load. It is made of whole minutes, so that a shorter time would gain nothing."""
 
 MINUTES = 60
-"""The minutes that it is made of, the last ones."""
+"""Number of past minutes that the usual load is computed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """A pool's row, with its Pods in numbers.
+    """A pool's row with the numbers of its Pods.
 
-    `alive`: Pods that are neither terminal nor gone nor being retired, nor on a node that is gone. `load`: those of
-    them that have a job, or had one. `idle`: there is one that polls and is free. `quiet_since`: when it was last
-    scaled up, or first seen.
+    - `alive`: Pods that are not terminal, gone or being retired, and whose node is not gone.
+    - `load`: the alive Pods that have or had a job.
+    - `idle`: whether a Pod polls and is free.
+    - `quiet_since`: the last scale-up, or the creation of the row if there was none.
+    - `scaling`: the numbers of the last decision, or None if there is none.
+    - `usual`: the usual load in Pods, computed at `typical_at`. None means that it was never computed.
     """
 
     id: int
@@ -50,12 +53,12 @@ class PoolRow:
 
 
 PARTS = ("load", "queue", "usual", "min_warm", "max_replicas")
-"""The numbers that a decision is made from, as they are kept."""
+"""Names of the inputs that are stored with a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The numbers of the last decision on a pool, its replicas among them."""
+    """The last decision on a pool: its replicas and the inputs in `PARTS`, by name."""
 
     namespace: str
     name: str
@@ -64,14 +67,18 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Why nothing may change (`barred`), or why nothing may shrink (`doubt`); None where it may."""
+    """Reasons against scaling: `barred` forbids every change, `doubt` forbids shrinking. None means no objection."""
 
     barred: str | None
     doubt: str | None
 
 
 def trust(db: Connection, *, now: datetime) -> Trust:
-    """Return what speaks against scaling at all: a closed gate, or rows that are older than the cluster."""
+    """Return the reasons against scaling.
+
+    A closed gate, or a database that is older than the cluster, forbids every change. An unconfirmed epoch forbids
+    shrinking.
+    """
     epoch = epochs.read(db, now=now)
     if epoch.older_since is not None:
         return Trust(barred=epoch.doubt, doubt=epoch.doubt)
@@ -80,7 +87,7 @@ def trust(db: Connection, *, now: datetime) -> Trust:
 
 
 def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]:
-    """Return the pools of a namespace that are mirrored, with their Pods in numbers."""
+    """Return the pools of a namespace whose object is not known to be gone, with the numbers of their Pods."""
     rows = db.execute(
         text("""
             SELECT p.id, p.uid, coalesce(found.alive, 0) AS alive, coalesce(found.load, 0) AS load,
@@ -107,10 +114,11 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
 
 
 def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
-    """Return what is queued and not held in these pools, by account; no more of it is counted than a pool has places.
+    """Return the jobs that are queued and not held in these pools, by pool and account.
 
-    The index on dispatchable jobs is walked from account to account, so a deep queue costs no more than the places. A
-    pool whose jobs are still being moved has none: which of them it serves is not known yet.
+    An account's jobs are counted only up to the number of the pool's places. The query walks the index on dispatchable
+    jobs from account to account, so that a deep queue costs no more than the places. A pool whose jobs are still being
+    moved is left out, because it is not known yet which jobs the pool serves.
     """
     rows = db.execute(
         text(f"""
@@ -141,7 +149,7 @@ def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
 
 
 def accounts(db: Connection, account_ids: Sequence[int]) -> dict[int, AccountView]:
-    """Return these accounts with their budgets and what they use of them."""
+    """Return these accounts with their weights, their budgets and their present usage."""
     usage = usage_of(db, account_ids)
     rows = db.execute(
         text("SELECT id, weight, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = ANY(:ids)"),
@@ -159,10 +167,11 @@ def accounts(db: Connection, account_ids: Sequence[int]) -> dict[int, AccountVie
 
 
 def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> dict[int, int]:
-    """Count what is usual in these pools, note it down, and return it by pool.
+    """Compute the usual load of these pools, store it, and return it by pool.
 
-    Of each of the last 60 minutes the most claims that lived at a time; of these the 95th percentile, so that three
-    minutes of an hour may be busier. Pools that another run counts right now are left to it.
+    The usual load is the 95th percentile of the peaks of the last 60 minutes. The peak of a minute is the largest
+    number of job claims that were live at once. So the three busiest minutes of an hour do not change the result. Pools
+    that another session has locked are skipped.
     """
     locked = db.execute(
         text("SELECT id FROM pools WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
@@ -224,7 +233,10 @@ def decisions(db: Connection) -> list[Decision]:
 def note(
     db: Connection, pool_id: int, scaling: Mapping[str, Any], *, up: bool = False, down: bool = False, now: datetime
 ) -> None:
-    """Note a decision down; `up` and `down` say that it is about to be carried out."""
+    """Record a decision on a pool.
+
+    `up` says that a scale-up is about to be carried out, and `down` says the same of a scale-down.
+    """
     db.execute(
         text("""
             UPDATE pools SET scaling = CAST(:scaling AS jsonb),

@@ -1,1 +1,1 @@
-"""Restore: claims for Pods whose own rows are lost."""
+"""Restore: new claims for Pods whose claims are missing from a restored database."""

@@ -1,7 +1,7 @@
-"""Rows of `ostler restore`: reads of the restored rows, and new claims for Pods whose claims are lost.
+"""Queries of `ostler restore`: reads of the restored rows, and new claims for Pods whose claims are lost.
 
-Every write is a transaction of its own that finds its work done when it is repeated. The moves are those of the claim
-path, one after the other, so that a rebuilt claim has the story that it would have.
+Every write is a transaction of its own. Repeating a write changes nothing. A rebuilt claim goes through the transitions
+of the claim path in their order, so its events look like those of an ordinary claim.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ HELD = "Postgres was put back, and GitHub is asked what became of it"
 
 @dataclass(frozen=True, slots=True)
 class RowPod:
-    """A Pod's row. `used`: an ended claim of it was delivered."""
+    """The row of a Pod, with its live claim and the job of that claim.
+
+    `used` is True if a claim of the Pod was delivered and has ended.
+    """
 
     id: int
     pool_id: int
@@ -38,7 +41,7 @@ class RowPod:
 
 
 def pods(db: Connection, uids: Sequence[str]) -> Mapping[str, RowPod]:
-    """Return the rows of these Pods, by UID."""
+    """Return the rows of these Pods by UID. A Pod without a row is missing from the result."""
     rows = db.execute(
         text(f"""
             SELECT p.uid, p.id, p.pool_id, c.id AS claim_id, c.purpose, c.state, c.job_id, c.account_id,
@@ -72,7 +75,7 @@ def _claim(row: Row[Any]) -> RowClaim | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownScope:
-    """Where an account's runners are registered."""
+    """A scope in which runners of an account might be registered, and the installation that can list them."""
 
     installation_id: int
     scope: str
@@ -80,10 +83,10 @@ class KnownScope:
 
 
 def scopes(db: Connection) -> list[KnownScope]:
-    """Return every scope that the rows know, by the newest installation of its account; also of accounts without jobs.
+    """Return every scope that the rows contain, each with the newest installation of its account.
 
-    A repository once, by its id and its newest name; by its name too where a job of it knows no id.
-    What an account without a job is, organisation or user, is not known: it is taken for an organisation.
+    A repository appears once, under its id and newest name. It appears under its name too if one of its jobs has no
+    repository id. An account without jobs is listed as an organisation, because its type is not known.
     """
     rows = db.execute(
         text("""
@@ -106,12 +109,12 @@ def scopes(db: Connection) -> list[KnownScope]:
 
 
 def live_claims(db: Connection) -> int:
-    """Return how many claims are live."""
+    """Return the number of live claims."""
     return int(db.execute(text("SELECT count(*) FROM claims WHERE ended_at IS NULL")).scalar_one())
 
 
 def leased(db: Connection, *, now: datetime) -> int:
-    """Return how many steps of claims may still be under way."""
+    """Return the number of live claims with a lease, because their steps might still be running."""
     return int(
         db.execute(
             text("SELECT count(*) FROM claims WHERE ended_at IS NULL AND leased_until > :now"), {"now": now}
@@ -120,7 +123,10 @@ def leased(db: Connection, *, now: datetime) -> int:
 
 
 def skip_claim_ids(db: Connection, highest: int) -> None:
-    """Let no new claim have an id that a stamp in the cluster already names: a stamp's value never comes back."""
+    """Make new claims start above the id `highest`, the highest claim id in any stamp of the cluster.
+
+    Otherwise a new claim could get the id of a lost claim, and an old stamp would appear to belong to it.
+    """
     db.execute(
         text("""
             SELECT setval(ids.name, :highest) FROM (SELECT pg_get_serial_sequence('claims', 'id') AS name) ids
@@ -132,7 +138,12 @@ def skip_claim_ids(db: Connection, highest: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What is written of a Pod: `stamp` its annotation, `account_id` whom it is charged to, where that is known."""
+    """A Pod as restore writes it.
+
+    `row_id` is the id of its row. `stamp` is its claim annotation, and `stamped` says whether it has an owner label.
+    `account_id` is the account that it is charged to, or None if that is not known. `runners` are the runners that
+    GitHub lists for it.
+    """
 
     uid: str
     row_id: int
@@ -143,9 +154,10 @@ class Pod:
 
 
 def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, *, now: datetime) -> bool:
-    """Carry a verdict out; False when the Pod's claim is no longer the one that was judged, or cannot be moved so.
+    """Apply a verdict to a Pod.
 
-    The caller undoes then what was written.
+    `seen` is the Pod's live claim at the time of the verdict. Returns False if the Pod has another live claim or
+    another claim state now, or if the claim cannot make the transition. The caller must then roll back.
     """
     live = db.execute(
         text("SELECT id, state FROM claims WHERE pod_uid = :uid AND ended_at IS NULL"), {"uid": pod.uid}
@@ -177,7 +189,7 @@ def _state(db: Connection, claim_id: int) -> ClaimState:
 
 
 def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
-    """End a claim that the Pod outlived: what it was for is asked of GitHub."""
+    """End a claim that does not belong to the Pod any more. Its job is held until GitHub says what happened to it."""
     if claim.purpose is Purpose.RETIRE:
         move_claim(
             db,
@@ -207,7 +219,10 @@ def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
 
 
 def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, now: datetime) -> int:
-    """Insert the claim of a Pod whose own is lost. Its job is not known: a webhook or GitHub tells it."""
+    """Insert a claim for a Pod whose claim is lost, and return its id.
+
+    The claim has no job, because the job is not known. A webhook or GitHub names the job later.
+    """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.row_id})
     pod_facts.record_annotation_of_row(db, pod.row_id, value=pod.stamp)
     return claim_inserts.insert_rebuilt(
@@ -224,15 +239,16 @@ def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, no
 
 
 def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, now: datetime) -> None:
-    """Write down the runners that GitHub has of this Pod, so that whoever ends the claim finds them."""
+    """Record the runners that GitHub lists for this Pod, so that the code that ends the claim deletes them."""
     for runner in runners:
         mint_attempts.register(db, claim_id, runner_name=runner.name, runner_id=runner.id, now=now)
 
 
 def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> bool:
-    """Move a claim to where its Pod is: executing, or a spare when its runner is connected and idle.
+    """Move a claim to the state of its Pod: a spare if its runner is online and idle, otherwise executing.
 
-    One that was being released executes: nothing releases it as never delivered. False when it could not be moved.
+    A claim in release becomes executing too. Otherwise a release would treat it as never delivered and free a Pod that
+    might hold a JIT. Returns False if the claim cannot make the transition.
     """
     named = {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
     known: dict[str, Any] = {
@@ -251,7 +267,7 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
 
 
 def hold(db: Connection, job_ids: Sequence[int]) -> None:
-    """Let these jobs wait for GitHub's word; a job that is claimed takes its hold along into the queue."""
+    """Hold these jobs until GitHub reports their state. A claimed job keeps its hold when it is queued again."""
     job_holds.hold(
         db,
         """
@@ -266,7 +282,10 @@ def hold(db: Connection, job_ids: Sequence[int]) -> None:
 
 
 def hold_open_jobs(db: Connection, *, limit: int) -> int:
-    """Hold the next of the open jobs without a claim that were put back; return how many. 0: all are."""
+    """Hold up to `limit` open jobs that were restored and have no claim.
+
+    Returns the number of jobs that were held now. It is 0 when all such jobs are held.
+    """
     return job_holds.hold(
         db,
         """
@@ -284,7 +303,7 @@ def hold_open_jobs(db: Connection, *, limit: int) -> int:
 
 
 def open_jobs(db: Connection) -> int:
-    """Return how many jobs are open and have no claim."""
+    """Return the number of jobs that are not completed and have no live claim."""
     return int(
         db.execute(
             text("""
@@ -296,7 +315,7 @@ def open_jobs(db: Connection) -> int:
 
 
 def held_jobs(db: Connection) -> int:
-    """Return how many jobs wait for GitHub's word."""
+    """Return the number of jobs that are held until GitHub reports their state."""
     return int(
         db.execute(
             text("SELECT count(*) FROM jobs WHERE hold_reason = :hold AND state <> 'completed'"),

@@ -1,1 +1,1 @@
-"""Routing: accounts and their usage, installations, runner groups, origins of runs."""
+"""Routing: accounts and their usage, installations, runner groups, and origins of runs."""

@@ -1,4 +1,4 @@
-"""Accounts, their budgets, and the installations through which we act for them."""
+"""Accounts, their budgets, and the installations of the GitHub App that serve them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from rules.routing.access import Access
 
 
 class Account(Base):
-    """The owner that jobs are charged to. A budget of 0 holds its jobs; lowering one kills nothing (L2)."""
+    """The owner that jobs are charged to.
+
+    A budget of 0 holds all jobs of the account. A lowered budget ends no running job (L2).
+    """
 
     __tablename__ = "accounts"
     __table_args__ = (
@@ -46,7 +49,7 @@ class Account(Base):
 
 
 class Installation(Base):
-    """One installation of the GitHub App."""
+    """One installation of the GitHub App in an account."""
 
     __tablename__ = "installations"
     __table_args__ = (Index("ix_installations_account_id_id", "account_id", "id"),)
@@ -62,7 +65,10 @@ class Installation(Base):
 
 @dataclass(frozen=True, slots=True)
 class NewAccount:
-    """What a webhook tells of an account and, when it came through an App, of its installation."""
+    """An account as a webhook names it.
+
+    `installation_id` is the account's installation of the App, or None if the webhook did not come through an App.
+    """
 
     id: int
     login: str
@@ -70,7 +76,7 @@ class NewAccount:
 
 
 def default_budget(settings: Settings) -> Budget:
-    """Return the budget of an account that is new."""
+    """Return the budget that a new account gets."""
     return Budget(
         count=settings.default_budget_count,
         vcpu_millicores=settings.default_budget_vcpu * 1000,
@@ -82,7 +88,7 @@ _REFER = text("SELECT id, login FROM accounts WHERE id = ANY(:ids) ORDER BY id F
 
 
 def access_of_new(settings: Settings) -> Access:
-    """Return the access of an account that is new."""
+    """Return the access that a new account gets."""
     return Access.ALLOWED if settings.new_accounts == "serve" else Access.HELD
 
 
@@ -94,14 +100,16 @@ def ensure_accounts(
     access: Access = Access.ALLOWED,
     now: datetime,
 ) -> frozenset[int]:
-    """Insert what is seen for the first time, with this budget and access; write changed logins wherever they stand.
+    """Insert accounts and installations that have no row yet, and write changed logins to all rows that copy them.
 
-    Returns the accounts that no row can refer to now, because another session holds them `FOR UPDATE`. The new login
-    of an account that others hold locked is left to the next webhook that has it.
+    New accounts get `budget` and `access`. If another session has locked an account, its changed login is not written
+    now. The next webhook of that account writes it.
+
+    Returns the ids of the accounts that another session has locked `FOR UPDATE`. New rows cannot refer to them now.
     """
     unique = {account.id: account for account in accounts}
     wanted = sorted(unique)
-    # The lock that the foreign keys of the new rows need.
+    # This is the lock that the foreign keys of the new rows need.
     logins: dict[int, str] = {row.id: row.login for row in db.execute(_REFER, {"ids": wanted})}
     if new := [unique[key] for key in wanted if key not in logins]:
         _insert(db, new, budget=budget, access=access, now=now)
@@ -153,7 +161,7 @@ def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, a
 
 
 def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: datetime) -> None:
-    """Insert an account that only a stamp tells of; the next webhook of it tells its login."""
+    """Insert an account that is known only from a stamp. Its login is a placeholder until its next webhook."""
     db.execute(
         text("""
             INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
@@ -171,7 +179,10 @@ def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: date
 
 
 def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
-    """Give an account another budget; False when there is none with this id. A lower one ends nothing (L2)."""
+    """Change the budget of an account. A lower budget ends no running job (L2).
+
+    Returns False if there is no account with this id.
+    """
     changed = db.execute(
         text("""
             UPDATE accounts SET budget_count = :count, budget_vcpu = :vcpu, budget_memory = :memory
@@ -188,7 +199,10 @@ def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
 
 
 def set_weight(db: Connection, account_id: int, weight: float) -> bool:
-    """Give an account another weight, positive and finite; False when there is none with this id."""
+    """Change the weight of an account to a positive, finite number.
+
+    Returns False if there is no account with this id.
+    """
     changed = db.execute(
         text("UPDATE accounts SET weight = :weight WHERE id = :id RETURNING id"), {"id": account_id, "weight": weight}
     )
@@ -196,7 +210,10 @@ def set_weight(db: Connection, account_id: int, weight: float) -> bool:
 
 
 def set_access(db: Connection, account_id: int, access: Access) -> bool:
-    """Let an account in, or hold it; False when there is none with this id. `rematch` moves its jobs."""
+    """Allow an account or hold it. `rematch` later moves its jobs accordingly.
+
+    Returns False if there is no account with this id.
+    """
     changed = db.execute(
         text("UPDATE accounts SET access = :access WHERE id = :id RETURNING id"),
         {"id": account_id, "access": access},
@@ -205,7 +222,7 @@ def set_access(db: Connection, account_id: int, access: Access) -> bool:
 
 
 def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
-    """Return held accounts of which it was not asked yet whether the App is theirs."""
+    """Return up to `limit` held accounts that might own the App, because GitHub was not asked about them yet."""
     rows = db.execute(
         text("SELECT id FROM accounts WHERE access = 'held' AND access_asked_at IS NULL ORDER BY id LIMIT :limit"),
         {"limit": limit},
@@ -214,9 +231,10 @@ def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
 
 
 def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, now: datetime) -> bool:
-    """Allow the owner of the App if it is one of these held accounts; return whether it is. The others stay held.
+    """Allow the owner of the App if it is one of these held accounts, and return whether it is.
 
-    Rows that another session has locked are asked about again.
+    The other accounts stay held, and are recorded as accounts that do not own the App. An account that another session
+    has locked is skipped, and GitHub is asked about it again later.
     """
     rows = db.execute(
         text("""
@@ -231,9 +249,10 @@ def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, n
 
 
 def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
-    """Write an owner's new login wherever its jobs, claims and account have the old one; return whether any had.
+    """Write an owner's new login to its jobs, claims and account. Return whether any row had another login.
 
-    Jobs and claims that others hold locked are left: whoever meets the old name later asks again.
+    Jobs and claims that other sessions have locked keep the old login. A later call that fails with the old login asks
+    GitHub for the present login and runs this function again.
     """
     changed = renames.set_login_of_jobs(db, account_id=account_id, login=login)
     changed += db.execute(

@@ -1,4 +1,4 @@
-"""Jobs of an installation that is suspended, removed or active again: their holds and releases."""
+"""Installations that are suspended, removed or active again, and the holds of their jobs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rules.claims.fairness import Budget
 from rules.routing.access import Access
 
 OUT_OF_REACH = timedelta(hours=1)
-"""How long nothing is tried for an installation that is suspended or gone, unless a webhook says otherwise."""
+"""Period without calls for an installation that is suspended or removed. A webhook can end it earlier."""
 
 LEFT = {"suspend": "the App's installation is suspended", "deleted": "the App is not installed any more"}
 GONE = frozenset({"deleted"})
-"""Actions of `LEFT` after which GitHub knows the installation no more."""
+"""Actions of `LEFT` after which GitHub no longer knows the installation."""
 
 BACK = ("created", "unsuspend", "new_permissions_accepted")
 
 
 def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
-    """Remember that GitHub does not know an installation; return whether that is news."""
+    """Record that GitHub no longer knows an installation. Return False if that was recorded before."""
     marked = db.execute(
         text("UPDATE installations SET left_at = :now WHERE id = :id AND left_at IS NULL"),
         {"id": installation_id, "now": now},
@@ -34,10 +34,11 @@ def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
 
 
 def mark_working(db: Connection, installation_id: int) -> bool:
-    """Remember that GitHub knows an installation: a call in its name went through. Return whether that is news.
+    """Record that GitHub knows an installation, because a call with its token succeeded.
 
-    What its account has with installations that left goes over to one that works: it may have been moved there when
-    this one was taken for gone.
+    Returns whether the installation was recorded as removed. In that case the jobs and claims of all removed
+    installations of the account move to its newest working installation. This reverses a move that was made while this
+    installation was wrongly recorded as removed.
     """
     account_id = db.execute(
         text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
@@ -55,7 +56,7 @@ def mark_working(db: Connection, installation_id: int) -> bool:
 
 
 def has_successor(db: Connection, installation_id: int) -> bool:
-    """Return whether the account of an installation has another one that works."""
+    """Return whether the account of an installation has another installation that works."""
     return _successor(db, installation_id) is not None
 
 
@@ -71,9 +72,10 @@ def _successor(db: Connection, installation_id: int) -> Row[Any] | None:
 
 
 def succeed(db: Connection, installation_id: int) -> int | None:
-    """Move what an installation that left has to the one of its account that works; None when there is no such one.
+    """Move the jobs and claims of a removed installation to the newest working installation of its account.
 
-    Jobs and claims that others hold locked are left: their own mints find out.
+    Returns the id of the working installation, or None if the account has none. Jobs and claims that other sessions
+    have locked are not moved. Their next mint fails and moves them.
     """
     row = _successor(db, installation_id)
     if row is None:
@@ -86,13 +88,13 @@ def succeed(db: Connection, installation_id: int) -> int | None:
 
 
 def leave(db: Connection, *, installation_id: int, reason: str, gone: bool, now: datetime) -> datetime:
-    """Hold the queued jobs of an installation that cannot be used; return until when.
+    """Hold the queued jobs of an installation that cannot be used. Return when the hold ends.
 
-    `gone`: GitHub does not know it any more, rather than that it is suspended.
+    `gone` is True if GitHub no longer knows the installation, and False if it is suspended.
     """
     until = now + OUT_OF_REACH
     backoffs.wait_until(db, kind="installation", key=str(installation_id), reason=reason, not_before=until, now=now)
-    if gone:  # after the backoff, as in the commit of a mint
+    if gone:  # after the backoff: the commit of a mint locks in the same order
         mark_left(db, installation_id, now=now)
     return until
 
@@ -108,10 +110,14 @@ def come_back(
     access: Access = Access.ALLOWED,
     at: datetime | None = None,
 ) -> None:
-    """End what held the jobs of an account whose installation works (again), which may have another id now.
+    """End the holds of an account's jobs, because its installation works again. The installation might have a new id.
 
-    `at` is GitHub's time of the event: what is told late of an installation changes nothing when another one works that
-    was told of later, or that has a larger id and was first seen later. Without a time the larger id is the newer one.
+    `at` is GitHub's time of the event, or None if it is not known. Webhooks can arrive late, so the event is ignored if
+    another working installation of the account is newer. Another installation is newer in one of these cases:
+
+    - Its last event is later than `at`.
+    - It had no event, its id is larger, and it was first seen after `at`.
+    - `at` is None and its id is larger.
     """
     at = None if at is None else min(at, now)
     newer = db.execute(
@@ -135,7 +141,7 @@ def come_back(
     renames.set_installation_of_jobs(db, account_id=account_id, installation_id=installation_id)
     renames.set_installation_of_claims(db, account_id=account_id, installation_id=installation_id)
     backoffs.forget_account(db, installation_id=installation_id, account_id=account_id, login=login)
-    # After claims and backoffs, as the commit of a mint does: else the two could wait for each other.
+    # After claims and backoffs, as in the commit of a mint. Another order could end in a deadlock of the two.
     db.execute(
         text("""
             UPDATE installations SET left_at = NULL, event_at = greatest(event_at, :at)

@@ -1,6 +1,7 @@
-"""Origins of the runs of public repositories: asked once for each run, and stored.
+"""Origins of the runs of public repositories. GitHub is asked once per run, and the answer is stored.
 
-A job of such a run is held (`origin_unknown`) until it is known, unless every pool would serve it alike.
+A job of such a run is held with the reason `origin_unknown` until the origin is known. It is not held if every origin
+would lead to the same pool.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
 LEASE = timedelta(seconds=25)
-"""For how long one that asks is left alone: longer than a task may take."""
+"""Time during which only one task asks about a run. It is longer than the time limit of that task."""
 
 FIRST_WAIT = 15.0
 LONGEST_WAIT = 3600.0
-"""Seconds after a question without an answer before it is asked again: of the first, and at most; each doubles it."""
+"""Seconds between an unanswered question and the next one: first and longest wait. Each failure doubles the wait."""
 
 
 class RunOrigin(Base):
-    """A run that was asked about. Goes with the jobs of its run (`models.sweeps.prune`)."""
+    """A run and its origin, once GitHub was asked about it.
+
+    The row is deleted with the jobs of the run (`models.sweeps.prune`).
+    """
 
     __tablename__ = "run_origins"
     __table_args__ = (CheckConstraint("origin IN ('here', 'fork')", name="origin_known"),)
@@ -42,7 +46,11 @@ class RunOrigin(Base):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A run to ask about. `answered`: another did already, and its jobs are to be matched."""
+    """A run whose origin is to be asked.
+
+    `repository` is the id of its repository, or its name if the id is not known. `answered` is True if the origin is
+    known already. The waiting jobs then only need to be matched.
+    """
 
     run_id: int
     installation_id: int | None
@@ -51,7 +59,7 @@ class Question:
 
 
 def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
-    """Return where these runs come from, as far as that is known."""
+    """Return the origins of these runs. A run without a known origin is missing from the result."""
     if not run_ids:
         return {}
     rows = db.execute(
@@ -62,7 +70,11 @@ def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
 
 
 def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
-    """Take the question about a run; None when no job waits for it, another asks, or it is too early."""
+    """Acquire the lease for the question about a run, and return the question.
+
+    Returns None if no queued job waits for the answer, another task has the lease, or the wait after a failure is not
+    over.
+    """
     job = db.execute(
         text("""
             SELECT installation_id, repository, repository_id FROM jobs
@@ -90,7 +102,7 @@ def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
 
 
 def record(db: Connection, run_id: int, origin: Origin, *, now: datetime) -> None:
-    """Keep where a run comes from. It never changes: what is known stays."""
+    """Store the origin of a run. A stored origin is never changed, because the origin of a run is final."""
     db.execute(
         text("""
             INSERT INTO run_origins (run_id, origin, changed_at) VALUES (:run, :origin, :now)
@@ -103,9 +115,10 @@ def record(db: Connection, run_id: int, origin: Origin, *, now: datetime) -> Non
 
 
 def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now: datetime) -> float:
-    """Ask again later, and say so in the holds of the jobs; return in how many seconds.
+    """Postpone the question about a run, and record `why` in the holds of its jobs. Return the wait in seconds.
 
-    `after` is what GitHub or the governor asked for, in seconds: that is no failure.
+    `after` is the wait in seconds that GitHub or Ostler's own rate limit requested, which does not count as a failure.
+    None means that the question failed. The wait then doubles with each failure.
     """
     failures: int = db.execute(
         text("SELECT failures FROM run_origins WHERE run_id = :run"), {"run": run_id}
@@ -134,7 +147,7 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
 
 
 def delete_of_jobs(db: Connection, job_ids: Sequence[int]) -> None:
-    """Delete where the runs of jobs come from that are about to be deleted."""
+    """Delete the origins of the runs of jobs that are about to be deleted."""
     db.execute(
         text("DELETE FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))"),
         {"ids": job_ids},

@@ -1,7 +1,8 @@
-"""Cache of the runner groups of organisations, read by intake, `rematch` and the mint.
+"""Cache of the runner groups of organisations. Intake, `rematch` and the mint read it.
 
-One row holds all groups of an installation (`repository_id` 0), one for each repository those that it may use, which is
-asked for only where a group admits selected repositories. GitHub is asked by the mint (`tasks.routing.runner_groups`).
+One row per installation has all its groups (`repository_id` 0). Further rows have the groups that one repository may
+use. Such a row is requested only if a group admits selected repositories. The mint requests the lists from GitHub
+(`tasks.routing.runner_groups`).
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from rules.routing.routing import Wait
 from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group
 
 KNOWN_FOR = timedelta(hours=1)
-"""For how long it is believed that a group is there and admits a repository. A mint that GitHub refuses ends it."""
+"""Period during which a cached list proves that a group admits a repository. A refused mint ends it earlier."""
 
 REFUSED_FOR = timedelta(minutes=10)
-"""For how long a refusal is believed: whoever mends the group waits no longer for his jobs."""
+"""Period during which a cached list can refuse a group. It is short, so that a corrected group soon serves its jobs."""
 
 KEPT_FOR = timedelta(days=1)
 
 EVERY = 0
-"""In place of a repository's id: all groups of the installation."""
+"""Used instead of a repository's id for the list of all groups of an installation."""
 
 
 class RunnerGroupList(Base):
-    """What GitHub listed, in whole: groups as `rules.routing.runner_groups.GroupSeen`. Older than a day they go."""
+    """A complete list of runner groups from GitHub. Each group is stored as a `rules.routing.runner_groups.GroupSeen`.
+
+    A list is deleted when it is older than a day.
+    """
 
     __tablename__ = "runner_group_lists"
 
@@ -48,7 +52,11 @@ class RunnerGroupList(Base):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The group that a pool asks for, and the job that it is to serve."""
+    """The runner group that a pool asks for, and the job that needs it.
+
+    `group` is the number or the name of the group. `organization` is True if the owner of the repository is one, and
+    `public` is True if the repository is public.
+    """
 
     group: int | str
     installation_id: int | None
@@ -65,14 +73,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict by what is known, and until when it may be believed (None: it needs no check)."""
+    """A verdict from the cached lists. `until` is the time at which it expires, or None if it needs no list."""
 
     verdict: GroupVerdict
     until: datetime | None
 
 
 class GroupBook:
-    """What is known at `now`; each row is read once, and only when a verdict needs it."""
+    """Cached group lists as of `now`. Each row is read at most once, and only if a verdict needs it."""
 
     def __init__(self, db: Connection, *, now: datetime) -> None:
         self._db = db
@@ -80,7 +88,7 @@ class GroupBook:
         self._rows: dict[tuple[int, int], tuple[list[GroupSeen], datetime] | None] = {}
 
     def judge(self, wanted: Wanted) -> Judged:
-        """Return the verdict on a group for a job. One that rests on nothing known asks (`GroupVerdict.ask`)."""
+        """Return the verdict on a group for a job. It is a question (`ask`) if the cached lists are not sufficient."""
         blank = judge_blank(wanted)
         if blank.ask is None:
             return Judged(blank, None)
@@ -96,7 +104,10 @@ class GroupBook:
         return Judged(verdict, None if read_at is None else read_at + kept)
 
     def wait(self, wanted: Wanted) -> Wait | None:
-        """Return the refusal of a group for a job, as far as it is known; a mint finds out the rest."""
+        """Return the refusal of a group for a job, or None if the cached lists do not refuse it.
+
+        If the cached lists are not sufficient, the job is not held. The mint then asks GitHub.
+        """
         judged = self.judge(wanted)
         if judged.verdict.refusal is None:
             return None
@@ -119,7 +130,7 @@ class GroupBook:
 
 
 def judge_blank(wanted: Wanted) -> GroupVerdict:
-    """Return the verdict without anything known of the groups: of most jobs that is enough."""
+    """Return the verdict without any list of groups. It is final for most jobs, and otherwise a question (`ask`)."""
     return _judge(wanted)
 
 
@@ -140,7 +151,10 @@ def _judge(
 def keep(
     db: Connection, *, installation_id: int, repository_id: int, groups: Sequence[GroupSeen], now: datetime
 ) -> None:
-    """Keep what GitHub listed, and forget what is old."""
+    """Store a list of groups from GitHub, and delete lists that are older than `KEPT_FOR`.
+
+    `repository_id` is `EVERY` if the list has all groups of the installation.
+    """
     db.execute(
         text("""
             INSERT INTO runner_group_lists (installation_id, repository_id, groups, read_at)
@@ -158,7 +172,7 @@ def keep(
 
 
 def forget(db: Connection, installation_id: int) -> None:
-    """Believe nothing of an installation's groups any more: GitHub refused what was known."""
+    """Delete all cached lists of an installation, because GitHub refused a request that was based on them."""
     db.execute(
         text("DELETE FROM runner_group_lists WHERE installation_id = :installation"), {"installation": installation_id}
     )
@@ -167,7 +181,10 @@ def forget(db: Connection, installation_id: int) -> None:
 def hold_alike(
     db: Connection, *, pool_id: int, wanted: Wanted, verdict: GroupVerdict, until: datetime, now: datetime
 ) -> int:
-    """Hold the queued jobs of a pool that the same refusal concerns; return how many. Locked ones are left."""
+    """Hold the queued jobs of a pool that the same refusal affects, and return their number.
+
+    Jobs that other sessions have locked are skipped.
+    """
     return job_holds.hold(
         db,
         """

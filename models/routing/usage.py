@@ -1,4 +1,4 @@
-"""Usage of accounts: the Pods that count in a budget (law L2). A union over Pods, each counted once."""
+"""Usage of accounts: the Pods that count in a budget (law L2). Each Pod counts once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from rules.claims.fairness import Usage
 CHARGED = """
     charged_account_id IS NOT NULL AND gone_at IS NULL AND terminal_at IS NULL AND node_gone_at IS NULL
 """
-"""Of a runner Pod: it was given a JIT and nothing shows that it has ended. The predicate of a partial index."""
+"""SQL condition on a runner Pod: a JIT was delivered to it, and no evidence shows that it has ended.
+
+It is also the predicate of a partial index.
+"""
 
 
 def used_pods(only: str = "") -> str:
     """Return a query with one row per account and Pod that counts in the account's budget, with the Pod's size.
 
-    `only` is a condition on `account_id`. The three sources may name the same Pod: a live claim that was delivered is
-    also its Pod's charge, and an execution without a claim runs on a Pod that may have either. A claim that has ended
-    leaves the charge of its Pod behind, so a Pod that outlives its job still counts. A Pod of a gone node does not.
+    `only` is an SQL condition on `account_id`. The query combines three sources, which might name the same Pod:
+
+    - Live job claims.
+    - The charge of a Pod, which is written at delivery. It remains after the claim has ended, so a Pod that outlives
+      its job still counts.
+    - Open executions without a claim, by the runner that a mint attempt registered.
+
+    A Pod on a gone node does not count.
     """
     return f"""
         SELECT account_id, runner_pod_id, max(vcpu) AS vcpu, max(memory) AS memory
@@ -60,9 +68,9 @@ _USAGE = Prepared(
 
 
 def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
-    """Return what each account uses: its Pods, and executions on runners of ours whose Pod is not known (law L2).
+    """Return the usage of each account: its Pods, including those whose execution has no claim (law L2).
 
-    Runners that we did not register do not count: what an account runs elsewhere is not ours to ration.
+    Executions on runners that Ostler did not register do not count, because they use no Pod of Ostler.
     """
     rows = _USAGE.execute(db, ids=list(account_ids))
     used = {
@@ -73,9 +81,9 @@ def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
 
 
 def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Mapping[int, int]:
-    """Return how many Pods of each account outlive their claim: still counted in its budget, without a job.
+    """Return how many Pods of each account outlive their job claim. They still count in the account's budget.
 
-    None asks for all accounts; only those that have such Pods are returned then.
+    `account_ids` None asks for all accounts. The result then has only accounts with such Pods.
     """
     rows = db.execute(
         text(f"""
@@ -92,7 +100,10 @@ def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Map
 
 
 def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the pools where the accounts wait that these Pods were charged to: the end of a Pod may help them."""
+    """Return the pools with dispatchable jobs of the accounts that these Pods were charged to.
+
+    The end of these Pods might let such a job start.
+    """
     if not uids:
         return []
     rows = db.execute(
@@ -103,9 +114,9 @@ def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
 
 
 def pools_with_work(db: Connection, account_ids: Sequence[int]) -> list[int]:
-    """Return the pools where these accounts have dispatchable jobs: what they no longer use may serve them.
+    """Return the pools in which these accounts have dispatchable jobs.
 
-    One check of the index per account and pool: no queue is walked, however deep.
+    The query checks the index once per account and pool, so its cost does not depend on the length of a queue.
     """
     if not account_ids:
         return []

@@ -1,1 +1,1 @@
-"""Sweeps: their runs, their ledger of repairs, and what each selects."""
+"""Sweeps: their runs, their ledger of repairs, and the queries that select their work."""

@@ -1,7 +1,7 @@
 """State of the sweep `catch_up`: the repositories to check, its progress, and its quota.
 
-What GitHub listed is kept with its etag, so that a list that has not changed since costs no quota. Only that a run's
-jobs needed nothing is remembered of them; a list that left something to do is read again.
+GitHub's lists are stored with their etags, so that an unchanged list costs no quota. For a workflow run whose jobs
+needed no repair, only the etag of its job list is stored. A list that left work to do is read again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from rules.routing.holds import HoldReason
 from rules.sweeps.catch_up import Purse, spend
 
 LIMIT = 500
-"""Jobs of one repository that one check asks about at most."""
+"""Maximum number of overdue jobs of one repository per check."""
 
 KEPT = timedelta(days=7)
-"""How long what is known of a repository is kept after it was last due."""
+"""Retention of a repository's progress after the repository was last due."""
 
 COVERED_WITHIN = timedelta(minutes=15)
-"""A repository counts as covered for so long after a check of it began: three periods."""
+"""Maximum age of the last complete check of a covered repository: three intervals of the sweep."""
 
 
 class CatchUpRepository(Base):
-    """A repository with jobs of ours, and how far the look at it has come."""
+    """A repository with jobs in Ostler, and the progress of its check."""
 
     __tablename__ = "catch_up_repositories"
 
@@ -56,7 +56,7 @@ class CatchUpRepository(Base):
 
 
 class CatchUpPurse(Base):
-    """What an installation may still be asked."""
+    """The remaining calls of an installation for this sweep."""
 
     __tablename__ = "catch_up_quotas"
 
@@ -68,9 +68,10 @@ class CatchUpPurse(Base):
 
 @dataclass(slots=True)
 class Place:
-    """A repository to check and what is remembered of it.
+    """A repository to check, with its stored progress.
 
-    `account_id` is of its newest job, `installation_id` the account's newest: its jobs may be of one that is gone.
+    `account_id` is the account of the repository's newest job. `installation_id` is the newest installation of that
+    account, because the installation of the job itself might be gone.
     """
 
     repository: str
@@ -83,7 +84,7 @@ class Place:
     settled: dict[str, str]
 
 
-# A repository's newest job stands for all of them: its name is looked up in an index, one probe for each name.
+# The newest job of a repository stands for all its jobs. The walk over the names needs one index lookup per name.
 _SEEN = """
     WITH RECURSIVE names AS (
         (SELECT repository FROM jobs ORDER BY repository LIMIT 1)
@@ -126,9 +127,12 @@ _PLACES = text(f"""
 
 
 def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime) -> Sequence[Place]:
-    """Return the repositories that had a job in this time, or have one that is not over; least recently tried first.
+    """Return the repositories to check, least recently tried first.
 
-    With `note` it is written down that they are due.
+    A repository is checked if its newest job was queued or changed within `seen_within`, or if one of its jobs is not
+    completed. A repository is left out while its backoff lasts, or if its installation is gone.
+
+    With `note`, the repositories are also recorded as due, and old rows are deleted (`KEPT`).
     """
     times = {"since": now - seen_within, "now": now}
     if note:
@@ -145,7 +149,7 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
 
 
 def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
-    """Write down that a check of a repository begins."""
+    """Record that the check of a repository begins."""
     db.execute(
         text("UPDATE catch_up_repositories SET tried_at = :tried_at WHERE repository = :repository"),
         {"tried_at": tried_at, "repository": repository},
@@ -153,9 +157,10 @@ def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
 
 
 def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None) -> bool:
-    """Write down how far the check of a repository came; `checked_at` when that was to its end.
+    """Record the progress of a repository's check.
 
-    False, and nothing changed, when another tick has the sweep's lease by now.
+    `checked_at` is the time at which the check began, if the check is complete, or None. Return False without a change
+    if another tick holds the sweep's lease by now.
     """
     mine = db.execute(
         text("""
@@ -181,7 +186,7 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
 
 
 def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime) -> None:
-    """Leave repositories alone until then: GitHub refused them, and would again."""
+    """Postpone the checks of these repositories until `not_before`, because GitHub would refuse them again."""
     db.execute(
         text("""
             UPDATE catch_up_repositories SET failures = failures + 1, not_before = :not_before
@@ -193,7 +198,10 @@ def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime
 
 
 def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) -> Purse | None:
-    """Take a call out of an installation's purse; return what is left, None when there was none."""
+    """Take one call out of an installation's quota for this sweep. Return the rest, or None if no call is left.
+
+    `percent` is the part of GitHub's hourly limit that the sweep may use.
+    """
     new = Purse.new(percent=percent, now=now)
     db.execute(
         text("""
@@ -216,7 +224,11 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
 
 
 def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -> None:
-    """Put back what a call did not cost, or take out what it cost beyond one; others may have paid meanwhile."""
+    """Correct an installation's quota after a call, and store GitHub's hourly limit (`quota`).
+
+    `calls` is the number of calls to add. It is negative if the call cost more than one. The correction is relative,
+    because other processes might have used calls in the meantime.
+    """
     db.execute(
         text("UPDATE catch_up_quotas SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
         {"id": installation_id, "calls": calls, "quota": quota},
@@ -224,14 +236,17 @@ def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -
 
 
 def states_of(db: Connection, job_ids: Sequence[int]) -> Mapping[int, JobState]:
-    """Return where jobs stand; those that we never heard of are missing."""
+    """Return the state of each job by its id. A job without a row is missing from the result."""
     rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:ids)"), {"ids": list(job_ids)})
     return {row.id: JobState(row.state) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A job that is open for long; `ready_at` is when it was queued, or let go by its environment."""
+    """A job that has been open for a long time.
+
+    `ready_at` is the latest time at which the job was queued or its environment released it.
+    """
 
     id: int
     state: JobState
@@ -249,10 +264,12 @@ _READY_AT = """
 def overdue(
     db: Connection, repository: str, *, active: Collection[int], older_than: timedelta, now: datetime
 ) -> Sequence[Overdue]:
-    """Return the jobs of a repository that are queued for long, or run under a claim, while their run is not `active`.
+    """Return the overdue jobs of a repository: queued, or running under a live claim, in a run that is not `active`.
 
-    Those apart that `unresolved_jobs` asks about. That a running one is over may be told by its Pod too, unless that
-    hangs.
+    `active` are the ids of the runs that GitHub lists as not completed. A job is overdue if it was queued longer ago
+    than `older_than`. Jobs that the sweep `unresolved_jobs` asks GitHub about are left out.
+
+    The Pod of a running job normally shows the end of the job. If the Pod hangs, only this query finds the job.
     """
     rows = db.execute(
         text(f"""
@@ -277,7 +294,7 @@ def overdue(
 
 
 def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
-    """Finish a job that GitHub does not know any more; False when it is not queued by now."""
+    """Complete a job that GitHub does not know any more. Return False if the job is no longer queued."""
     lock_job(db, job_id)
     if states_of(db, [job_id]).get(job_id) is not JobState.QUEUED:
         return False
@@ -287,14 +304,14 @@ def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many repositories the last tick was to check, and how many of them were checked lately."""
+    """The number of repositories that the last tick had to check (`due`), and how many of them are covered."""
 
     due: int
     checked_at: int
 
 
 def coverage(db: Connection, *, now: datetime) -> Coverage:
-    """Return how much of what should be checked was."""
+    """Return how many repositories the last tick had to check, and how many of them are covered (`COVERED_WITHIN`)."""
     row = db.execute(
         text("""
             SELECT count(*) AS due, count(*) FILTER (WHERE checked_at >= :since) AS checked_at FROM

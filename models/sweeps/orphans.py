@@ -1,4 +1,4 @@
-"""Queries of the sweeps over orphans, and the retirements that they commit."""
+"""Queries of the sweeps over orphans and finished jobs, and the repairs that they commit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from rules.claims.job_outcomes import JobOutcome
 from rules.claims.machines import ClaimState, EndReason
 
 LIMIT = 1000
-"""Rows that one tick takes at most; the rest is the next one's."""
+"""Maximum number of rows per tick. The next tick takes the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """What Postgres says of one Pod UID. `last_claim_id`: the newest of any purpose, 0 when it never had one."""
+    """The claims of one Pod UID in Postgres.
+
+    `last_claim_id` is the newest claim of any purpose, or 0 if the Pod never had a claim. `last_ended_at` is the latest
+    end of a claim, or None if no claim has ended.
+    """
 
     runner_pod_id: int
     has_live_claim: bool
@@ -40,14 +44,18 @@ _CLAIMS_OF_PODS = text("""
 
 
 def claims_of_pods(db: Connection, uids: Sequence[str]) -> Mapping[str, PodClaims]:
-    """Return what is known of these Pods, by UID; one without a row is missing."""
+    """Return the claims of these Pods, by UID. A Pod without a row is missing from the result."""
     return {row.uid: PodClaims(*row[1:]) for row in db.execute(_CLAIMS_OF_PODS, {"uids": list(uids)})}
 
 
 def retire_stamped(
     db: Connection, uid: str, seen: PodClaims, *, why: str, due_after: float, now: datetime, who: str
 ) -> int | None:
-    """Insert the retire claim of a Pod that was judged by `seen`; None when it had a claim since then."""
+    """Insert the retire claim of a stamped Pod and return its id, or None if the Pod's claims have changed.
+
+    `seen` are the claims that the caller's decision is based on. Without this comparison, the sweep could retire a Pod
+    that got a claim after the decision. `due_after` is the time in seconds until the claim's next step is due.
+    """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
     if claims_of_pods(db, [uid]).get(uid) != seen:
         return None
@@ -56,17 +64,29 @@ def retire_stamped(
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A Pod that is not terminal though the job of its latest delivered claim is over, with that claim.
+    """A Pod that is not terminal although its job might be over, with its newest delivered claim.
 
-    Or of which we know only that its claim executes, for as long; or whose claim `outlasts` what GitHub lets any job
-    run: nobody will tell of its end. `executed_over_at`: the end of the job that its
-    runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
-    is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
-    of claim and job came to stand as they do. `free_since`: the first check since then that found its
-    runner absent or idle. Scope and installation are those of today (`models.claims.names`). `on_gone_node`: its node
-    was found gone. `overdue`: it is checked whether or not its node is gone. `absent_since`: the first check since
-    then that did not find its runner. A Pod that is neither on a gone node nor overdue lingers: its claim has ended as
-    the job did that its runner executed, a moment ago, and only the absence of its runner in two checks ends it.
+    A Pod is selected for one of these reasons:
+
+    - The job of the claim is over, or the claim ended without a completed job.
+    - The runner has been executing a job that has no row.
+    - The job has run longer than GitHub allows any job to run (`outlasts`). No webhook will report its end.
+    - The Pod's node is gone (`on_gone_node`).
+    - The Pod lingers. Its claim has ended together with the job that its runner executed, but the Pod is not terminal.
+      The Pod is retired only after two checks in which GitHub does not list its runner.
+
+    Each of the first three reasons makes the Pod `overdue`: it is checked whether or not its node is gone.
+
+    Some of the fields need an explanation:
+
+    - `job_id`: the claim's own job. The runner might have executed another job.
+    - `asks_for`: the repository of the claim's own job, if that job is not over. The end of another job proves nothing
+      about it.
+    - `executed_over_at`: the end of the job that the runner is known to have executed.
+    - `since`: the last change of the claim or of the job.
+    - `free_since`: the first check after `since` that found the runner absent or idle.
+    - `absent_since`: the first check after `since` that did not find the runner.
+    - `installation_id` and `scope`: the present ones (`models.claims.names`).
     """
 
     claim_id: int
@@ -125,10 +145,14 @@ _FINISHED = text(f"""
 
 
 def finished(db: Connection, *, before: datetime, began_before: datetime, absent_before: datetime) -> list[Finished]:
-    """Return the Pods whose job was over at `before`, executes since earlier than `began_before`, or on a gone node.
+    """Return the Pods whose job might be over, in random order, so that no Pod is always the last (L14).
 
-    Also those that linger: the job that their runner executed was over at `absent_before`. In no order, so that none
-    is always the last (L14).
+    `Finished` lists the reasons. The times are limits:
+
+    - `before`: a completed job, an ended claim or an unknown execution is overdue if it is older than this.
+    - `began_before`: a running job has outlasted GitHub's maximum if neither it nor its claim has changed since this
+      time.
+    - `absent_before`: a Pod lingers if the job that its runner executed was over before this.
     """
     rows = db.execute(
         _FINISHED,
@@ -138,14 +162,14 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
 
 
 def still_executes(db: Connection, pod: Finished) -> bool:
-    """Return whether the claim of a finished Pod is still what it was when it was found."""
+    """Lock the claim of a finished Pod, and return whether it is still `executing` with the same job."""
     claim = lock_claim(db, pod.claim_id)
     return claim is not None and claim.state == ClaimState.EXECUTING and claim.job_id == pod.job_id
 
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What was committed for a finished Pod: a claim to release, or a retire claim. One of them is None."""
+    """The result for a finished Pod: the claim that is being released, or the new retire claim. The other is None."""
 
     release_id: int | None
     retire_id: int | None
@@ -154,10 +178,11 @@ class Reaped:
 def reap_finished(
     db: Connection, pod: Finished, job_outcome: JobOutcome, *, why: str, due_after: float, now: datetime, who: str
 ) -> Reaped | None:
-    """Begin the end of a finished Pod; None when its claim is not what it was.
+    """Commit the first step that ends a finished Pod. Return None if its claim has changed since it was read.
 
-    A delivered claim is released, which asks GitHub first. One that executed ends as `completed` would have ended it,
-    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`job_outcome`).
+    A delivered claim is released, and the release asks GitHub first. An executing claim ends as the webhook `completed`
+    would end it. The caller has removed its runner from GitHub before. If the runner executed another job, the claim's
+    own job gets `job_outcome`, which the caller has read from GitHub.
     """
     if pod.state == ClaimState.DELIVERED:
         begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
@@ -179,7 +204,7 @@ def reap_finished(
         )
         if moved is None:
             return None
-        if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)
+        if moved.job_id is not None and pod.asks_for is not None:  # no job stays claimed without a claim (L4)
             apply_job_outcome(db, moved.job_id, job_outcome, now=now, who=who)
     retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     return None if retire_id is None else Reaped(None, retire_id)
@@ -187,7 +212,7 @@ def reap_finished(
 
 @dataclass(frozen=True, slots=True)
 class ScopeOfRunners:
-    """Where runners of ours were registered lately, by an installation that may still be asked."""
+    """A scope in which Ostler recently registered runners, with an installation that can still list them."""
 
     installation_id: int
     scope: str
@@ -197,15 +222,19 @@ _MAY_BE_REGISTERED = """
     (m.outcome IN ('open', 'minted')
      OR (m.outcome = 'removed' AND m.runner_id IS NULL AND m.closed_at > :unheard_since))
 """
-"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a check-up found no
-runner of its name, but GitHub may apply such a registration after the look-up."""
+"""SQL condition on a mint attempt `m`: GitHub might have its runner.
+
+A mint without a response becomes `removed` if the next check finds no runner of its name. GitHub might still apply the
+registration after that check.
+"""
 
 
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
-    """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14).
+    """Return the scopes with a runner that was named after `since` and might still exist, in random order (L14).
 
-    None of an installation that GitHub does not know: it would not list them.
-    `unheard_since`: attempts that were closed after this time, and of which no answer came, are not known to be gone.
+    A mint attempt without a response might still be applied after it was recorded as removed. It therefore counts if it
+    was closed after `unheard_since`. Scopes of an installation that GitHub does not know any more are left out, because
+    GitHub would not list their runners.
     """
     rows = db.execute(
         text(f"""
@@ -229,7 +258,7 @@ def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetim
 
 @dataclass(frozen=True, slots=True)
 class KnownRunner:
-    """A runner of ours by its name. `ended_at`: when its claim ended; None while that is live."""
+    """A runner that Ostler named. `ended_at` is the end of its claim, or None while the claim is live."""
 
     attempt_id: int
     claim_id: int
@@ -238,7 +267,7 @@ class KnownRunner:
 
 
 def known_runners(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRunner]:
-    """Return those of the names that stand in our mint attempts (never by a pattern), by name."""
+    """Return the runners whose names are in Ostler's mint attempts, by name. Names must match exactly."""
     rows = db.execute(
         text("""
             SELECT m.runner_name, m.id, m.claim_id, c.pod_uid, c.ended_at
@@ -251,14 +280,17 @@ def known_runners(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRun
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """A removal of a runner that was begun, and of which nobody wrote down what came of it."""
+    """A removal of a runner that was begun and whose result was not recorded."""
 
     repair_id: int
     runner: Registration
 
 
 def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
-    """Return the removals in a scope whose tick was killed during the call; earlier ticks of `orphaned_runners`."""
+    """Return the removals in a scope that an earlier tick of `orphaned_runners` began without recording a result.
+
+    The process of that tick was killed during the call.
+    """
     rows = db.execute(
         text(f"""
             SELECT r.id, m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW}, c.delivered_at IS NOT NULL
@@ -273,7 +305,7 @@ def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
 
 
 def open_pod_names(db: Connection, *, namespace: str, names: Sequence[str]) -> set[str]:
-    """Return those names of Pods that are wanted, or not known to be gone."""
+    """Return the names of Pods that are planned or not known to be gone."""
     rows = db.execute(
         text("""
             SELECT name FROM runner_pods WHERE namespace = :namespace AND name = ANY(:names) AND gone_at IS NULL

@@ -1,8 +1,13 @@
-"""Deletion of old rows: rows that are over, by the time of their end, one page per transaction.
+"""Deletion of old rows: rows that have ended, selected by the time of their end, one page per transaction.
 
-Nothing live goes: no job that is not completed, no claim whose Pod is not gone (that one was delivered is part of the
-evidence that its Pod may hold a JIT, law L3), no repair whose outcome is open, and nothing that such a row points at.
-A page locks what it deletes and skips what others hold.
+These rows are never deleted:
+
+- a job that is not completed
+- a claim whose Pod is not gone, because its delivery is evidence that the Pod might hold a JIT (law L3)
+- a repair whose result is open
+- a row that one of the rows above refers to
+
+A page locks the rows that it deletes and skips rows that another session has locked.
 """
 
 from __future__ import annotations
@@ -21,11 +26,11 @@ from models.sweeps import repairs, sweep_runs
 from models.tables import claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
 
 PAGE = 1000
-"""Rows of its own kind that one transaction deletes at most; what hangs on them goes with them."""
+"""Maximum number of rows of a kind that one transaction deletes. Rows that depend on them are deleted with them."""
 
 
 class Kind(StrEnum):
-    """What can be forgotten, in the order in which it has to be: what points at others before those."""
+    """Kinds of rows that are pruned, in the order of deletion: rows that refer to other rows come before those rows."""
 
     DELIVERIES = "deliveries"
     JOB_EVENTS = "job_events"
@@ -72,7 +77,7 @@ _OVER: Mapping[Kind, str] = {
     Kind.REPAIRS: "SELECT id FROM repairs WHERE at < :before AND outcome NOT IN ('begun', 'done') ORDER BY at",
     Kind.SWEEP_RUNS: "SELECT id FROM sweep_runs WHERE began_at < :before AND ended_at IS NOT NULL ORDER BY began_at",
     Kind.STALLS: "SELECT id FROM stalls WHERE served_at < :before ORDER BY served_at",
-    # One that is not cleared still brakes its pool, however old it is.
+    # A failure that is not cleared still brakes its pool, however old it is.
     Kind.RUNNER_FAILURES: """
         SELECT f.claim_id AS id FROM runner_failures f
         WHERE f.at < :before AND (f.cleared_at IS NOT NULL
@@ -101,7 +106,7 @@ _DELETE: Mapping[Kind, Callable[[Connection, Sequence[Any]], int]] = {
     Kind.RUNNER_FAILURES: runner_failures.delete,
 }
 _DELETE_WITH_THEM: Mapping[Kind, tuple[Callable[[Connection, Sequence[int]], None], ...]] = {
-    # An execution of a job that is over stays known, as long as the job itself is.
+    # The execution of a completed job is kept as long as its job.
     Kind.CLAIMS: (mint_attempts.delete_of_claims, executions.part_from_claims),
     Kind.JOBS: (executions.delete_of_jobs, run_origins.delete_of_jobs),
 }
@@ -135,11 +140,11 @@ _LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
         """,
     ),
 }
-"""Queries for the rows of a page that stay: another session has locked something that would go with them."""
+"""Queries for the rows of a page that must stay, because another session has locked a row that depends on them."""
 
 
 def many(db: Connection, kind: Kind, *, before: datetime) -> int:
-    """Return how many rows of a kind were over before that time."""
+    """Return how many rows of a kind ended before `before` and can be deleted."""
     found: int = db.execute(
         text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),
         {"before": before},
@@ -148,7 +153,7 @@ def many(db: Connection, kind: Kind, *, before: datetime) -> int:
 
 
 def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
-    """Return whether there are any rows of a kind that were over before that time."""
+    """Return whether any row of a kind ended before `before` and can be deleted."""
     found: bool = db.execute(
         text(f"SELECT EXISTS ({_OVER[kind]})"),
         {"before": before},
@@ -157,7 +162,7 @@ def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
 
 
 def prune_page(db: Connection, kind: Kind, *, before: datetime) -> int:
-    """Delete a page of the rows that were over before that time, the oldest first; return how many there were."""
+    """Delete one page of rows of a kind that ended before `before`, oldest first. Return the number of rows."""
     of = f" OF {_LOCKED[kind]}" if kind in _LOCKED else ""
     ids = list(
         db.execute(

@@ -1,8 +1,8 @@
 """State of the sweep `redelivery`: its progress in GitHub's list, and the deliveries that it requests.
 
-A failed delivery has its row from the commit of the page that showed it until its GUID was accepted, or until
-GitHub keeps it no more. So the list may be read by pieces, and an ask repeated at a growing distance, without
-any of it being read again.
+A failed delivery gets its row in the transaction that records its page of the list. The row stays until the delivery's
+GUID is accepted or GitHub no longer stores the delivery. So the list can be read page by page, and requests can be
+repeated at growing intervals, without reading a page again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rules.sweeps.redelivery import Progress
 LIMIT = 1000
 
 MALFORMED_AGAIN = timedelta(hours=12)
-"""After this time a delivery is asked for again that web refused as malformed: a newer web may understand it."""
+"""Time after which a delivery that web refused as malformed is requested again. A newer web might understand it."""
 
 
 class RedeliveryProgress(Base):
-    """The one row of the sweep: what has been read. See `rules.sweeps.redelivery.Progress`."""
+    """The single row of the sweep's progress in GitHub's list. See `rules.sweeps.redelivery.Progress`."""
 
     __tablename__ = "redelivery_progress"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -45,7 +45,7 @@ class RedeliveryProgress(Base):
 
 
 class Redelivery(Base):
-    """A delivery that failed and was not accepted since; `delivery_id` is its newest failed attempt."""
+    """A failed delivery that has not been accepted since. `delivery_id` is its newest failed attempt."""
 
     __tablename__ = "redeliveries"
     __table_args__ = (
@@ -66,7 +66,7 @@ class Redelivery(Base):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The newest failed attempt that a page showed of a GUID."""
+    """The newest failed attempt of a GUID on a page of GitHub's list."""
 
     guid: str
     delivery_id: int
@@ -76,7 +76,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery to ask for; `asks` counts this one too."""
+    """A delivery to request from GitHub. `asks` is the number of its requests, including this one."""
 
     guid: str
     delivery_id: int
@@ -84,10 +84,11 @@ class Due:
 
 
 def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> Progress | None:
-    """Return what has been read so far, or None while GitHub asked to wait.
+    """Return the progress in GitHub's list, or None while GitHub has asked the sweep to wait.
 
-    The first time ever, what is older than `overlap` is left to the scan, which goes back two of them: what
-    failed before may have been meant for something else that had the webhook then. That time is noted down if asked.
+    Without a progress row, reading begins at `now` minus `overlap`, and the scan goes back one more `overlap`. Older
+    deliveries are ignored, because they might have been meant for another user of the webhook. With `note`, this start
+    is stored in the progress row.
     """
     first = now - overlap
     if note:
@@ -115,13 +116,16 @@ def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> P
 
 
 def read_until(db: Connection) -> Mapping[str, datetime | None]:
-    """Return until when GitHub's list has been read: its `newest` entries, and `all` that it still keeps."""
+    """Return how far GitHub's list has been read. A time is None if nothing was read yet.
+
+    `newest` is the start of the last complete short check, and `all` is the start of the last complete scan.
+    """
     row = db.execute(text("SELECT checked_at, checkpoint FROM redelivery_progress")).one_or_none()
     return {"newest": None, "all": None} if row is None else {"newest": row.checked_at, "all": row.checkpoint}
 
 
 def wait(db: Connection, *, not_before: datetime | None) -> None:
-    """Let no tick read or ask before this time, or lift that."""
+    """Set the time before which no tick reads or requests. None removes the limit."""
     db.execute(
         text("UPDATE redelivery_progress SET not_before = CAST(:not_before AS timestamptz)"),
         {"not_before": not_before},
@@ -129,7 +133,7 @@ def wait(db: Connection, *, not_before: datetime | None) -> None:
 
 
 def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
-    """Write down deliveries that failed, unless they were accepted since; a known one that is locked stays as it is."""
+    """Record failed deliveries, unless they have been accepted since. A known delivery with a locked row is skipped."""
     db.execute(
         text("""
             WITH free AS MATERIALIZED (
@@ -158,10 +162,10 @@ def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None
 
 
 def record_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
-    """Write down that web refused the payloads of these deliveries: nothing is gained by sending them again soon.
+    """Record that web refused the payloads of these deliveries, so that they are not requested again soon.
 
-    They are asked for again after `MALFORMED_AGAIN`, whether or not the list has shown them yet. A row that others hold
-    is not waited for: its delivery is asked for once more, and refused and noted again.
+    They are requested again after `MALFORMED_AGAIN`, whether or not the list has shown them yet. A row that another
+    session has locked is skipped. Its delivery is then requested once more, refused again and recorded here again.
     """
     db.execute(
         text("""
@@ -180,7 +184,7 @@ def record_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> 
 
 
 def known(db: Connection, guids: Sequence[str]) -> set[str]:
-    """Return those of the GUIDs that are asked for, or were accepted."""
+    """Return the GUIDs that already have a redelivery row or an accepted delivery."""
     rows = db.execute(
         text("""
             SELECT guid FROM redeliveries WHERE guid = ANY(:guids)
@@ -200,9 +204,9 @@ def record_page(
     progress: Progress,
     now: datetime,
 ) -> bool:
-    """Commit what a page showed together with how far the reading has come.
+    """Commit the deliveries of one page together with the progress of the list.
 
-    False, and nothing changed, when another tick has the sweep's lease by now.
+    Return False without a change if another tick holds the sweep's lease by now.
     """
     if not sweep_runs.hold(db, "redelivery", lease_no).held:
         return False
@@ -224,7 +228,10 @@ def record_page(
 
 
 def _forget(db: Connection, guids: Sequence[str]) -> int:
-    """Forget what was accepted; what had been a job's webhook was stalled until it came."""
+    """Delete the rows of accepted deliveries and return their number.
+
+    An accepted webhook of a job is recorded as a stall that lasted from its first failure until it was received.
+    """
     rows = db.execute(
         text("""
             WITH gone AS (
@@ -250,9 +257,10 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
 
 
 def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
-    """Forget what was accepted, and what GitHub keeps no more; return how many were accepted, and the lost GUIDs.
+    """Delete the rows of accepted deliveries, and the rows of deliveries that GitHub no longer stores.
 
-    What web refused as malformed is not lost: it came.
+    Return the number of accepted deliveries and the GUIDs of the lost ones. `kept` is GitHub's retention of deliveries.
+    A delivery that web refused as malformed is not lost, because it arrived.
     """
     come = db.execute(
         text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}
@@ -271,7 +279,7 @@ def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequ
 
 
 def web_beats(db: Connection, *, now: datetime) -> bool:
-    """Return whether a web process is there to take what is sent again."""
+    """Return whether a web process is alive, so that a redelivery can be received."""
     found = db.execute(
         text("SELECT 1 FROM web_instances WHERE beat_at > :alive LIMIT 1"), {"alive": now - WEB_ALIVE}
     ).one_or_none()
@@ -279,11 +287,13 @@ def web_beats(db: Connection, *, now: datetime) -> bool:
 
 
 def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
-    """Return what is to be asked for, one delivery of each installation in turn.
+    """Return the deliveries to request now, taking one delivery of each installation in turn.
 
-    So an installation with many failed deliveries waits behind itself, and nobody else does. Of one installation, what
-    was never asked for comes first, then the older. Of what was accepted by a Postgres that was put back since the
-    newest comes first: that a job is over tells more than that it was queued.
+    An installation with many failed deliveries therefore delays only its own deliveries. Within an installation,
+    deliveries with fewer requests come first, and among them the older ones.
+
+    If Postgres was restored, the deliveries of the lost period are ordered newest first. The newest webhook of a job
+    says the most about it: `completed` says more than `queued`.
     """
     rows = db.execute(
         text("""
@@ -304,9 +314,10 @@ def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
 
 
 def begin_ask(db: Connection, ask: Due, *, next_after: timedelta, now: datetime) -> bool:
-    """Commit an ask before it is made, so that a kill costs its distance and never a second one at once.
+    """Commit a request before it is sent, so that a killed process cannot cause two requests at once.
 
-    False when the delivery was accepted, or asked for, meanwhile.
+    `next_after` is the time until the next request. After a kill, the next request waits that long. Return False if the
+    delivery was accepted or requested in the meantime.
     """
     begun = db.execute(
         text("""
@@ -320,7 +331,7 @@ def begin_ask(db: Connection, ask: Due, *, next_after: timedelta, now: datetime)
 
 
 def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
-    """Undo `begin_ask`: GitHub said that it did nothing."""
+    """Undo `begin_ask` after GitHub refused the request without an effect."""
     db.execute(
         text("UPDATE redeliveries SET asks = :asks - 1, due_at = :now WHERE guid = :guid AND asks = :asks"),
         {"guid": ask.guid, "asks": ask.asks, "now": now},
@@ -328,13 +339,14 @@ def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
 
 
 def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
-    """Freeze rows that are an earlier state than the cluster knows, and read GitHub's list again from there.
+    """Freeze a database that is older than the cluster, and make the sweep read the lost period of GitHub's list again.
 
-    False when they were frozen, or moved on. The arguments are those of `models.db.epochs.freeze`.
+    Return False if the database is already frozen, or if its epoch has advanced. The arguments are those of
+    `models.db.epochs.freeze`.
     """
     if not epochs.freeze(db, seen, why=why, kept=kept, unsure=unsure, now=now):
         return False
-    # Webhooks that were accepted meanwhile are lost too.
+    # Webhooks that were accepted in the lost period are lost too.
     db.execute(
         text("""
             UPDATE redelivery_progress SET checked_at = least(checked_at, e.lost_from), scan_began = NULL,

@@ -1,4 +1,4 @@
-"""Held jobs, matched again: what was held for want of a pool, a budget or a wait may go on now."""
+"""Rematching: the sweep `rematch` routes held jobs again and lifts the holds that no longer apply."""
 
 from __future__ import annotations
 
@@ -52,12 +52,15 @@ _REMATCHED = """
 """
 
 RECENTLY = timedelta(minutes=5)
-"""A job routed by what a pool said until a moment before it changed is found within this time."""
+"""Time after a change of a pool during which the sweep also routes the pool's jobs that are not held.
+
+A job might have been routed by the pool's old criteria in the moment before they changed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A job that was held and is not any more."""
+    """A job that was held and is not held any more."""
 
     job_id: int
     hold: str
@@ -66,9 +69,13 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True)
 class Rematched:
-    """One page: where to go on by account (empty at the end), the pools that got jobs, and the jobs that were held.
+    """The result of one page.
 
-    `asks`: runs of which GitHub is to be asked (again) whether they come from a fork.
+    - `places`: the accounts with further jobs, each with the id of the job after which the next page begins. It is
+      empty at the end.
+    - `pools`: the pools that got jobs.
+    - `lifted`: the jobs whose holds were lifted.
+    - `asks`: the runs that GitHub has to be asked about, because it is not known whether they come from a fork.
     """
 
     places: Mapping[int, int]
@@ -82,7 +89,10 @@ _NOTHING = Rematched(places={}, pools=frozenset(), lifted=())
 
 @dataclass(frozen=True, slots=True)
 class Unrouted:
-    """One page: how many jobs it took from a pool, those that are locked, and where to go on (None: the end)."""
+    """The result of one page: the number of jobs that were taken out of a pool, and the ids of the locked jobs.
+
+    The next page begins after `next_id`. None means that this page was the last.
+    """
 
     moved: int
     locked: tuple[int, ...]
@@ -91,14 +101,18 @@ class Unrouted:
 
 @dataclass(frozen=True, slots=True)
 class Unrouting:
-    """The jobs to take from a pool: all since its routing changed, or those that were locked when all others went."""
+    """The jobs to take out of a pool: all jobs if `since` is set, or else only `jobs`.
+
+    `since` is the time at which the pool's routing changed. `jobs` are the ids of jobs whose rows were locked when the
+    other jobs were taken out.
+    """
 
     since: datetime | None
     jobs: tuple[int, ...]
 
 
 def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
-    """Return which jobs of a pool have to be taken from it; None when none has."""
+    """Return the jobs that must be taken out of a pool, or None if there are none."""
     row = db.execute(
         text("SELECT rerouting_since, rerouting_jobs FROM pools WHERE id = :id"), {"id": pool_id}
     ).one_or_none()
@@ -108,9 +122,10 @@ def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
 
 
 def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now: datetime) -> Unrouted:
-    """Take one page of a pool's jobs from it, by id: its routing changed or it went. `rematch` finds them a pool.
+    """Take one page of jobs out of a pool, in the order of their ids. The sweep `rematch` finds a new pool for them.
 
-    A claimed job keeps its claim; when that is released the job is queued without a pool. No job is waited for.
+    The routing of the pool has changed, or the pool is gone. A claimed job keeps its claim. When that claim is
+    released, the job is queued without a pool. Jobs that another session has locked are skipped.
     """
     ids = list(
         db.execute(
@@ -131,7 +146,7 @@ def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now
 
 
 def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datetime) -> Unrouted:
-    """Take those of these jobs from a pool that are still in it and that nobody holds locked."""
+    """Take these jobs out of a pool, except jobs that have left the pool already and jobs whose rows are locked."""
     if not ids:
         return Unrouted(0, (), None)
     moved = job_holds.unroute(db, pool_id, ids, now=now)
@@ -146,16 +161,20 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
 
 
 def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
-    """Let jobs be matched in a pool again, all but those that are left; not if somebody else has written it since."""
+    """Record that the jobs were taken out of a pool, so that the matcher matches the pool's jobs again.
+
+    `left` are the ids of jobs that were not taken out yet. The matcher skips these jobs. Return False if another
+    process has changed the pool's row since `todo` was read.
+    """
     return pools.end_rerouting(db, pool_id, since=todo.since, known=todo.jobs, left=left)
 
 
 def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
-    """Match one page of jobs again: the held ones, and those whose pool went or changed.
+    """Route one page of jobs again: the held ones, and the jobs of pools that are gone or have changed.
 
-    `places` has the accounts to check, each with the job after which its jobs come (see `accounts_to_rematch`). Each
-    gets an equal part of the page, by id, so that no account waits until the jobs of another have been matched. What
-    stays as it is, is only read. A job that still cannot go keeps the reason of today.
+    `places` are the accounts to check, each with the id of the job after which to begin (see `accounts_to_rematch`).
+    Each account gets an equal part of the page, so that no account waits for the jobs of another account. Only jobs
+    that might change are locked. A job that stays held gets the reason that applies now.
     """
     each = max(1, limit // max(1, len(places)))
     rows = db.execute(
@@ -187,7 +206,7 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
 
 
 def accounts_to_rematch(db: Connection) -> dict[int, int]:
-    """Return where a tick begins: 0 for each account that has queued jobs."""
+    """Return the start of a tick: every account that has queued jobs, each with the job id 0."""
     found = db.execute(
         text("""
             WITH RECURSIVE walk AS (
@@ -203,7 +222,10 @@ def accounts_to_rematch(db: Connection) -> dict[int, int]:
 
 
 def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[Row[Any]]:
-    """Lock those of the jobs that are still to be matched again and that nobody else has locked; return them anew."""
+    """Lock the jobs that still have to be routed again, and return their current rows.
+
+    Jobs that another session has locked are skipped.
+    """
     return db.execute(
         text(f"""
             SELECT {_COLUMNS} FROM jobs j {_BESIDE}
@@ -214,9 +236,9 @@ def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[
 
 
 def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
-    """Match the jobs of a run again of which it is known now where it comes from.
+    """Route the jobs of a run again after GitHub said whether the run comes from a fork.
 
-    One that others hold locked is left to the sweep.
+    A job that another session has locked is left to the sweep.
     """
     rows = db.execute(
         text(f"""
@@ -234,7 +256,7 @@ def _rematched(now: datetime) -> dict[str, Any]:
 
 
 class _Router:
-    """Routes the jobs of one transaction; jobs of one kind are routed once."""
+    """Router for the jobs of one transaction. It computes the route of equal jobs once."""
 
     def __init__(self, db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> None:
         self._db = db
@@ -247,17 +269,17 @@ class _Router:
 
     @functools.cached_property
     def _ready(self) -> frozenset[int]:
-        """Pools of which a Pod polls, and that have no brake."""
+        """Pools with a polling Pod and without a brake."""
         braked = {each.pool_id for each in runner_failures.brakes(self._db)}
         return offering(self._db, now=self._now) - braked
 
     def route(self, row: Row[Any]) -> Route:
-        """Return the pool of a job and its hold, as of now, without making it the probe of a refusal."""
+        """Return the present route of a job. The job does not become the probe of a backoff."""
         to, keys = self._kind(row)
         return to if to.hold is not None else _waiting(to, self._waits.in_force(keys, free=_free(row)))
 
     def route_locked(self, row: Row[Any]) -> Route:
-        """Like `route`, for a job whose row is locked: where a refusal lets one job past, this one might be it."""
+        """Return the route of a locked job. The job might become the probe of a backoff whose wait is over."""
         to, keys = self._kind(row)
         if to.hold is not None:
             return to
@@ -266,16 +288,19 @@ class _Router:
         return _waiting(to, self._waits.wait(keys, job_id=row.id, free=free, pool_id=to.pool_id, ready=ready))
 
     def changes(self, row: Row[Any]) -> bool:
-        """Return whether a job is to be locked: it is written, or might be the probe of a refusal."""
+        """Return whether to lock a job, because its route changes or because it might become the probe of a backoff."""
         to, keys = self._kind(row)
         return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys, free=_free(row)))
 
     def asks(self, row: Row[Any]) -> bool:
-        """Return whether GitHub is to be asked whether the run of a job comes from a fork."""
+        """Return whether GitHub must be asked whether the run of a job comes from a fork."""
         return self._kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
 
     def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
-        """Return where jobs of this kind go, backoffs apart, and the keys of the backoffs that concern them."""
+        """Return the route of jobs like this one, and the keys of the backoffs that affect them.
+
+        The route does not depend on these backoffs.
+        """
         kind = (
             tuple(row.labels),
             row.account_id,
@@ -316,7 +341,7 @@ class _Router:
 
 
 def _free(row: Row[Any]) -> int | None:
-    """Return the id of a job that nothing holds."""
+    """Return the id of a job that is not held, or None if the job is held."""
     return None if row.hold_reason is not None else int(row.id)
 
 
@@ -325,7 +350,10 @@ def _waiting(to: Route, wait: Wait | None) -> Route:
 
 
 def _detail(row: Row[Any], to: Route) -> str | None:
-    """Return what the hold of a job says; that of a question without an answer says why there is none."""
+    """Return the detail of a job's new hold.
+
+    A hold that stays `origin_unknown` keeps its detail, which says why GitHub did not answer the question.
+    """
     kept: str | None = row.hold_detail
     if to.hold is None:
         return None
@@ -342,7 +370,7 @@ def _differs(row: Row[Any], to: Route) -> bool:
 
 
 def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: datetime) -> Rematched:
-    """Match these jobs, whose rows are locked."""
+    """Route these jobs again. Their rows are locked."""
     woken: set[int] = set()
     lifted: list[Lifted] = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""The ledger: what each sweep repaired, on what grounds, and whether it came to what it was for.
+"""Ledger of repairs: the repairs of each sweep, with their reasons and results.
 
-A row is written in the transaction that makes the repair, or before the outside call that does. Later ticks of the
-same sweep look whether what it `expects` has come about (`verify`); what has not in time is `failed`.
+A repair's row is written in the transaction that makes the repair, or before an external call. Later ticks of the same
+sweep check for the expected effect (`verify`). A repair whose effect does not appear in time is `failed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.db.sql import text
 from rules.sweeps.reaping import Expect, Repaired, Witness
 
 LIMIT = 2000
-"""Repairs that one tick checks again at most."""
+"""Maximum number of repairs that one tick verifies."""
 
 _OPEN = text("outcome IN ('begun', 'done')")
 
@@ -29,7 +29,10 @@ def _one_of(column: str, values: type[Repaired | Expect]) -> str:
 
 
 class Repair(Base):
-    """One repair of one subject; ids of other tables are noted down, not referenced: the ledger outlives them."""
+    """One repair of one subject.
+
+    Ids of other tables are stored without foreign keys, because the ledger outlives those rows.
+    """
 
     __tablename__ = "repairs"
     __table_args__ = (
@@ -71,10 +74,14 @@ class Repair(Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is to be repaired, and on what grounds.
+    """A repair to make, with its reasons.
 
-    `what` is the action in a word or two, `why` the verdict's reason, `before` and `after` the states. What `kills`
-    is bound by the tick's budget, and needs witnesses of two sources, or the `proof` that the action itself asks for.
+    - `what`: the action in one or two words.
+    - `why`: the reason of the verdict.
+    - `before` and `after`: the states of the subject.
+    - `expects`: the effect that verifies the repair.
+    - `kills`: whether the repair counts against the tick's budget of kills. Such a repair needs witnesses of two
+      sources, or the `proof` that its action requires.
     """
 
     what: str
@@ -94,7 +101,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The tick that repairs: its sweep and its run."""
+    """The tick that makes a repair: its sweep, its run, and whether it is a dry run."""
 
     sweep: str
     run_id: int
@@ -111,9 +118,11 @@ def write(
     now: datetime,
     once: bool = False,
 ) -> Sequence[int]:
-    """Write repairs down, all with one outcome; return their ids. What expects nothing is verified when it is done.
+    """Write repairs with one outcome into the ledger, and return their ids.
 
-    With `once` a repair that only repeats one whose outcome is still open gets no row of its own.
+    A repair that expects nothing is verified as soon as it is done. Any other repair fails if its effect does not
+    appear within `settle_after` seconds. With `once`, a repair is skipped if the claim has an open repair of the same
+    action.
     """
     rows = [
         {
@@ -163,7 +172,7 @@ def write(
 
 
 def settle(db: Connection, repair_id: int, *, outcome: Repaired, note: str | None, now: datetime) -> bool:
-    """Write down what became of a repair that was begun or done; False when that was settled before."""
+    """Record the result of an open repair. Return False if its result was already recorded."""
     settled = db.execute(
         text("""
             UPDATE repairs SET outcome = :outcome, note = coalesce(CAST(:note AS text), note),
@@ -205,11 +214,11 @@ _VERIFY = text("""
 
 
 def verify(db: Connection, sweep: str, *, now: datetime) -> Mapping[Repaired, int]:
-    """Look at the repairs of a sweep whose outcome is open; return how many are verified and how many failed."""
+    """Verify the open repairs of a sweep, and return the numbers of verified and failed repairs."""
     found = list(db.execute(_VERIFY, {"sweep": sweep, "limit": LIMIT, "now": now}).scalars())
     return {outcome: found.count(outcome) for outcome in (Repaired.VERIFIED, Repaired.FAILED) if outcome in found}
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete repairs whose outcome is known for long, which the caller has locked; return how many."""
+    """Delete old repairs whose result is known, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM repairs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,7 +1,7 @@
-"""The runner lists of GitHub that all processes share: one of each scope, and who takes the next.
+"""Shared runner lists of GitHub: the last list of each scope, and the process that takes the next one.
 
-A list of 10,000 runners is one row of about 250 kB. UNLOGGED: lost in a crash, and then simply taken again. Why
-Postgres and not Redis: `docs/decisions/0016-shared-runner-lists.md`.
+A list of 10,000 runners is one row of about 250 kB. The table is UNLOGGED: a crash empties it, and the lists are taken
+again. `docs/decisions/0016-shared-runner-lists.md` explains why they are in Postgres and not in Redis.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from models.db.sql import text
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 
 KEPT = timedelta(hours=1)
-"""For how long the list of a scope that nobody asks for any more is kept."""
+"""Retention of a scope's list that no process requests any more."""
 
 
 class RunnerListRow(Base):
-    """The last whole list of a scope, if there is one, and who takes the next until when."""
+    """The last complete list of a scope, if there is one, and the process that takes the next list."""
 
     __tablename__ = "runner_lists"
     __table_args__ = ({"prefixes": ["UNLOGGED"]},)
@@ -44,7 +44,7 @@ class RunnerListRow(Base):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The list of one scope; `reader` names who asks for it."""
+    """A request for the list of one scope. `reader` names the process that requests it."""
 
     installation_id: int
     scope: str
@@ -52,9 +52,10 @@ class Wanted:
 
 
 def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
-    """Return the list while it is new enough to be used, None when there is none.
+    """Return a scope's list if it is recent enough to be used, or None.
 
-    One of a clock that is ahead is none: it would be new for as long as that.
+    A list whose time is in the future is not used. Without this check, a list from a clock that is ahead would be used
+    for too long.
     """
     row = db.execute(
         text("""
@@ -68,7 +69,11 @@ def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
 
 
 def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> bool:
-    """Take the turn to list for so many seconds; False when another has it, or has listed meanwhile."""
+    """Reserve the next list of a scope for this process, and return whether the reservation succeeded.
+
+    The reservation lasts `seconds` seconds. It fails if another process has reserved the list, or has stored a recent
+    list in the meantime.
+    """
     db.execute(text("DELETE FROM runner_lists WHERE taken_at < :before"), {"before": now - KEPT})
     mine = db.execute(
         text("""
@@ -92,7 +97,7 @@ def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> b
 
 
 def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> None:
-    """Keep the turn for so many seconds more."""
+    """Extend a reservation, so that it ends `seconds` seconds from now."""
     db.execute(
         text("""
             UPDATE runner_lists SET reading_until = :until
@@ -108,7 +113,7 @@ def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> 
 
 
 def give_back(db: Connection, wanted: Wanted) -> None:
-    """Give the turn back without a list: who wants one lists by itself."""
+    """Cancel a reservation without a list. A process that needs the list then takes it itself."""
     db.execute(
         text("""
             UPDATE runner_lists SET reader = NULL, reading_until = NULL
@@ -119,7 +124,10 @@ def give_back(db: Connection, wanted: Wanted) -> None:
 
 
 def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) -> None:
-    """Keep a whole list for all, unless a newer one is there that is not from the future, and give the turn back."""
+    """Store a complete list for all processes and cancel the reservation.
+
+    A newer list is not replaced, unless its time is in the future.
+    """
     db.execute(
         text("""
             UPDATE runner_lists SET taken_at = :taken_at, used_for = :used_for, runners = :runners,
@@ -141,7 +149,7 @@ def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) ->
 
 
 def executes(db: Connection, wanted: Wanted) -> bool:
-    """Return whether a claim of the scope is known to execute: an empty list is suspicious then."""
+    """Return whether a claim of the scope is `executing`. In that case an empty list is suspicious."""
     found: bool = db.execute(
         text(f"""
             SELECT EXISTS (SELECT FROM claims c WHERE c.ended_at IS NULL AND c.state = 'executing'
@@ -158,7 +166,7 @@ def _pack(runners: Iterable[ListedRunner]) -> bytes:
 
 
 def _pack_versions(runners: Iterable[ListedRunner]) -> bytes:
-    """Pack the versions in a column of their own, which workers of an earlier release do not read."""
+    """Pack the versions into a column of their own, because workers of an earlier release do not read it."""
     found: dict[str, list[int]] = {}
     for each in runners:
         if each.has_connected:

@@ -1,4 +1,4 @@
-"""Pods on nodes that are gone: those that wait for the permission to be deleted without their kubelet."""
+"""Pods on gone nodes: selection of the Pods that have to be deleted by force, and permission to do so."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from models.db.sql import text
 from models.tables import claim_checks
 
 LIMIT = 1000
-"""Rows that one tick takes at most; the rest is the next one's."""
+"""Maximum number of rows per tick. The next tick takes the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A Pod that no kubelet will end. `retire_id`: its live retire claim; None when it has no live claim at all."""
+    """A Pod whose kubelet is gone and cannot end it.
+
+    `retire_id` is the Pod's live retire claim, or None if the Pod has no live claim.
+    """
 
     runner_pod_id: int
     uid: str
@@ -38,17 +41,18 @@ _STUCK = """
 
 
 def stuck_pods(db: Connection) -> list[Stuck]:
-    """Return Pods on gone nodes that are being retired, or may be because nothing was ever delivered to them.
+    """Return Pods on gone nodes that are being retired, or can be retired because no JIT was ever delivered to them.
 
-    In no order, so that those that have to wait are not always the first (L14).
+    The order is random, so that Pods that have to wait are not always the first (L14).
     """
     return [Stuck(*row) for row in db.execute(text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT})]
 
 
 def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
-    """Allow the retirement of a Pod to delete it without its kubelet, and insert its retire claim where it has none.
+    """Allow the forced deletion of a Pod, and insert its retire claim if the Pod has none.
 
-    Returns the claim; None when the Pod is not what it was any more.
+    Return the retire claim's id, or None if the Pod has changed since it was read. `due_after` is the time in seconds
+    until the claim's next step is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
     row = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id}).one_or_none()

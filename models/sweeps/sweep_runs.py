@@ -1,7 +1,8 @@
-"""The frame's rows: one per sweep with its lease, its pause switch and its last tick, and one per tick.
+"""Rows of the sweep frame: one row per sweep with its lease, its pause and its last tick, and one row per tick.
 
-A lease is a row that expires, taken with a number that only grows. Session advisory locks would leak through a
-connection pool; a lease of a killed process only has to run out, and what it still tries finds another number.
+A lease is a row that expires. Its number rises whenever a tick takes it. If a process is killed, its lease expires. A
+late write of that process carries the old number and is rejected. Session advisory locks are not used, because they
+would leak through a connection pool.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from models.db.sql import text
 from rules.sweeps.reaping import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
-"""After which a dry run that has not ended was killed: longer than all pages of any tick."""
+"""Age limit of an open dry run: an older one was killed, because no tick lasts that long."""
 
 
 class Sweep(Base):
-    """One sweep: who runs it, whether it may run, and how its last tick ended. Made by its first tick or pause."""
+    """One sweep: its lease, its pause and the result of its last tick. The first tick or pause inserts the row."""
 
     __tablename__ = "sweeps"
     __table_args__ = (
@@ -45,7 +46,10 @@ class Sweep(Base):
 
 
 class SweepRun(Base):
-    """One tick of a sweep, in numbers. A quiet sweep has one only where it repaired something or went wrong."""
+    """One tick of a sweep in numbers.
+
+    A sweep that is marked as quiet gets a row only for a tick that repaired something or failed.
+    """
 
     __tablename__ = "sweep_runs"
     __table_args__ = (
@@ -75,10 +79,14 @@ class SweepRun(Base):
 
 @dataclass(slots=True)
 class Counts:
-    """What a tick saw and did.
+    """Numbers of a tick.
 
-    `found`: verdicts that asked for a repair. `overflow`: of those, what the budget left to the next tick.
-    `moved_on`: of those, where the row had moved. `skipped`: rows whose look or repair failed.
+    - `listed`: the rows that were listed.
+    - `found`: the verdicts that require a repair.
+    - `repaired`: the repairs that were made.
+    - `overflow`: the found repairs that the budget left to the next tick.
+    - `moved_on`: the found repairs whose row had changed before the repair.
+    - `skipped`: the rows whose check or repair failed.
     """
 
     listed: int = 0
@@ -98,7 +106,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a tick does not run: `busy` or `paused`, and for the log a reason."""
+    """The reason why a tick does not run: the outcome `busy` or `paused`, and a text for the log."""
 
     outcome: Outcome
     why: str
@@ -106,16 +114,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What became of a lease: whether it is still this tick's, and whether the sweep was paused meanwhile."""
+    """The state of a tick's lease: whether the tick still holds the lease, and whether the sweep was paused."""
 
     held: bool
     paused: bool
 
 
 def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, now: datetime) -> Taken | Refused:
-    """Take the lease of a sweep for `lease` seconds, or say why not.
+    """Take the lease of a sweep for `lease` seconds, or return the reason why the tick must not run.
 
-    With `again` a tick that comes while another runs is remembered: `end` tells the one that runs.
+    With `again`, a tick that finds another tick running requests a rerun. `end` reports that request to the running
+    tick.
     """
     row = db.execute(
         text("""
@@ -143,9 +152,10 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
 
 
 def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:
-    """End the rows of ticks that were killed: whoever holds the lease now knows that they are over.
+    """End the rows of ticks that were killed.
 
-    A dry run has no lease: only its age tells.
+    A new lease proves that ticks with a smaller lease number are over. A dry run takes no lease, so it counts as killed
+    only after `DRY_LASTS`.
     """
     db.execute(
         text("""
@@ -160,7 +170,7 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
 
 
 def record_skipped(db: Connection, name: str, *, why: str) -> None:
-    """Write down that the last tick was not let run, for those who check the list of sweeps."""
+    """Record that the pause stopped the last tick, for the list of sweeps."""
     db.execute(
         text("""
             INSERT INTO sweeps AS s (name, outcome, why) VALUES (:name, :paused, :why)
@@ -172,10 +182,10 @@ def record_skipped(db: Connection, name: str, *, why: str) -> None:
 
 
 def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Standing:
-    """Return whether a lease still holds, and keep others from taking over or pausing until the transaction ends.
+    """Return the state of a lease, and lock it against take-over and pause until the transaction ends.
 
-    Called first in each transaction that repairs. One that only looked (`lock` false) could be committed after a
-    take-over.
+    A transaction that repairs must call this first. With `lock` False, nothing is locked. A repair could then be
+    committed after another tick has taken over.
     """
     locking = "FOR SHARE" if lock else ""
     row = db.execute(
@@ -188,7 +198,7 @@ def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Stan
 
 
 def renew(db: Connection, name: str, lease_no: int, *, lease: float, now: datetime) -> Standing:
-    """Let a lease run `lease` seconds from now, unless another tick has taken over."""
+    """Extend a lease to `lease` seconds from now, unless another tick has taken over. Return the state of the lease."""
     row = db.execute(
         text("""
             UPDATE sweeps SET leased_until = :until WHERE name = :name AND lease_no = :lease_no
@@ -202,7 +212,7 @@ def renew(db: Connection, name: str, lease_no: int, *, lease: float, now: dateti
 def begin_run(
     db: Connection, name: str, *, lease_no: int, who: str, asked: str | None, dry: bool, now: datetime
 ) -> int:
-    """Write down that a tick runs; return its id."""
+    """Record that a tick begins, and return the id of its run."""
     run_id: int = db.execute(
         text("""
             INSERT INTO sweep_runs (sweep, lease_no, who, asked, dry, began_at, outcome)
@@ -222,7 +232,7 @@ def begin_run(
 
 
 def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, counts: Counts, now: datetime) -> None:
-    """Write down how a tick ended."""
+    """Record the result of a tick."""
     db.execute(
         text("""
             UPDATE sweep_runs SET ended_at = :now, outcome = :outcome, why = :why, listed = :listed, found = :found,
@@ -245,7 +255,10 @@ def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, c
 
 
 def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
-    """Give a lease back, unless another tick has it by now; return whether the sweep was asked for meanwhile."""
+    """End a lease, unless another tick has taken over, and record the result of the tick.
+
+    Return True if a rerun was requested while the tick ran.
+    """
     row = db.execute(
         text("""
             UPDATE sweeps SET leased_until = NULL, lease_holder = NULL, outcome = :outcome, why = CAST(:why AS text),
@@ -265,13 +278,13 @@ def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str 
 
 
 def last_tick(db: Connection) -> datetime | None:
-    """Return when any sweep last began, None when none ever did."""
+    """Return the latest start of any sweep's tick, or None if there was none."""
     found: datetime | None = db.execute(text("SELECT max(began_at) FROM sweeps")).scalar_one()
     return found
 
 
 def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> None:
-    """Let a sweep repair nothing from now on; one that runs stops before its next repair. Twice keeps the first."""
+    """Pause a sweep. A running tick stops before its next repair. A second pause keeps the data of the first one."""
     db.execute(
         text("""
             INSERT INTO sweeps AS s (name, paused_at, paused_by, paused_why) VALUES (:name, :now, :who, :why)
@@ -283,7 +296,7 @@ def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> No
 
 
 def resume(db: Connection, name: str) -> None:
-    """Let a paused sweep run again, from its next tick on."""
+    """Resume a paused sweep. It runs from its next tick on."""
     db.execute(
         text("""
             UPDATE sweeps SET paused_at = NULL, paused_by = NULL, paused_why = NULL,
@@ -296,10 +309,10 @@ def resume(db: Connection, name: str) -> None:
 
 
 def end_lease(db: Connection, name: str) -> None:
-    """Let a tick of a sweep that is under way commit nothing more."""
+    """Invalidate the lease of a running tick, so that the tick commits no further repair."""
     db.execute(text("UPDATE sweeps SET lease_no = lease_no + 1 WHERE name = :name"), {"name": name})
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete runs that ended long ago, which the caller has locked; return how many."""
+    """Delete the rows of ticks that ended long ago, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM sweep_runs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

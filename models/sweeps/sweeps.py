@@ -1,6 +1,6 @@
-"""Selections of the sweeps of the claim path.
+"""Selections and repairs of the sweeps over claims.
 
-Leases and runs are in `models.sweeps.sweep_runs`, the ledger in `repairs`.
+Leases and runs are in `models.sweeps.sweep_runs`, the ledger is in `models.sweeps.repairs`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rules.claims.job_outcomes import JobOutcome
 
 @dataclass(frozen=True, slots=True)
 class StaleClaim:
-    """A claim that was never delivered."""
+    """A live claim that was not delivered."""
 
     id: int
     job_id: int | None
@@ -32,7 +32,7 @@ class StaleClaim:
 
 
 def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[StaleClaim]:
-    """Return claims that were inserted `older_than` seconds ago and whose JIT never left us."""
+    """Return live job claims that are older than `older_than` seconds and were not delivered."""
     rows = db.execute(
         text("""
             SELECT id, job_id, pod_uid, state FROM claims
@@ -71,15 +71,15 @@ def live_pods(db: Connection) -> list[LivePod]:
 
 
 def live_pod(db: Connection, claim_id: int) -> LivePod | None:
-    """Return a live job claim with its Pod."""
+    """Return a live job claim with its Pod, or None if the claim is not a live job claim."""
     row = db.execute(text(f"{_LIVE_PODS} AND c.id = :id"), {"id": claim_id}).one_or_none()
     return None if row is None else LivePod(*row)
 
 
 def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: datetime) -> list[LivePod]:
-    """Return those of these Pods whose live claim was delivered before then and is not being released.
+    """Return the live claims of these Pods that were delivered at or before `before` and are not being released.
 
-    A Pod whose stamp is off on purpose until a later time is not among them.
+    A claim whose stamp is removed on purpose until a later time is left out.
     """
     rows = db.execute(
         text(f"""
@@ -92,7 +92,7 @@ def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: 
 
 
 def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
-    """Return whether a claim is still one whose Pod has to carry its stamp."""
+    """Return whether a claim is live and delivered, so that its Pod must carry the stamp."""
     found = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND ended_at IS NULL AND delivered_at IS NOT NULL"), {"id": claim_id}
     ).one_or_none()
@@ -102,11 +102,11 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
 def unused(
     db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
 ) -> Sequence[Row[Any]]:
-    """Return delivered claims of which no execution was seen, and spares, that are old enough to be checked.
+    """Return delivered claims without an execution, and spares, that are old enough to be checked.
 
-    The age of a delivered claim counts from the end of its poller (`since`). While the poller runs it counts from
-    `polling_older_than` seconds after the delivery: until then the Pod may still fetch its JIT with the next poll.
-    In no order, so that those that cannot be checked are not always the first (L14).
+    The three limits are in seconds. The age of a delivered claim counts from the end of its poller (`since`). While the
+    poller runs, it counts from `polling_older_than` seconds after the delivery. Until then the Pod might fetch its JIT
+    again with the next poll. The order is random, so that claims that cannot be checked are not always the first (L14).
     """
     return db.execute(
         text(f"""
@@ -141,10 +141,11 @@ def set_executing(
     who: str,
     why: str,
 ) -> bool:
-    """GitHub shows the runner busy: the claim executes. False when it had moved on.
+    """Record that a claim executes, because GitHub shows its runner as busy.
 
-    With `job_outcome` None it executes its own job, and is bound to it. Otherwise it executes another, which a webhook
-    may name yet, and its own job goes where GitHub said (L4).
+    With `job_outcome` None, the claim executes its own job, and an execution of that job is recorded. Otherwise the
+    runner executes another job, which a webhook might still name. The claim's own job then gets `job_outcome`, which
+    comes from GitHub (L4). Return False if the claim has changed since it was read.
     """
     if job_id is not None:
         lock_job(db, job_id)
@@ -174,10 +175,10 @@ def set_executing(
 
 
 def make_spare(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
-    """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget.
+    """Turn a claim into a spare, because its job no longer needs it. It still counts against its account's budget.
 
-    False when it had moved on. `job_outcome` is what GitHub said of the job, which moves with it: nobody else would
-    (L4).
+    The job gets `job_outcome`, which comes from GitHub, in the same transaction. Otherwise no component would move the
+    job (L4). Return False if the claim has changed.
     """
     lock_job(db, job_id)
     taken = claim_jobs.make_spare(

@@ -1,4 +1,4 @@
-"""Jobs that nothing moves any more: which they are, and how GitHub's answer is applied."""
+"""Unresolved jobs: their selection, and the changes that GitHub's answers require."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ LIMIT = 200
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedJob:
-    """A job to ask GitHub about; `changed_at` is when it came to stand where it stands.
+    """A job to ask GitHub about.
 
-    `ready_at` is when it was queued, or began to wait; `runner_name` is of its open execution, if it has one.
+    - `changed_at`: the last change of its state or hold.
+    - `ready_at`: the time at which it was queued or began to wait.
+    - `runner_name`: the runner of its open execution, or None if it has no open execution.
     """
 
     id: int
@@ -72,9 +74,10 @@ _FIND = text("""
 
 
 def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[UnresolvedJob]:
-    """Return the jobs that are unresolved, those that waited longest first.
+    """Return the unresolved jobs. The job that has waited longest for a question to GitHub comes first.
 
-    `soon` counts for what is not known and for bugs, `late` for what may well stand there for long.
+    `soon` is the minimum age of jobs with an unknown state and of bugs. `late` is the minimum age of jobs whose state
+    can be normal for a long time.
     """
     rows = db.execute(
         _FIND,
@@ -91,9 +94,10 @@ def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: da
 
 
 def left_runners(db: Connection, job_id: int) -> list[Registration]:
-    """Return the runners that may still be registered of the Pods that had the job, and ended before GitHub was asked.
+    """Return the runners of a job's earlier claims that might still be registered on GitHub.
 
-    Under the job's installation: the claim's may be one that the App had before it was installed anew.
+    These claims ended because their Pods were spent or gone. The result names the job's installation. The claim's
+    installation might be gone, because the App was installed again since then.
     """
     rows = db.execute(
         text(f"""
@@ -108,7 +112,7 @@ def left_runners(db: Connection, job_id: int) -> list[Registration]:
 
 
 def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
-    """Move a job as GitHub's answer says; False when it moved, started or got a claim since it was found."""
+    """Apply the verdict on a job. Return False if the job changed, started or got a claim since it was found."""
     lock_job(db, job.id)
     still = db.execute(
         text("""

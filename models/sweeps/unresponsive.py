@@ -1,4 +1,4 @@
-"""Pods that nobody hears any more: they polled once, and have no claim, no offer, and nothing ever delivered."""
+"""Unresponsive Pods that polled before: they have no claim and no offer, and no JIT was ever delivered to them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from models.claims.releases import insert_retire
 from models.db.sql import text
 
 POLL_NOTED_EVERY = timedelta(seconds=60)
-"""A poll is written down at most so often."""
+"""Minimum interval at which the time of a Pod's last poll is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """One such Pod. `heard_at`: the latest time at which it may have polled.
+    """An unresponsive Pod.
 
-    `grace`: seconds of its pool's `startTimeout`.
+    `heard_at` is the latest time at which the Pod might have polled. `grace` is the `startTimeout` of its pool in
+    seconds.
     """
 
     runner_pod_id: int
@@ -44,7 +45,10 @@ _QUIET = """
 
 
 def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Quiet]:
-    """Return those of these Pods that are not offered and had no claim for their pool's grace, nor ever a JIT."""
+    """Return the Pods among `uids` that have no offer and no live claim, and never got a JIT.
+
+    A Pod is left out if it never polled, if it is terminal, or if a claim of it ended within its pool's `startTimeout`.
+    """
     rows = db.execute(
         text(f"""
             SELECT p.id, p.uid, p.name, greatest(p.created_at, p.polled_at + :noted), pools.start_timeout
@@ -56,7 +60,10 @@ def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Qu
 
 
 def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
-    """Insert the retire claim of a Pod that was judged silent; None when it was heard or claimed since then."""
+    """Insert the retire claim of an unresponsive Pod and return its id, or None if it polled or got a claim since then.
+
+    `due_after` is the time in seconds until the claim's next step is due.
+    """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
     if pod not in quiet_pods(db, [pod.uid], now=now):
         return None
@@ -64,7 +71,10 @@ def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now:
 
 
 def web_beats(db: Connection, *, since: datetime, now: datetime) -> bool:
-    """Return whether a web process beats now and did so all the time since: silence counts only then."""
+    """Return whether a web process is alive now and has been running since before `since`.
+
+    Only then does the absence of polls prove that a Pod is unresponsive.
+    """
     found = db.execute(
         text("SELECT 1 FROM web_instances WHERE beat_at > :alive AND started_at < :since LIMIT 1"),
         {"alive": now - WEB_ALIVE, "since": since},

@@ -1,4 +1,4 @@
-"""Findings about live claims, as sweeps and a restore write them: absent or idle runners, Pods to force, stamps."""
+"""Results of checks on live claims: absent or idle runners, forced deletion, and the stamp that a restore found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rules.claims.machines import Stamp
 
 
 def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
-    """Remember the first of two checks that did not find a runner, or forget it when it was seen."""
+    """Record the first of two checks that did not find a claim's runner, or clear the record.
+
+    `absent` False means that the runner was found. An existing time is kept while the runner stays absent.
+    """
     db.execute(
         text("""
             UPDATE claims SET runner_absent_at = CASE WHEN :absent THEN coalesce(runner_absent_at, :now) END
@@ -22,9 +25,11 @@ def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) ->
 
 
 def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
-    """Remember the first check since a time that found a runner absent or idle, or forget it when it was seen busy.
+    """Record the first check after `since` that found a claim's runner absent or idle.
 
-    `absent`: the same for a runner that was not there at all; None leaves that alone.
+    `at` is the time of the present check. `free` says that it found the runner absent or idle. If `free` is False, the
+    record is cleared. `absent` says that the check did not find the runner, which is recorded in the same way. If
+    `absent` is None, that second record does not change.
     """
     db.execute(
         text("""
@@ -40,7 +45,10 @@ def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, 
 
 
 def allow_force(db: Connection, claim_id: int | None, *, now: datetime) -> bool:
-    """Allow a retirement to delete its Pod without its kubelet; False when it has ended, or there is none."""
+    """Allow a retire claim to delete its Pod by force, without the Pod's kubelet.
+
+    Return False if the claim has ended or `claim_id` is None.
+    """
     allowed = db.execute(
         text("UPDATE claims SET force_deleted_at = :now WHERE id = :id AND ended_at IS NULL RETURNING id"),
         {"id": claim_id, "now": now},
@@ -49,7 +57,7 @@ def allow_force(db: Connection, claim_id: int | None, *, now: datetime) -> bool:
 
 
 def show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
-    """Let a claim that was losing its stamp have the one that its Pod shows: it keeps that Pod."""
+    """Set the stamp of a claim in the state `removing` to the one that its Pod carries. The claim keeps its Pod."""
     db.execute(
         text("UPDATE claims SET stamp = :stamp WHERE id = :id AND stamp = :removing"),
         {"id": claim_id, "stamp": stamp, "removing": Stamp.REMOVING},

@@ -1,7 +1,7 @@
-"""New claims, each with its first event: for jobs, for retirements, and for Pods whose claims a restore lost.
+"""Inserts of claims with their first events: for jobs, for retirements, and for Pods whose claims a restore lost.
 
-The caller holds the rows of the Pods, and of the jobs and accounts of job claims. Two unique indexes refuse a second
-live claim (L1).
+The caller must hold the locks of the Pods' rows and, for job claims, of the rows of jobs and accounts. Two unique
+indexes reject a second live claim of a Pod or of a job (L1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.tables.transitions import insert_events
 from rules.claims.machines import ClaimState, Stamp
 
 REGISTERED_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
-"""Of a job `j`: the id of the repository that its scope is; NULL for an organisation."""
+"""SQL expression on a job `j`: the id of the repository that its runner is registered in. NULL for an organisation."""
 
 _INSERT_MATCHED = Prepared(
     "insert_claims",
@@ -65,9 +65,10 @@ def insert_matched(
     now: datetime,
     who: str,
 ) -> Sequence[Row[Any]]:
-    """Insert one job claim per (job, row of a Pod, UID); return `id`, `job_id` and `pod_uid` of each.
+    """Insert one job claim per pair, and return the `id`, `job_id` and `pod_uid` of each claim.
 
-    The sizes are those of a Pod of the pool, in millicores and MiB.
+    A pair consists of a job id, the id of a Pod's row and the Pod's UID. `vcpu` (millicores) and `memory` (MiB) are the
+    size of one Pod of the pool. `due` is the time at which the next step of the claims is due.
     """
     return _INSERT_MATCHED.execute(
         db,
@@ -97,7 +98,7 @@ def insert_retirement(
     who: str,
     why: str,
 ) -> int:
-    """Insert the claim that retires a Pod; return its id."""
+    """Insert the retire claim of a Pod, and return the claim's id. The claim's next step is due at `due`."""
     claim_id: int = db.execute(
         text("""
             INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason,
@@ -130,7 +131,10 @@ def insert_rebuilt(
     who: str,
     why: str,
 ) -> int:
-    """Insert the claim of a Pod whose own is lost; return its id. `scope` has `#` and an id where one is known."""
+    """Insert a claim for a Pod whose claim was lost in a restore, and return its id.
+
+    `scope` ends with `#` and the id of the repository if that id is known. `stamp` is the stamp that the Pod carries.
+    """
     claim_id: int = db.execute(
         text("""
             INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,

@@ -1,7 +1,7 @@
-"""The job of a claim: `job_id`, and `spare_since` of a runner that has none.
+"""Jobs of claims: the columns `job_id` and `spare_since` of claims that keep their state.
 
-These columns of a claim that keeps its state are written here alone. The caller holds the rows of the claims and,
-before them, those of the jobs.
+No other module writes these columns without a transition. The caller must hold the locks of the claims' rows, and must
+have locked the jobs' rows before them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.db.sql import text
 
 
 def set_job(db: Connection, claim_ids: Sequence[int], job_id: int | None) -> None:
-    """Give a claim a job, or take theirs from claims (None)."""
+    """Set the job of these claims. None removes their jobs."""
     db.execute(
         text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
         {"job": job_id, "ids": list(claim_ids)},
@@ -24,7 +24,7 @@ def set_job(db: Connection, claim_ids: Sequence[int], job_id: int | None) -> Non
 
 
 def give_to_spares(db: Connection, jobs: Mapping[int, int], *, now: datetime) -> None:
-    """Give jobs to spares, as job id → claim id: each is delivered anew."""
+    """Assign jobs to spares, and count each spare as delivered now. `jobs` maps job ids to claim ids."""
     db.execute(
         text("""
             UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
@@ -39,9 +39,9 @@ def give_to_spares(db: Connection, jobs: Mapping[int, int], *, now: datetime) ->
 def make_spare(
     db: Connection, claim_id: int, *, guard: str = "", values: str = "", now: datetime, **parameters: Any
 ) -> bool:
-    """Make a spare of a claim that satisfies `guard`; False when it does not.
+    """Turn a claim into a spare. Return False if the claim does not satisfy `guard`.
 
-    `guard` and `values`, further columns to set, are SQL over the claim and `parameters`.
+    `guard` is an SQL condition. `values` is SQL that sets further columns. Both refer to the claim and to `parameters`.
     """
     made = db.execute(
         text(f"UPDATE claims SET spare_since = :now{values} WHERE id = :id {guard}"),

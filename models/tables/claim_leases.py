@@ -1,8 +1,8 @@
-"""Leases of claims and the times at which they are due.
+"""Leases of claims, and the times at which claims are due.
 
-A step takes its claim with `lease`, does its one thing outside Postgres, and finishes with a guarded update that tests
-`chain_no` again, or with `give_back`. `leased_until` and `due_at` of a claim that keeps its state are written here
-alone; a transition writes them together with the state (`models.tables.transitions`).
+A step takes a lease on its claim with `lease` and does its one operation outside Postgres. It ends with a guarded
+update that tests `chain_no` again, or with `give_back`. No other module writes `leased_until` and `due_at` of a claim
+that keeps its state. A transition writes them together with the state (`models.tables.transitions`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from models.tables.stalls import OVERDUE, OVERDUE_SINCE
 from rules.claims.machines import allowed
 
 WAITS = "waits for its turn"
-"""`last_error` of a claim whose step waits until `due_at` because of a rate limit: nothing failed."""
+"""Value of `last_error` for a claim whose step waits until `due_at` because of a rate limit. Nothing has failed."""
 
 UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
-"""Steps that could harm a busy Pod of whose claim the rows knew nothing."""
+"""Steps that could harm a busy Pod if the database does not know the Pod's newest claim."""
 
 QUEUES = ("dispatch", "github", "retire")
-"""Where the messages of steps wait: stamps and releases, mints, retirements."""
+"""Queues for the messages of steps: `dispatch` for stamps and releases, `github` for mints, `retire` for retirements.
+"""
 
 _FOUND = f"c.stalled_cause IS NULL AND {OVERDUE}"
 
@@ -44,12 +45,14 @@ def lease(
     trusted: bool = True,
     **parameters: Any,
 ) -> Row[Any] | None:
-    """Take a claim for one step, or return None: it moved on, or another execution has it.
+    """Lease a claim for the step `name`, and return its row.
 
-    The lease lasts as long as the transition table says of `name`.
-    `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
-    cluster's (`models.db.epochs`): what undoes a claim has to know that they are not, unless the caller says that its
-    work needs no such trust (`trusted` False).
+    Return None if the claim has changed or if another execution of a step holds its lease. The transition table sets
+    the duration of the lease. `chain_no` None accepts any chain number. `guard` is a further SQL condition, and
+    `values` sets further columns.
+
+    Return None, too, while the database is older than the cluster (`models.db.epochs`). A step that undoes a claim
+    (`UNDOING`) also needs a recently confirmed epoch, unless `trusted` is False.
     """
     transition = allowed(name)
     rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
@@ -79,7 +82,7 @@ def lease(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leased:
-    """Work on a claim that was leased."""
+    """A leased claim, with the chain number and the end of its lease."""
 
     claim_id: int
     chain_no: int
@@ -87,10 +90,11 @@ class Leased:
 
 
 def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
-    """End a lease without having moved: the step runs again at `due_at` at the latest.
+    """End a lease without a transition, so that the step runs again at `due_at` at the latest.
 
-    A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
-    no longer than the lease would have had it wait. `undoes`: the step is a release itself, or a retirement.
+    `error` is the reason. `undoes` says that the step is a release or a retirement. If the lease has expired and
+    another execution took the claim over, nothing changes. If a release was requested during another step, the claim is
+    due at the earlier of its own time and `due_at`.
     """
     db.execute(
         text("""
@@ -113,9 +117,10 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
 
 
 def set_due(db: Connection, which: str, *, due_at: datetime, values: str = "", **parameters: Any) -> Sequence[int]:
-    """Make the claims due at a time that satisfy the condition `which`; return them.
+    """Set the time at which claims are due, and return the ids of the changed claims.
 
-    `which` and `values`, further columns to set, are SQL over `claims` and `parameters`.
+    `which` is the SQL condition that selects the claims. `values` is SQL that sets further columns. Both refer to
+    `claims` and to `parameters`.
     """
     rows = db.execute(
         text(f"UPDATE claims SET due_at = :due_at{values} WHERE {which} RETURNING id"),
@@ -127,9 +132,10 @@ def set_due(db: Connection, which: str, *, due_at: datetime, values: str = "", *
 def raise_chains(
     db: Connection, *, limit: int, due_after: float, heads: Mapping[str, datetime | None], now: datetime
 ) -> Sequence[Row[Any]]:
-    """Raise the chain number of claims that are due, mark those that were overdue as stalled, and return them.
+    """Raise the chain number of claims that are past `due_at`, and return these claims.
 
-    They are due again `due_after` seconds from now. `heads` are those of `models.claims.resume.claim_due`.
+    The claims become due again after `due_after` seconds. Overdue claims are marked as stalled. At most `limit` claims
+    are taken. Claims whose lease has not expired are skipped. `heads` is described in `models.claims.resume.claim_due`.
     """
     return db.execute(
         text(f"""

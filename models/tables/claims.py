@@ -1,6 +1,6 @@
-"""Claims, the reservations of Pods, their events and their mint attempts.
+"""Tables of claims (the reservations of Pods), of their events and of their mint attempts.
 
-Law L1 stands in two partial unique indexes: one live claim per Pod UID, one per job.
+Two partial unique indexes enforce law L1: one live claim per Pod UID, and one live claim per job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _one_of(column: str, values: type[ClaimState | Purpose | Stamp | EndReason])
 
 
 class Claim(Base):
-    """One reservation of a Pod; its id is the handle that fences every later write."""
+    """One reservation of a Pod. Its id is the handle that fences every later write for that Pod."""
 
     __tablename__ = "claims"
     __table_args__ = (
@@ -46,12 +46,12 @@ class Claim(Base):
         Index("ix_claims_live_due", "due_at", postgresql_where=_LIVE),
         Index("ix_claims_live_state", "state", "pool_id", postgresql_where=_LIVE),
         Index("ix_claims_pod_uid_id", "pod_uid", "id"),
-        # The lists of the API and of the command, newest first (models.browse).
+        # Lists of the API and of the CLI, newest first (models.browse).
         Index("ix_claims_live_id", "id", postgresql_where=_LIVE),
         Index("ix_claims_account_id_id", "account_id", "id", postgresql_where=text("account_id IS NOT NULL")),
         Index("ix_claims_pool_id_id", "pool_id", "id"),
         Index("ix_claims_job_id_id", "job_id", "id", postgresql_where=text("job_id IS NOT NULL")),
-        # What is over for long (models.sweeps.prune).
+        # Claims that ended long ago (models.sweeps.prune).
         Index("ix_claims_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         Index("ix_claims_runner_pod_id", "runner_pod_id"),
         Index("ix_claims_runner_name", "runner_name", postgresql_where=text("runner_name IS NOT NULL")),
@@ -124,10 +124,12 @@ class ClaimEvent(Base):
 
 
 class MintAttempt(Base):
-    """One runner name, written down before GitHub is asked for it.
+    """One runner name, recorded before GitHub is asked for a runner of that name.
 
-    `open`: asked, answer not recorded. `minted`: registered. `refused`: GitHub made nothing.
-    `removed`: looked up and gone, or deregistered by us.
+    - `open`: requested, and the response is not recorded.
+    - `minted`: the runner is registered.
+    - `refused`: GitHub created no runner.
+    - `removed`: a check found no runner of the name, or Ostler removed the runner.
     """
 
     __tablename__ = "mint_attempts"
@@ -147,10 +149,10 @@ class MintAttempt(Base):
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete claims that are over for long, which the caller has locked; return how many."""
+    """Delete old claims that have ended, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM claims WHERE id = ANY(:ids)"), {"ids": ids}).rowcount
 
 
 def delete_events(db: Connection, ids: Sequence[int]) -> int:
-    """Delete events of claims that are over, which the caller has locked; return how many."""
+    """Delete old events of claims that have ended, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM claim_events WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,4 +1,4 @@
-"""Deliveries of webhooks, by GUID: what makes a doubled one count once."""
+"""Table of webhook deliveries by GUID, so that a repeated delivery counts once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.db.sql import text
 
 
 class Delivery(Base):
-    """One delivery that was accepted or ignored; bodies are not kept."""
+    """One delivery that was accepted or ignored. Its body is not stored."""
 
     __tablename__ = "deliveries"
     __table_args__ = (Index("ix_deliveries_received_at", "received_at"),)
@@ -27,7 +27,10 @@ class Delivery(Base):
 
 
 def insert(db: Connection, *, guid: str, event: str, action: str, outcome: str, now: datetime) -> bool:
-    """Write down a delivery that is about no job; False when it was before. Those of jobs: `job_inserts`."""
+    """Record a delivery that concerns no job. Return False if it was already recorded.
+
+    `models.tables.job_inserts` records the deliveries of jobs.
+    """
     fresh = db.execute(
         text("""
             INSERT INTO deliveries (guid, event, action, outcome, received_at)
@@ -39,5 +42,5 @@ def insert(db: Connection, *, guid: str, event: str, action: str, outcome: str, 
 
 
 def delete(db: Connection, guids: Sequence[str]) -> int:
-    """Delete deliveries that are over for long, which the caller has locked; return how many."""
+    """Delete old deliveries, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM deliveries WHERE guid = ANY(:ids)"), {"ids": guids}).rowcount

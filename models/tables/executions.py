@@ -1,4 +1,7 @@
-"""Executions: what GitHub really ran where, known from `in_progress`, `completed` or the runner list."""
+"""Table of executions. A row says that GitHub runs or ran a job on a runner.
+
+The evidence is a webhook `in_progress` or `completed`, or a runner list.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from models.db.sql import text
 
 
 class Execution(Base):
-    """One job on one runner. Without a claim (a runner we no longer know) it still counts in the budget."""
+    """One job on one runner. An execution without a claim still counts against the budget.
+
+    It has no claim if its runner is not known any more.
+    """
 
     __tablename__ = "executions"
     __table_args__ = (
@@ -50,7 +56,10 @@ def insert(
     memory: int,
     started: datetime,
 ) -> None:
-    """Record that a job executes on a runner. The first execution of a job stays. Sizes in millicores and MiB."""
+    """Record that a job executes on a runner. If the job already has an execution, nothing changes.
+
+    `vcpu` is in millicores and `memory` is in MiB.
+    """
     db.execute(
         _INSERT,
         {
@@ -66,7 +75,7 @@ def insert(
 
 
 def insert_for_claim(db: Connection, claim_id: int, *, job_id: int, now: datetime) -> None:
-    """Record that a job executes on the runner of a claim. The first execution of a job stays."""
+    """Record that a job executes on the runner of a claim. If the job already has an execution, nothing changes."""
     db.execute(
         text("""
             INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
@@ -78,7 +87,7 @@ def insert_for_claim(db: Connection, claim_id: int, *, job_id: int, now: datetim
 
 
 def end(db: Connection, job_id: int, *, ended: datetime) -> None:
-    """End the execution of a job that is not over."""
+    """End the open execution of a job, if it has one."""
     db.execute(
         text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
         {"ended": ended, "job": job_id},
@@ -86,20 +95,20 @@ def end(db: Connection, job_id: int, *, ended: datetime) -> None:
 
 
 def delete_open(db: Connection, job_id: int) -> None:
-    """Delete the execution of a job that goes back to its queue."""
+    """Delete the open execution of a job that is queued again."""
     db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
 
 
 def part_from_claim(db: Connection, job_id: int) -> None:
-    """Take the claim, which has ended, from the execution of a job that still runs."""
+    """Clear the claim in the open execution of a job. The claim has ended, but the job still runs."""
     db.execute(text("UPDATE executions SET claim_id = NULL WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
 
 
 def part_from_claims(db: Connection, claim_ids: Sequence[int]) -> None:
-    """Take claims that are about to be deleted from their executions: these stay known as long as their jobs."""
+    """Clear these claims in their executions before the claims are deleted. The executions are kept with their jobs."""
     db.execute(text("UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)"), {"ids": claim_ids})
 
 
 def delete_of_jobs(db: Connection, job_ids: Sequence[int]) -> None:
-    """Delete the executions of jobs that are about to be deleted."""
+    """Delete the executions of jobs that will be deleted."""
     db.execute(text("DELETE FROM executions WHERE job_id = ANY(:ids)"), {"ids": job_ids})

@@ -1,9 +1,10 @@
-"""Holds of jobs: why a job is not dispatched, until when, and from when on GitHub is asked about it.
+"""Holds of jobs: the reason and the end of a hold, and the time before which GitHub is not asked about the job.
 
-`hold_reason`, `hold_detail`, `not_before` and `ask_after` of a job that keeps its state are written here alone. A
+No other module writes `hold_reason`, `hold_detail`, `not_before` and `ask_after` of a job that keeps its state. A
 transition writes them together with the state (`models.tables.transitions`).
 
-Conditions are SQL over `jobs`. They also say whether locked rows are waited for: every one names its rows by id.
+The callers pass conditions as SQL over `jobs`. A condition that must not wait for locked rows selects the ids of its
+rows in a subquery with SKIP LOCKED.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rules.routing.holds import HoldReason
 
 
 class Unchanged(Enum):
-    """A column that a statement leaves as it is, which NULL does not say."""
+    """Marker for a column that a statement does not change. None cannot mark it, because None means NULL."""
 
     UNCHANGED = auto()
 
@@ -40,11 +41,13 @@ def hold(
     changed_at: datetime | None = None,
     **parameters: Any,
 ) -> int:
-    """Hold the jobs that satisfy the condition `which`; return how many there were. They keep their age.
+    """Hold the jobs that satisfy the condition `which`, and return their number. The jobs keep their age.
 
-    `rematch` lifts the hold when `not_before` has passed. `asks_at_once`: GitHub is asked about them at the next tick
-    of `unresolved_jobs`. `counts_failure`: one more mint of each was refused. `changed_at` None leaves the time of
-    their last change. `parameters` are those of `which`.
+    - `not_before`: the time after which `rematch` lifts the hold.
+    - `asks_at_once`: the next tick of `unresolved_jobs` asks GitHub about the jobs.
+    - `counts_failure`: each job counts one more refused mint.
+    - `changed_at`: the time of the change. None keeps the time of the last change.
+    - `parameters`: the values that `which` refers to.
     """
     sets, values = ["hold_reason = :hold"], {"hold": reason, **parameters}
     if detail is not UNCHANGED:
@@ -63,7 +66,7 @@ def hold(
 def hold_job(
     db: Connection, job_id: int, *, reason: HoldReason, detail: str, not_before: datetime | None, now: datetime
 ) -> None:
-    """Set a job aside whose mint was refused, or whose runners failed; a locked row is waited for."""
+    """Hold a job because its mint was refused or its runners failed. A locked row is waited for."""
     hold(
         db,
         "id = :id AND state IN ('queued', 'claimed')",
@@ -77,7 +80,7 @@ def hold_job(
 
 
 def lift(db: Connection, which: str, *, now: datetime, **parameters: Any) -> Sequence[int]:
-    """Lift the holds of the jobs that satisfy a condition; return them."""
+    """Lift the holds of the jobs that satisfy the condition `which`, and return the ids of these jobs."""
     lifted = db.execute(
         text(f"""
             UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now
@@ -90,9 +93,9 @@ def lift(db: Connection, which: str, *, now: datetime, **parameters: Any) -> Seq
 
 
 def end_waits(db: Connection, which: str, *, now: datetime, **parameters: Any) -> int:
-    """Let `rematch` check at its next tick the jobs `j` that wait for a later time; return how many there are.
+    """End the waits of jobs, so that `rematch` checks them at its next tick. Return the number of these jobs.
 
-    Those that others hold locked keep their wait.
+    `which` is an SQL condition on a job `j`. Jobs whose rows another session has locked keep their waits.
     """
     ended = db.execute(
         text(f"""
@@ -105,7 +108,7 @@ def end_waits(db: Connection, which: str, *, now: datetime, **parameters: Any) -
 
 
 def explain(db: Connection, which: str, *, detail: str, **parameters: Any) -> None:
-    """Say more of a hold, of the jobs that satisfy a condition; those that others hold locked are left."""
+    """Set the detail of the holds of jobs that satisfy the condition `which`. Locked rows are skipped."""
     db.execute(
         text(f"""
             UPDATE jobs SET hold_detail = :detail
@@ -116,12 +119,15 @@ def explain(db: Connection, which: str, *, detail: str, **parameters: Any) -> No
 
 
 def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
-    """Ask about jobs no earlier than that; see `ask_each_later`."""
+    """Postpone the question to GitHub about these jobs until `ask_after`. See `ask_each_later`."""
     ask_each_later(db, dict.fromkeys(job_ids, ask_after))
 
 
 def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
-    """Ask about each job no earlier; they have not moved, so their age stays. One that others hold locked is left."""
+    """Postpone the question to GitHub about each job until the given time. Locked rows are skipped.
+
+    `changed_at` stays, because the jobs have not changed.
+    """
     db.execute(
         text("""
             UPDATE jobs j SET ask_after = t.ask_after
@@ -135,7 +141,10 @@ def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
 
 
 def end_question(db: Connection, job_id: int) -> None:
-    """Lift the hold of a job about which GitHub has answered; one that has lost its pool meanwhile waits for one."""
+    """Record that GitHub has answered the question about a job, and lift the hold `ask_github`.
+
+    A queued job that has lost its pool in the meantime gets the hold `no_pool`.
+    """
     db.execute(
         text("""
             UPDATE jobs SET ask_after = NULL,
@@ -157,7 +166,10 @@ def route(
     not_before: datetime | None,
     now: datetime,
 ) -> None:
-    """Write the pool of a job that is matched again, with its hold or without one. The caller holds its row."""
+    """Write the pool and the hold of a job that is routed again. `reason` None means no hold.
+
+    The caller must hold the lock of the job's row.
+    """
     db.execute(
         text("""
             UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
@@ -190,14 +202,18 @@ _UNROUTE = """
 
 
 def unroute(db: Connection, pool_id: int, job_ids: Sequence[int], *, now: datetime) -> int:
-    """Take those of these jobs from a pool that are still in it and that nobody holds locked; return how many."""
+    """Take these jobs out of a pool, and return how many were moved.
+
+    Jobs that have left the pool already are skipped, and so are locked rows.
+    """
     moved = db.execute(
         text(_UNROUTE),
         {
             "pool_id": pool_id,
             "ids": list(job_ids),
             "hold": HoldReason.NO_POOL,
-            # What GitHub said was about what the pool asked for; `rematch` holds again what still is in force.
+            # GitHub's answer concerned the settings of the old pool. The sweep `rematch` sets the hold again if it
+            # still applies.
             "asked": [str(HoldReason.RUNNER_GROUP), str(HoldReason.BACKOFF)],
             "now": now,
         },

@@ -1,4 +1,4 @@
-"""New deliveries and new jobs: one statement inserts both, so that a delivery counts once."""
+"""Inserts of new deliveries together with their jobs: one statement inserts both, so that each delivery counts once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rules.claims.machines import Machine
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What is new: GUIDs of deliveries, and ids of jobs."""
+    """The new rows of an insert: the GUIDs of deliveries and the ids of jobs."""
 
     guids: set[str]
     jobs: Sequence[int]
@@ -64,7 +64,7 @@ _INSERT = text(f"""
 def insert_deliveries(
     db: Connection, deliveries: Sequence[Mapping[str, Any]], *, outcome: str, now: datetime
 ) -> set[str]:
-    """Insert deliveries of `workflow_job` webhooks, by GUID; return the GUIDs that are new."""
+    """Insert deliveries of `workflow_job` webhooks, and return the GUIDs that are new."""
     values = {"deliveries": json.dumps(deliveries), "outcome": outcome, "now": now}
     return set(db.execute(_INSERT_DELIVERIES, values).scalars())
 
@@ -78,9 +78,10 @@ def insert(
     now: datetime,
     who: str,
 ) -> Inserted:
-    """Insert deliveries, and those jobs of new deliveries that have no row, by id, with their events.
+    """Insert deliveries, and the jobs of new deliveries that have no row yet, with the first events of these jobs.
 
-    A job has the columns of its table, with times as text, and `why` of its event.
+    `jobs` maps the columns of the table `jobs` to their values, with times as text. `why` is the reason in the first
+    event.
     """
     values = {"deliveries": json.dumps(deliveries), "outcome": outcome, "now": now}
     rows = db.execute(_INSERT, values | {"jobs": json.dumps(jobs), "who": who}).all()

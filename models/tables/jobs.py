@@ -1,4 +1,4 @@
-"""Jobs: the only queue, and their events."""
+"""Tables of jobs (the only queue) and of their events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Job(Base):
         ),
         Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
         Index("ix_jobs_queued_account", "account_id", "id", postgresql_where=text("state = 'queued'")),
-        # The lists of the API and of the command, newest first (models.browse).
+        # Lists of the API and of the CLI, newest first (models.browse).
         Index("ix_jobs_open_state_id", "state", "id", postgresql_where=text("state <> 'completed'")),
         Index("ix_jobs_held_id", "id", postgresql_where=text("hold_reason IS NOT NULL")),
         Index("ix_jobs_account_id_id", "account_id", "id"),
@@ -82,7 +82,7 @@ class Job(Base):
 
 
 class JobEvent(Base):
-    """One transition of a job: who moved it, why, and how long it stood where it was."""
+    """One transition of a job: its actor, its reason, and the time that the job spent in the previous state."""
 
     __tablename__ = "job_events"
     __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"), Index("ix_job_events_at", "at"))
@@ -99,10 +99,10 @@ class JobEvent(Base):
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete jobs that are over for long, which the caller has locked; return how many."""
+    """Delete old completed jobs, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM jobs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount
 
 
 def delete_events(db: Connection, ids: Sequence[int]) -> int:
-    """Delete events of jobs that are over, which the caller has locked; return how many."""
+    """Delete old events of completed jobs, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM job_events WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,4 +1,4 @@
-"""Mint attempts: the names of runners, written down before GitHub hears them, and what became of each."""
+"""Mint attempts: the runner names that are recorded before the call to GitHub, and the result of each attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from models.db.sql import text
 
 
 def insert(db: Connection, claim_id: int, *, runner_name: str, now: datetime) -> int:
-    """Write a runner's name down; a claim has at most one open attempt (a unique index says so)."""
+    """Record the runner name of a new attempt, and return the attempt's id.
+
+    A unique index rejects a second open attempt of a claim.
+    """
     attempt_id: int = db.execute(
         text("""
             INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
@@ -23,7 +26,7 @@ def insert(db: Connection, claim_id: int, *, runner_name: str, now: datetime) ->
 
 
 def close(db: Connection, attempt_id: int, *, outcome: str, now: datetime, runner_id: int | None = None) -> None:
-    """Record what became of an attempt: `minted`, `refused` or `removed`."""
+    """Record the result of an attempt: `minted`, `refused` or `removed`."""
     db.execute(
         text("""
             UPDATE mint_attempts SET outcome = :outcome, closed_at = :now, runner_id = coalesce(:runner_id, runner_id)
@@ -34,7 +37,7 @@ def close(db: Connection, attempt_id: int, *, outcome: str, now: datetime, runne
 
 
 def refused(db: Connection, claim_id: int) -> int:
-    """Return how many mints of a claim GitHub has refused."""
+    """Return the number of a claim's mints that GitHub has refused."""
     found: int = db.execute(
         text("SELECT count(*) FROM mint_attempts WHERE claim_id = :id AND outcome = 'refused'"), {"id": claim_id}
     ).scalar_one()
@@ -42,12 +45,15 @@ def refused(db: Connection, claim_id: int) -> int:
 
 
 def delete_open(db: Connection, attempt_id: int) -> None:
-    """Delete an open attempt whose call was never made, however often that happens."""
+    """Delete an open attempt whose call to GitHub was not made. It does not count as a refused mint."""
     db.execute(text("DELETE FROM mint_attempts WHERE id = :id AND outcome = 'open'"), {"id": attempt_id})
 
 
 def register(db: Connection, claim_id: int, *, runner_name: str, runner_id: int, now: datetime) -> None:
-    """Write down a runner that GitHub has, as made for a claim, also when another claim had its name."""
+    """Record a runner that exists at GitHub as minted for a claim.
+
+    If another claim has an attempt of that name, the attempt moves to this claim.
+    """
     db.execute(
         text("""
             INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at, closed_at)
@@ -60,5 +66,5 @@ def register(db: Connection, claim_id: int, *, runner_name: str, runner_id: int,
 
 
 def delete_of_claims(db: Connection, claim_ids: Sequence[int]) -> None:
-    """Delete the attempts of claims that are about to be deleted."""
+    """Delete the attempts of claims that will be deleted."""
     db.execute(text("DELETE FROM mint_attempts WHERE claim_id = ANY(:ids)"), {"ids": claim_ids})

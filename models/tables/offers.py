@@ -1,4 +1,4 @@
-"""Offers (a Pod's standing poll) and the web processes that hold them."""
+"""Offers (the rows of Pods that are polling) and the web processes that hold the polls."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ DEAD_AFTER = timedelta(hours=1)
 
 
 GAP = timedelta(seconds=15)
-"""Longer than this between two beats is an outage of the web process, or of its way to Postgres."""
+"""Minimum time between two heartbeats that counts as an outage of the web process or of its connection to Postgres."""
 
 
 class WebInstance(Base):
-    """A web process. It beats only while it hears its own NOTIFY, so a deaf one offers nothing."""
+    """A web process. It sends a heartbeat only while it receives its own NOTIFY.
+
+    So the offers of a process that receives no notices are not matched.
+    """
 
     __tablename__ = "web_instances"
 
@@ -35,7 +38,7 @@ class WebInstance(Base):
 
 
 class Offer(Base):
-    """A Pod that can be given work now. Of two polls of a Pod the later upsert wins."""
+    """A Pod that can get work now. If a Pod sends two polls, the later upsert wins."""
 
     __tablename__ = "offers"
     __table_args__ = (
@@ -52,7 +55,10 @@ class Offer(Base):
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """One held poll. `again`: its offer was written before, and must not displace a newer poll's."""
+    """One held poll.
+
+    `again` says that an offer of this poll was written before. Such a poll must not replace the offer of a newer poll.
+    """
 
     pod_uid: str
     namespace: str
@@ -64,7 +70,10 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class PolledPod:
-    """What the rows say of a Pod whose poll was just offered; `wakes` its pool when that left jobs without Pods."""
+    """The state of a Pod whose poll was just offered.
+
+    `wakes` says that the poll must wake the Pod's pool, because jobs wait there for Pods.
+    """
 
     pod_uid: str
     pool_id: int | None
@@ -74,7 +83,7 @@ class PolledPod:
 
 @dataclass(frozen=True, slots=True)
 class MintedOffer:
-    """A claim that can be delivered to a poll that a web process holds."""
+    """A claim that can be delivered to a poll of this web process."""
 
     claim_id: int
     pod_uid: str
@@ -165,15 +174,17 @@ _OFFER = text("""
 
 
 def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetime) -> list[PolledPod]:
-    """Offer the Pods of these polls, where they may be offered, and return what the rows say of each.
+    """Write the offers of these polls where allowed, and return the state of each Pod.
 
-    One statement for all of them. A Pod is offered while nothing was ever delivered to it, no retire claim
-    is live and it is not known to be gone. Of two polls of a Pod the later call wins, and the web process that
-    held the older one is told. A row without UID is bound to the Pod of its name; `polled_at` moves
-    at most once a minute. At most one poll per Pod may be given.
+    A Pod is offered if no JIT was ever delivered to it, it has no live retire claim, and it is not known as gone. If a
+    Pod sends two polls, the later call wins, and the web process of the older poll is notified. A row without a UID
+    gets the UID of the polling Pod of its name. `polled_at` changes at most once a minute. `polls` must contain each
+    Pod at most once.
 
-    It waits for no row (L14). A Pod is `locked`, and not offered, when another transaction holds its offer; or where it
-    has no offer yet its row, without which nobody can claim it. A poll that already has the offer counts as offered.
+    One statement handles all polls, and it waits for no row (L14). A Pod with an offer is `locked` if another
+    transaction has locked the offer. A Pod without an offer is `locked` if another transaction has locked the Pod's
+    row. A locked Pod is not offered, except when the existing offer belongs to the same poll. That poll counts as
+    offered.
     """
     ordered = sorted(polls, key=lambda poll: poll.pod_uid)
     rows = db.execute(
@@ -223,9 +234,10 @@ def _polled(row: Row[Any], *, arrived: bool) -> PolledPod:
 
 
 def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[str]]:
-    """Return what this process should have been told of the Pods it offers: the net under lost notices.
+    """Return the changes for the polls of this process, in case their notices were lost.
 
-    First the claims that wait for their delivery, then the UIDs of Pods whose polls have another answer by now.
+    The first list has the claims that can be delivered. The second list has the UIDs of Pods whose polls have another
+    answer now: a retirement, a delivered claim, or a stamp that is being removed.
     """
     rows = db.execute(
         text("""
@@ -243,9 +255,10 @@ def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[
 
 
 def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Delete the offers of these polls, given as (Pod UID, poll id); one that a newer poll took over stays.
+    """Delete the offers of these polls. Each poll is a pair of Pod UID and poll id.
 
-    Return the polls whose offers another transaction holds: those have to be withdrawn later.
+    An offer that belongs to a newer poll is kept. Return the polls whose offers another transaction has locked. The
+    caller has to withdraw these later.
     """
     rows = db.execute(
         text("""
@@ -275,9 +288,10 @@ def deliver(
     memory: int,
     job_id: int | None,
 ) -> datetime | None:
-    """Delete the offer of a Pod that is given a JIT, and charge the Pod to an account; return when its job was queued.
+    """Delete the offer of a Pod that gets a JIT, charge the Pod to an account, and return when the job was queued.
 
-    Sizes in millicores and MiB. An offer that is locked stays, and nobody takes it: the Pod has a delivered claim.
+    `vcpu` is in millicores and `memory` is in MiB. If `account_id` is None, no account is charged. If `job_id` is None,
+    the result is None. A locked offer is kept, but the matcher does not use it, because the Pod has a delivered claim.
     """
     queued_at: datetime | None = db.execute(
         text("""
@@ -309,10 +323,11 @@ def delete(db: Connection, pod_uid: str) -> None:
 
 
 def beat(db: Connection, *, web_id: str, now: datetime) -> None:
-    """Record that a web process hears; the matcher takes one without a fresh beat to have no offers.
+    """Record a heartbeat of a web process that receives its notices.
 
-    After a gap in its beats it counts as started anew: Pods were silent meanwhile through no fault of theirs.
-    While another transaction holds its row, nothing is written: the thread that beats also hears notices (L14).
+    The matcher ignores the offers of a process without a recent heartbeat. After a gap (`GAP`), the process counts as
+    started again, because Pods could not poll it during the gap. If another transaction has locked the row, nothing is
+    written: the thread that sends heartbeats also receives notices, so it must not wait (L14).
     """
     db.execute(
         text("""
@@ -330,7 +345,7 @@ def beat(db: Connection, *, web_id: str, now: datetime) -> None:
 
 
 def leave(db: Connection, *, web_id: str) -> None:
-    """Withdraw every offer of a web process that stops, and its heartbeat; rows that others hold run out."""
+    """Delete the offers and the heartbeat of a web process that stops. Locked rows expire later."""
     db.execute(
         text("""
             DELETE FROM offers WHERE pod_uid IN (
@@ -350,7 +365,10 @@ def leave(db: Connection, *, web_id: str) -> None:
 
 
 def delete_dead_offers(db: Connection, *, now: datetime) -> None:
-    """Delete what killed web processes and deleted Pods left: offers and heartbeats long past their time."""
+    """Delete the offers and heartbeats that expired more than `DEAD_AFTER` ago.
+
+    Killed web processes and deleted Pods leave such rows behind.
+    """
     db.execute(
         text("""
             DELETE FROM offers WHERE pod_uid IN (
@@ -370,12 +388,12 @@ def delete_dead_offers(db: Connection, *, now: datetime) -> None:
 
 
 def notify_beat(db: Connection, *, web_id: str, number: int) -> None:
-    """Send the notice by which a web process proves to itself that it hears."""
+    """Send a notice to this web process itself. Its arrival proves that the process receives notices."""
     db.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": f"beat {web_id} {number}"})
 
 
 def offering(db: Connection, *, now: datetime) -> frozenset[int]:
-    """Return the pools of which a Pod polls."""
+    """Return the ids of the pools with an offer that has not expired."""
     found = db.execute(
         text("SELECT id FROM pools p WHERE EXISTS (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now)"),
         {"now": now},

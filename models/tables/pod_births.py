@@ -1,7 +1,7 @@
-"""Births of runner Pods: their rows, which stand before the Pod is created, and the UID that makes them one.
+"""Creation of runner Pods: their rows, which are committed before the Pod is created, and the recording of their UIDs.
 
-`uid`, `attempt_id` and `template_hash` are written here. A first poll might write the UID too: it is one statement with
-its offer (`models.tables.offers`).
+This module writes `uid`, `attempt_id` and `template_hash`. A first poll can also write the UID, in the same statement
+as its offer (`models.tables.offers`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ POOL_OF_NAME = """
     coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
               ORDER BY r.id DESC LIMIT 1), {pool})
 """
-"""The pool of a Pod: that of the row whose name it has, where there is one.
+"""SQL expression for the pool of a Pod: the pool of the newest row with the Pod's name, or else `{pool}`.
 
-A creation that came late can make a second Pod for a row whose Pod has run and gone, and whose pool may have gone too.
+A late creation can make a second Pod for a row whose first Pod has run and is gone. The pool of that row might be gone,
+too.
 """
 
 
@@ -33,7 +34,7 @@ def insert_planned(
     template_hash: str,
     now: datetime,
 ) -> None:
-    """Insert the row of a Pod that is about to be created."""
+    """Insert the row of a Pod that will be created."""
     db.execute(
         text("""
             INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at)
@@ -62,7 +63,7 @@ def insert_seen(
     stamp_value: str,
     created_at: datetime,
 ) -> None:
-    """Insert the row of a Pod that was seen without one."""
+    """Insert the row of a listed Pod that has no row."""
     db.execute(
         text(f"""
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
@@ -94,10 +95,10 @@ def adopt_pod(
     stamp_value: str | None,
     now: datetime,
 ) -> bool | None:
-    """Give a Pod that the cluster shows to be of `pool` its row.
+    """Insert the row of a Pod that belongs to `pool` in the cluster.
 
-    Return whether the row now carries this UID, or None when there is no row of that pool. False: another
-    Pod's row still has the name.
+    Return True if a row has this UID now, and False if the row of another Pod still has this name. Return None if there
+    is no such pool.
     """
     row = db.execute(
         text(f"""
@@ -131,7 +132,10 @@ def adopt_pod(
 
 
 def take_up(db: Connection, *, pool_id: int, name: str, uid: str, template_hash: str) -> None:
-    """Give a row its Pod, which was seen; also one that was given up. The answer to its creation was lost."""
+    """Record the UID of a Pod that was found after the response to its creation was lost.
+
+    A row that was given up is reopened.
+    """
     db.execute(
         text("""
             UPDATE runner_pods SET uid = :uid, template_hash = :hash, gone_at = NULL
@@ -142,9 +146,9 @@ def take_up(db: Connection, *, pool_id: int, name: str, uid: str, template_hash:
 
 
 def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str) -> None:
-    """Write the UID down that the cluster gave, and by which template; a poll may have brought the UID before.
+    """Record the UID and the template of a created Pod. A poll might have recorded the UID before.
 
-    A row that was given up while its Pod was being created is taken up again: the Pod exists.
+    A row that was given up during the creation is reopened, because the Pod exists.
     """
     db.execute(
         text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
@@ -157,7 +161,7 @@ def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str)
 
 
 def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
-    """Give up rows whose Pod was never seen; one that turns up after all is taken up again by its attempt."""
+    """Give up rows whose Pod was never found. If the Pod appears later, its attempt id reopens the row."""
     if rows:
         db.execute(
             text("""
@@ -170,5 +174,5 @@ def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
 
 
 def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
-    """Give up a row whose Pod was never created (its name is taken by something that is not ours)."""
+    """Give up a row whose Pod was not created, because a foreign object has its name."""
     db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

@@ -1,4 +1,4 @@
-"""Facts about runner Pods: what was seen of their ends, their nodes, their annotation, and whom they are charged to."""
+"""Facts about runner Pods: their ends, their nodes, their annotations, and the accounts that they are charged to."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from models.db.sql import text
 
 
 def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
-    """Record the last known value of a Pod's annotation. It is a guess to start from: the Pod decides."""
+    """Record the last known value of a Pod's annotation. Only the Pod itself has the current value."""
     db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"), {"value": value, "uid": pod_uid})
 
 
 def record_annotation_of_row(db: Connection, row_id: int, *, value: str) -> None:
-    """Record what a restore read of the annotation of a Pod; the caller holds its row."""
+    """Record the annotation that a restore read from a Pod. The caller must hold the lock of the Pod's row."""
     db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE id = :id"), {"id": row_id, "value": value})
 
 
@@ -30,9 +30,10 @@ def record_over(
     served: bool,
     now: datetime,
 ) -> bool:
-    """Record that a Pod is over; False when it was, or never polled or had a claim, and did not end as it should.
+    """Record that a Pod is over, and return whether this call recorded it.
 
-    `served`: it is terminal, or its poller ended well.
+    `served` says that the Pod is terminal or that its poller succeeded. If it is False, a Pod that never polled and
+    never had a claim is not recorded, because it is a failed start. Return False if the end was already recorded.
     """
     found = db.execute(
         text("""
@@ -56,7 +57,7 @@ def record_over(
 
 
 def record_pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> None:
-    """Record that the pollers of these Pods have ended; rows that others have locked are left."""
+    """Record that the pollers of these Pods have ended. Locked rows are skipped."""
     db.execute(
         text("""
             UPDATE runner_pods SET poller_ended_at = :now WHERE id IN (
@@ -70,7 +71,7 @@ def record_pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) 
 def record_ending(
     db: Connection, uid: str, *, deletion_at: datetime | None, reason: str | None, runner_exit_code: int | None
 ) -> None:
-    """Record how a Pod ended, where nothing better is known."""
+    """Record details of a Pod's end. Values that are already recorded are kept."""
     db.execute(
         text("""
             UPDATE runner_pods SET deletion_at = coalesce(deletion_at, :at),
@@ -85,7 +86,10 @@ def record_ending(
 def record_event(
     db: Connection, uid: str, *, reason: str | None, by: str | None, message: str | None, now: datetime
 ) -> None:
-    """Record that the Events about a Pod were read, and the one that says best who ended it; None where none does."""
+    """Record that the Events of a Pod were read, with the Event that best explains the Pod's end.
+
+    `reason`, `by` and `message` are None if no Event explains it.
+    """
     db.execute(
         text("""
             UPDATE runner_pods SET events_read_at = :now, event_reason = :reason, event_by = :by, event_message = :note
@@ -96,7 +100,7 @@ def record_event(
 
 
 def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
-    """Record that a UID is gone."""
+    """Record that a Pod UID is gone."""
     db.execute(
         text("UPDATE runner_pods SET gone_at = coalesce(gone_at, :now) WHERE uid = :uid"),
         {"uid": uid, "now": now},
@@ -104,11 +108,11 @@ def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
 
 
 def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
-    """Record the Pods, by UID, that were listed on nodes that are gone, and those whose node is not gone any more.
+    """Record the Pods on gone nodes (`gone`) and the Pods whose node is back (`back`), by UID.
 
-    A listed Pod on a gone node whose row says that it is gone gets its row back: a Terminating Pod is taken for gone
-    by the release of its claim, and there it would stay for ever with nobody to delete it.
-    Rows that others have locked are left to the next round.
+    A listed Pod on a gone node might be recorded as gone, because the release of a claim counts a Terminating Pod as
+    gone. That record is removed. Otherwise no component would delete the Pod, and it would exist forever. Locked rows
+    are left to the next round.
     """
     if gone or back:
         db.execute(
@@ -129,10 +133,10 @@ def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], no
 
 
 def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
-    """Charge Pods to the accounts of their latest delivered claims where that was not recorded; return how many.
+    """Charge Pods to the accounts of their newest delivered claims if they are not charged yet. Return their number.
 
-    A delivery records it itself. This is for Pods whose delivery did not: one by a web process of an earlier version,
-    and a claim that was rebuilt after a restore. Rows that others have locked are left to the next round.
+    A delivery normally charges its Pod. It does not if the web process has an earlier version, or if the claim was
+    rebuilt after a restore. Locked rows are left to the next round.
     """
     if not runner_pod_ids:
         return 0

@@ -1,7 +1,6 @@
-"""Names and installations that jobs and claims have copied from their owner and their repository.
+"""Copies of names and installations in jobs and claims, and their update after a rename or a new installation.
 
-Whoever learns of another one decides the order of these statements, which is the order of the locks: jobs, accounts,
-claims.
+The caller must run these statements in the order of the locks: jobs, accounts, claims.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from models.db.sql import text
 
 
 def set_login_of_jobs(db: Connection, *, account_id: int, login: str) -> int:
-    """Write an owner's new login in its jobs that are not over; those that others hold locked are left."""
+    """Write an owner's new login into its jobs that are not completed. Locked rows are skipped."""
     return db.execute(
         text("""
             UPDATE jobs SET repository = :login || '/' || split_part(repository, '/', 2),
@@ -28,7 +27,7 @@ def set_login_of_jobs(db: Connection, *, account_id: int, login: str) -> int:
 
 
 def set_login_of_claims(db: Connection, *, account_id: int, login: str) -> int:
-    """Write an owner's new login in its live claims; those that others hold locked are left."""
+    """Write an owner's new login into its live claims. Locked rows are skipped."""
     return db.execute(
         text("""
             UPDATE claims SET scope = CASE WHEN starts_with(scope, 'orgs/') THEN 'orgs/' || :login
@@ -43,9 +42,9 @@ def set_login_of_claims(db: Connection, *, account_id: int, login: str) -> int:
 def set_repository_of_jobs(
     db: Connection, *, account_id: int, repository_id: int, former: str, name: str, at: datetime
 ) -> int:
-    """Write a repository's new name in its jobs that are not over; those that others hold locked are left.
+    """Write a repository's new name into its jobs that are not completed. Locked rows are skipped.
 
-    A job that does not know the id of its repository is one of it when it was queued under the name before `at`.
+    A job without a repository id belongs to the repository if it was queued under the former name until `at`.
     """
     return db.execute(
         text("""
@@ -62,9 +61,10 @@ def set_repository_of_jobs(
 def set_repository_of_claims(
     db: Connection, *, account_id: int, repository_id: int, former: str, name: str, at: datetime
 ) -> int:
-    """Write a repository's new name in the scopes of claims whose runner may still be registered there.
+    """Write a repository's new name into the scopes of claims whose runner might still be registered there.
 
-    Those that others hold locked are left.
+    If a claim has no repository id, the repository id of its job decides. If the job has none either, the claim belongs
+    to the repository if it was created until `at`. Locked rows are skipped.
     """
     return db.execute(
         text("""
@@ -92,9 +92,10 @@ _ANY_OTHER = "installation_id IS DISTINCT FROM :installation ORDER BY id FOR NO 
 def set_installation_of_jobs(
     db: Connection, *, account_id: int, installation_id: int, former: int | None = None
 ) -> None:
-    """Give the jobs of an account that are not over, and have the `former` installation, another one.
+    """Set the installation of an account's jobs that are not completed.
 
-    Those that others hold locked are left. Without `former` all get it, and locked rows are waited for.
+    With `former`, only jobs of that installation change, and locked rows are skipped. Without it, all jobs change, and
+    locked rows are waited for.
     """
     db.execute(
         text(f"""
@@ -109,7 +110,7 @@ def set_installation_of_jobs(
 def set_installation_of_claims(
     db: Connection, *, account_id: int, installation_id: int, former: int | None = None
 ) -> None:
-    """Give the live claims of an account another installation, as `set_installation_of_jobs` its jobs."""
+    """Set the installation of an account's live claims. See `set_installation_of_jobs` for `former`."""
     db.execute(
         text(f"""
             UPDATE claims SET installation_id = :installation

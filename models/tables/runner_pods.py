@@ -1,4 +1,4 @@
-"""Runner Pods and what we know of them. A row stands before its Pod is created, and before any claim on it."""
+"""Table of runner Pods. A Pod's row is committed before the Pod is created and before any claim on it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from models.db.sql import text
 
 
 class RunnerPod(Base):
-    """One runner Pod. `uid` is NULL until its creation is answered or its first poll proves it."""
+    """One runner Pod. `uid` is NULL until the response to its creation or its first poll proves the UID."""
 
     __tablename__ = "runner_pods"
     __table_args__ = (
-        # A row without a UID waits for its Pod, also one that was given up.
+        # A row without a UID still waits for its Pod, even if it was given up.
         Index(
             "uq_runner_pods_present_name",
             "namespace",
@@ -28,7 +28,7 @@ class RunnerPod(Base):
         Index("ix_runner_pods_name", "namespace", "name"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
         Index("ix_runner_pods_node_gone", "id", postgresql_where=text("node_gone_at IS NOT NULL AND gone_at IS NULL")),
-        # What counts in the budgets of accounts (models.routing.usage).
+        # Pods that count against the budgets of accounts (models.routing.usage).
         Index(
             "ix_runner_pods_charged",
             "charged_account_id",
@@ -38,7 +38,7 @@ class RunnerPod(Base):
             ),
         ),
         Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
-        # How many were read lately (models.claims.pod_ends).
+        # Number of Pods whose Events were read recently (models.claims.pod_ends).
         Index("ix_runner_pods_events_read_at", "events_read_at", postgresql_where=text("events_read_at IS NOT NULL")),
     )
 
@@ -83,5 +83,5 @@ class RunnerPod(Base):
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete Pods that are gone for long, which the caller has locked; return how many."""
+    """Delete old rows of Pods that are gone, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM runner_pods WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,8 +1,8 @@
-"""Present stalls, and the duration of past ones. See `rules.claims.stalls`.
+"""Present stalls, and the durations of past ones. See `rules.claims.stalls`.
 
-A claim that somebody found stalled says so in its own row until the transition that serves it, which also writes the
-row here; what has no claim (a lost webhook) is written by who found it. The rows outlive every process, so that a
-report over them misses nothing; the histogram of a process is counted at the same commit.
+A stalled claim is marked in its own row. The transition that ends the stall removes the mark and writes a row here. A
+stall without a claim (a lost webhook) gets its row from the component that found it. The rows survive every process, so
+that a report over them is complete. The process also counts the duration in its histogram at the same commit.
 """
 
 from __future__ import annotations
@@ -29,18 +29,25 @@ OVERDUE = """
     c.purpose = 'job' AND c.state IN ('claimed', 'minted', 'releasing') AND c.due_at < :now
     AND (c.leased_until < :now OR (c.leased_until IS NULL AND c.last_error IS NULL))
 """
-"""Its step was begun by a process that is lost, or its message is: one that was given back on purpose has an error."""
+"""SQL condition on a claim `c`: the process or the message of its current step was lost.
+
+A claim that was given back on purpose has a `last_error` and is not overdue.
+"""
 
 OVERDUE_SINCE = f"""
     greatest(c.changed_at, c.due_at - make_interval(secs =>
         CASE WHEN c.state = 'releasing' AND c.leased_until IS NOT NULL
              THEN {allowed("lease_release").seconds:g} ELSE {allowed("lease_mint").seconds:g} END))
 """
-"""Since its last transition, or the beginning of the step that was lost, which is the length of its lease ago."""
+"""SQL expression on a claim `c`: the start of its stall.
+
+It is the last transition or the start of the lost step, whichever is later. A lost step began one lease duration before
+`due_at`.
+"""
 
 
 class Stall(Base):
-    """One time that something was stalled, once it was served. Ids are noted down, not referenced."""
+    """One past stall. Ids of other tables are stored without foreign keys."""
 
     __tablename__ = "stalls"
     __table_args__ = (
@@ -60,7 +67,7 @@ class Stall(Base):
 
 _SINCE = {
     (Cause.POD_GONE, FoundBy.WATCH): "NULL",
-    # The last list in which nothing was missing that is not marked by now.
+    # The last list that left no missing Pod unmarked.
     (Cause.POD_GONE, FoundBy.LISTS): "(SELECT p.listed_at FROM pools p WHERE p.id = c.pool_id)",
     (Cause.POD_SPENT, FoundBy.LISTS): "(SELECT p.terminal_at FROM runner_pods p WHERE p.id = c.runner_pod_id)",
     (Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS): "coalesce(c.spare_since, c.delivered_at)",
@@ -68,7 +75,7 @@ _SINCE = {
 
 
 def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now: datetime) -> None:
-    """Note in a live claim that it is stalled, and since when; who found it first for this cause stays."""
+    """Mark a live claim as stalled, with the start of the stall. The first finder of a cause is kept."""
     db.execute(
         text(f"""
             UPDATE claims c SET stalled_cause = :cause, stalled_found_by = :found_by,
@@ -80,7 +87,10 @@ def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now:
 
 
 def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime) -> None:
-    """Look at claims that a transition moved: write down those which it served."""
+    """Handle the stalls of claims that a transition has moved. A stall that the transition ended is recorded.
+
+    `name` is the name of the transition, and `rows` are the moved claims.
+    """
     for row in rows:
         if row.stalled_at is None:
             continue
@@ -116,7 +126,7 @@ def served(
     claim_id: int | None = None,
     job_id: int | None = None,
 ) -> None:
-    """Write down that what was stalled since then is served now; counted when this transaction commits."""
+    """Record a stall that began at `since` and has ended. The metric counts it when this transaction commits."""
     db.execute(
         text("""
             INSERT INTO stalls (cause, found_by, claim_id, job_id, since, served_at)
@@ -136,9 +146,9 @@ def served(
 
 
 def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
-    """Return by cause for how many seconds the oldest of what is stalled has been; 0 where nothing is.
+    """Return the age in seconds of the oldest known stall, by cause. It is 0 for a cause without a stall.
 
-    Known to us, that is: a Pod that nobody missed yet, or a webhook of which nobody told, is in none of them.
+    A lost Pod or webhook that no component has detected yet is not included.
     """
     row = db.execute(
         text(f"""
@@ -162,7 +172,7 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How often one path served what was stalled, and after how many seconds."""
+    """Number of stalls that one path ended, and their durations in seconds: median, 99th percentile and maximum."""
 
     cause: Cause
     found_by: FoundBy
@@ -173,7 +183,10 @@ class Served:
 
 
 def summary(db: Connection, *, since: datetime) -> list[Served]:
-    """Return what each path served since then, over all processes; paths that served nothing are zeros."""
+    """Return the number and the durations of the stalls that each path ended after `since`, over all processes.
+
+    A path that ended no stall has zeros.
+    """
     rows = db.execute(
         text("""
             SELECT cause, found_by, count(*) AS many, max(seconds) AS most,
@@ -195,5 +208,5 @@ def summary(db: Connection, *, since: datetime) -> list[Served]:
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete stalls that were served long ago, which the caller has locked; return how many."""
+    """Delete old stalls, and return their number. The caller has locked the rows."""
     return db.execute(text("DELETE FROM stalls WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

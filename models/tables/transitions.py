@@ -1,4 +1,4 @@
-"""Transitions of rows: one guarded UPDATE that also writes its event, from the table in `rules.claims.machines`."""
+"""Transitions of rows: one guarded UPDATE that also writes the event, from the table in `rules.claims.machines`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _sets(values: Mapping[str, str]) -> str:
 
 def _moving(table: str, guard: str, state: str, values: Mapping[str, str], *, columns: str = "t.*") -> str:
     event = table.removesuffix("s")
-    # The row is locked first, so that the event's from_state is the one that was left.
+    # The row is locked first, so that the event's from_state is the state that the row leaves.
     return f"""
         WITH old AS (
             SELECT id, {state} AS from_state, changed_at FROM {table}
@@ -102,13 +102,14 @@ def move_jobs(
     values: Mapping[str, str] | None = None,
     **parameters: Any,
 ) -> Sequence[Row[Any]]:
-    """Apply one transition to the jobs that it is allowed for; return the rows that moved, by id.
+    """Apply one transition to jobs, and return the rows that moved, in the order of their ids.
 
-    `values` maps further columns to SQL expressions over `parameters`; a row that had moved on is left.
+    A job is skipped if the transition is not allowed from its state, or if it does not satisfy the SQL condition
+    `guard`. `values` maps further columns to SQL expressions. `guard` and `values` can refer to `parameters`.
     """
     columns = dict(values or {})
     if name == "job_requeue":
-        # Its pool may have gone or changed while the job was claimed, and was taken from it.
+        # The job might have lost its pool while it was claimed.
         columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
     return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
 
@@ -129,9 +130,9 @@ _MOVE_JOBS = Prepared(
 def move_many_jobs(
     db: Connection, name: str, job_ids: Sequence[int], *, now: datetime, who: str, why: str
 ) -> Sequence[int]:
-    """Apply one transition to the jobs that it is allowed for, as `move_jobs`; return only the ids of those that moved.
+    """Apply one transition to jobs as `move_jobs` does, but return only the ids of the jobs that moved.
 
-    Not for `job_requeue`, which also checks the job's pool.
+    It must not be used for `job_requeue`, which also checks the job's pool.
     """
     transition = allowed(name)
     rows = _MOVE_JOBS.execute(
@@ -162,13 +163,16 @@ def move_claim(
     values: Mapping[str, str] | None = None,
     **parameters: Any,
 ) -> Row[Any] | None:
-    """Apply one transition to a live claim, or return None when it has moved on."""
+    """Apply one transition to a live claim, and return its row, or None if the claim has changed.
+
+    `guard`, `values` and `parameters` are those of `move_jobs`.
+    """
     columns = dict(values or {})
     if allowed(name).target == "ended":
         columns |= {"ended_at": ":now", "jit": "NULL", "leased_until": "NULL", "due_at": "NULL"}
     elif allowed(name).target == "executing":
         columns |= {"jit": "NULL", "leased_until": "NULL", "spare_since": "NULL", "stamp_after": "NULL"}
-        # Its poller has ended, so that a stamp cuts nothing off: a missing one returns now.
+        # Its poller has ended, so that a stamp interrupts no poll. A missing stamp is put on again now.
         columns |= {
             "due_at": "CASE WHEN stamp IN ('removing', 'off') THEN CAST(:now AS timestamptz) END",
             "stamp": "CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END",
@@ -180,7 +184,7 @@ def move_claim(
 def insert_events(
     db: Connection, kind: str, ids: Sequence[int], *, name: str, state: str, now: datetime, who: str, why: str
 ) -> None:
-    """Write the events of rows that a transition inserted; `kind` is `job` or `claim`."""
+    """Write the events of rows that a transition inserted. `kind` is `job` or `claim`."""
     if not ids:
         return
     db.execute(

@@ -1,1 +1,1 @@
-"""Upstreams: persisted backoffs and gates of GitHub and Kubernetes."""
+"""Upstreams: stored backoffs and gates of GitHub and Kubernetes."""

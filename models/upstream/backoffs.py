@@ -1,7 +1,8 @@
-"""Backoffs of installations, accounts, repositories and runner groups, persisted so that no restart forgets them.
+"""Backoffs of installations, accounts, repositories and runner groups. They are stored, so that they survive a restart.
 
-What a refused mint holds is decided in `rules.claims.mint_questions`. When its wait is over one job is let past it
-(`WaitBook`); the others go on with the first mint that succeeds, or wait twice as long.
+`rules.claims.mint_questions` decides which kind of backoff a refused mint causes. When the wait of a backoff is over,
+one held job becomes its probe (`WaitBook`). The other jobs continue after the first mint that succeeds. If the probe
+fails, they wait twice as long.
 """
 
 from __future__ import annotations
@@ -23,28 +24,29 @@ from rules.routing.runner_groups import DEFAULT, DEFAULT_NAME
 
 BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0, "runner_group": 60.0}
 CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0, "runner_group": 3600.0}
-"""Seconds of the first wait and of the longest; each further failure doubles it."""
+"""Seconds of the first wait (`BASE`) and of the longest wait (`CAP`). Each further failure doubles the wait."""
 
 REFUSALS = (ACCOUNT, REPOSITORY, RUNNER_GROUP)
-"""Kinds of backoffs that a refusal makes. An installation that fails has probes of its own (`allow_probe`)."""
+"""Kinds of backoffs that a refusal causes. The backoff of a failing installation has its own probes (`allow_probe`)."""
 
 PROBE_WITHIN = timedelta(seconds=30)
-"""For how long nothing else is tried after a job was let past a refusal."""
+"""Time after the start of a probe during which its backoff lets no other job through."""
 
 PROBE_LOST = timedelta(minutes=2)
-"""After this time a probe that is still queued or claimed is given up: its pool may have no Pod."""
+"""Time after which a probe that is still queued or claimed is replaced by another, because its pool might have no Pod.
+"""
 
 GROUP_OF_POOL = """
     CASE WHEN p.runner_group_name IS NULL THEN p.runner_group_id::text
          ELSE chr(39) || p.runner_group_name || chr(39) END
 """
-"""Of a pool `p`: its runner group as `rules.claims.mint_questions.group_key` writes it."""
+"""SQL expression on a pool `p`: its runner group, in the form of `rules.claims.mint_questions.group_key`."""
 
 IS_DEFAULT = f"""
     CASE WHEN p.runner_group_name IS NULL THEN p.runner_group_id = {DEFAULT}
          ELSE lower(p.runner_group_name) = '{DEFAULT_NAME}' END
 """
-"""Of a pool `p`: it names the default group, as `rules.claims.mint_questions.is_default` says."""
+"""SQL condition on a pool `p`: its runner group is the default group (see `rules.claims.mint_questions.is_default`)."""
 
 
 _HELD_BY = {
@@ -55,14 +57,14 @@ _HELD_BY = {
     REPOSITORY: "repository",
     RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",
 }
-"""By kind: the column or expression of a row of `jobs` that is compared with the key."""
+"""SQL expression on a row of `jobs`, by kind of backoff. The jobs whose value equals the key belong to the backoff."""
 
 
 class Backoff(Base):
-    """Until `not_before` the jobs of this key are held; each further failure doubles the wait.
+    """A wait of the jobs of one key until `not_before`. Each further failure doubles the wait.
 
-    A `limit` holds no job: it is what GitHub asked of an installation (or of one of its quotas), which the governor
-    must not forget when Redis does.
+    A backoff of the kind `limit` holds no job. It stores GitHub's request to pause an installation, or one quota of an
+    installation. Without it, the governor of the calls would forget the pause when Redis loses its data.
     """
 
     __tablename__ = "backoffs"
@@ -95,10 +97,11 @@ def record_failure(
     job_id: int | None = None,
     now: datetime,
 ) -> datetime:
-    """Double the wait of this key and hold its queued jobs; return the time before which nothing is tried.
+    """Record a failure of this key, hold its queued jobs, and return the time until which nothing is tried.
 
-    What was under way when the wait began fails within it and doubles nothing; a probe does: the caller says so,
-    or it is the job `job_id` that was let past this wait.
+    A call that was under way when the wait began might fail during the wait. Such a failure does not double the wait.
+    The failure of a probe doubles it. A failure belongs to a probe if `probing` is True or if the job `job_id` is the
+    recorded probe of this backoff.
     """
     row = db.execute(
         text("""
@@ -121,7 +124,7 @@ def record_failure(
 
 
 def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: datetime, now: datetime) -> None:
-    """Try nothing for this key before a time that GitHub named, and hold its queued jobs until then."""
+    """Hold the queued jobs of this key until `not_before`. A longer existing wait is kept."""
     db.execute(
         text("""
             INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
@@ -146,7 +149,7 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
 
 
 def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
-    """Keep that GitHub asked an installation to wait; `quota` "" stands for all of its calls."""
+    """Store that GitHub asked an installation to wait for `seconds` seconds. The quota "" stands for all calls."""
     db.execute(
         text("""
             INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
@@ -159,7 +162,7 @@ def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds:
 
 
 def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping[str, float]:
-    """Return the seconds that are left of what GitHub asked of an installation, by quota."""
+    """Return the remaining seconds that GitHub asked an installation to wait, by quota."""
     prefix = f"{installation_id}/"
     rows = db.execute(
         text("""
@@ -172,7 +175,7 @@ def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping
 
 
 def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
-    """End the backoffs of these (kind, key) pairs: a call for them went through. Return whether there were any."""
+    """End the backoffs of these (kind, key) pairs after a successful call. Return whether any backoff existed."""
     gone = db.execute(
         text("""
             DELETE FROM backoffs
@@ -191,7 +194,7 @@ def forget_repositories(db: Connection, *, login: str) -> None:
 
 
 def forget_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
-    """End every backoff of an account and its installation: whatever GitHub refused, it may grant now."""
+    """End every backoff of an account and its installation, because GitHub might now grant what it refused."""
     forget(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
     db.execute(
         text("""
@@ -203,10 +206,9 @@ def forget_account(db: Connection, *, installation_id: int, account_id: int, log
 
 
 def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
-    """Let `rematch` check the backed-off jobs of an account at its next tick; return how many there are.
+    """End the waits of an account's backed-off jobs, and return their number. `rematch` checks them at its next tick.
 
-    Those that others hold locked are left, not waited for: callers hold other locks, and such a job is checked when
-    its own wait is over.
+    Locked rows are skipped, because the callers hold other locks. Such a job is checked when its own wait is over.
     """
     return job_holds.end_waits(
         db,
@@ -224,7 +226,7 @@ PROBE_DUE = """
     AND NOT EXISTS (SELECT FROM backoffs l WHERE l.kind = 'limit' AND starts_with(l.key, b.key || '/')
                     AND l.not_before > :now)
 """
-"""Of a backoff `b`: the installation failed, no probe of it is under way, and GitHub asks for no pause."""
+"""SQL condition on a backoff `b`: its installation failed, no probe is under way, and GitHub requests no pause."""
 
 PROBE_JOB = f"""
     j.state = 'queued' AND j.hold_reason = 'backoff' AND j.installation_id::text = b.key
@@ -236,22 +238,24 @@ PROBE_JOB = f"""
                           AND o.key = j.installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p
                                                                    WHERE p.id = j.pool_id))))
 """
-"""Of a job `j`: it is held by the backoff `b` and by no other."""
+"""SQL condition on a job `j`: the backoff `b` holds it, and no other backoff does."""
 
 _PROBE_HERE = f"""
     j.pool_id = :pool_id AND j.account_id IS DISTINCT FROM CAST(:without AS bigint) AND {PROBE_JOB}
 """
-"""Of a job `j` of a pool: it may be the probe of the backoff `b`, and is not of an account that is left out."""
+"""SQL condition on a job `j` of a pool: it can be the probe of the backoff `b`, and its account is not left out."""
 
 
 def allow_probe(
     db: Connection, *, pool_id: int, probe_every: float, without: int | None = None, now: datetime
 ) -> int | None:
-    """Lift the hold of one job of this pool, to find out whether its installation answers again; return the job.
+    """Lift the hold of one job of this pool as a probe of its installation, and return the job's id.
 
-    Jobs of the account `without` are left out: the caller would not match them.
-    At most one probe of an installation is under way, whichever pool sends it: its backoff is locked, and skipped by
-    who finds it locked. So nothing is waited for here, whatever else is held.
+    Return None if no probe is due or no job can be one. A probe is due `probe_every` seconds after the previous one.
+    Jobs of the account `without` are left out, because the caller would not match them.
+
+    An installation has at most one probe at a time, whichever pool sends it. The backoff's row is locked for this, and
+    a locked row is skipped. So this function waits for no lock.
     """
     values = {
         "now": now,
@@ -293,7 +297,10 @@ def allow_probe(
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A backoff that is not forgotten. `refused`: it is a refusal, past which one job is let when the wait is over."""
+    """An existing backoff.
+
+    `refused` says that a refusal caused it. A refusal lets one job through as a probe when its wait is over.
+    """
 
     kind: str
     key: str
@@ -303,16 +310,16 @@ class Standing:
     probe_job_id: int | None = None
 
     def wait(self, *, until: datetime | None = None) -> Wait:
-        """Return what it holds a job for, until its end or another time."""
+        """Return the wait that this backoff causes. It ends at `until`, or with the backoff if `until` is None."""
         return Wait(f"{describe(self.kind, self.key)}: {self.reason}", until or self.not_before)
 
 
 def keys_of(
     *, account_id: int, organization: bool, repository: str, installation_id: int | None, group: int | str | None
 ) -> list[tuple[str, str]]:
-    """Return kind and key of every backoff that can hold a job; `group` is that of the pool it is routed to.
+    """Return the kind and the key of every backoff that can hold a job. `group` is the runner group of the job's pool.
 
-    A refused account holds those jobs whose mints can end it: of an organisation's default group.
+    The backoff of an account holds only jobs whose mints can end it: jobs of an organisation in its default group.
     """
     keys = [(REPOSITORY, repository)]
     if organization and group is not None and is_default(group):
@@ -325,7 +332,10 @@ def keys_of(
 
 
 def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) -> dict[tuple[str, str], Standing]:
-    """Return those of these backoffs that hold jobs now, and refusals whose wait is over and that nobody ended."""
+    """Return the backoffs among `keys` that hold jobs now, and the refusals whose wait is over.
+
+    A refusal exists until a call succeeds. A backoff of another kind is not returned after the end of its wait.
+    """
     wanted = sorted(set(keys))
     rows = db.execute(
         text("""
@@ -345,11 +355,17 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
 
 
 QUIET_AFTER = timedelta(hours=1)
-"""After the end of its wait a backoff that nobody tried again is no news any more: its jobs are over."""
+"""Age limit of reported backoffs, counted from the end of the wait.
+
+If a backoff was not tried again by then, its jobs are over.
+"""
 
 
 def in_force(db: Connection, *, now: datetime) -> list[Standing]:
-    """Return the backoffs that failures or refusals made and no success ended, the latest first, 100 at most."""
+    """Return at most 100 backoffs that failures or refusals caused and no success has ended, latest change first.
+
+    GitHub's requests to wait are not included (`limit`).
+    """
     rows = db.execute(
         text("""
             SELECT kind, key, not_before, reason, kind = ANY(:refusals) AS refused FROM backoffs
@@ -361,25 +377,26 @@ def in_force(db: Connection, *, now: datetime) -> list[Standing]:
 
 
 class WaitBook:
-    """The backoffs that concern some jobs, read once; lets one job past each refusal whose wait is over."""
+    """The backoffs of some jobs, read once. A refusal whose wait is over lets one of the jobs through as a probe."""
 
     def __init__(self, db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) -> None:
         self._db = db
         self._now = now
         self._standing = standing(db, keys, now=now)
         self._passed_on: set[tuple[str, str]] = set()
-        """Refusals whose probe is to be a job of a pool that can run it."""
+        """Refusals that must be probed by a job of a pool that can run the job now."""
 
     def in_force(self, keys: Sequence[tuple[str, str]], *, free: int | None) -> Wait | None:
-        """Return the longest wait that is not over; None when there is none.
+        """Return the longest wait of a job that is not over, or None if there is none.
 
-        `free`: the id of the job, if nothing holds it now. What it is the probe of does not take it back.
+        `free` is the id of the job if the job is not held, or else None. If the job is the probe of a backoff, that
+        backoff does not hold it again.
         """
         waits = [each for each in self._met(keys, free) if each.not_before > self._now]
         return max(waits, key=lambda each: each.not_before).wait() if waits else None
 
     def lets_one_past(self, keys: Sequence[tuple[str, str]], *, free: int | None) -> bool:
-        """Return whether there is a refusal that lets a probe past, and nothing else to wait for."""
+        """Return whether the job could be the probe of a refusal and waits for no other backoff."""
         met = self._met(keys, free)
         return bool(met) and all(each.not_before <= self._now for each in met)
 
@@ -396,10 +413,11 @@ class WaitBook:
         pool_id: int | None,
         ready: Collection[int],
     ) -> Wait | None:
-        """Return what a job that could go on has to wait for; None when there is nothing, or it is the probe.
+        """Return the wait of a job that is otherwise free to go on, or None if it waits for nothing or becomes a probe.
 
-        `ready`: pools that can run a job now. Where one of them has a job for a probe, that of another pool is none:
-        without a Pod it would be given up only after `PROBE_LOST`, one after the other.
+        `free` is described in `in_force`. `ready` are the ids of the pools that can run a job now. If a refusal has a
+        waiting job in a ready pool, a job of another pool does not become its probe. Without this rule, a probe without
+        a Pod would block the refusal until `PROBE_LOST`, and the next probe might block it again.
         """
         if (wait := self.in_force(keys, free=free)) is not None:
             return wait
@@ -412,7 +430,7 @@ class WaitBook:
         return None
 
     def _is_for(self, refusal: Standing, pools: Collection[int]) -> bool:
-        """Return whether a job of one of these pools waits for nothing but to be the probe of a refusal."""
+        """Return whether a job of one of these pools waits only to become the probe of a refusal."""
         key = (refusal.kind, refusal.key)
         if pools and key not in self._passed_on:
             found = self._db.execute(
@@ -427,7 +445,7 @@ class WaitBook:
         return key in self._passed_on
 
     def _probe(self, refusal: Standing, job_id: int) -> Wait | None:
-        """Make the job the probe of a refusal; return the wait when another job is, or just becomes it."""
+        """Make the job the probe of a refusal. Return the wait if another job is or becomes the probe, or else None."""
         until = self._now + PROBE_WITHIN
         taken = self._db.execute(
             text("""

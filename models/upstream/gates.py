@@ -1,8 +1,8 @@
-"""The gates of GitHub and Kubernetes, and the counts that they are judged by.
+"""Gates of GitHub and Kubernetes, and the counts of calls that decide whether a gate closes.
 
-Every process adds what it saw of an upstream to the row of the current five seconds, as often; the sweep
-`gates` checks the last minute of all processes together. Both live in Postgres: Redis may be flushed, and would then
-show an open gate on the worst day.
+Every process counts its calls to an upstream and adds the counts to the current row every five seconds. A row covers
+five seconds. The sweep `gates` evaluates the counts of the last minute of all processes together. Gates and counts are
+in Postgres, because Redis can be flushed, and a flush during an outage would open a closed gate.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ostler.upstreams import Counts, Upstream
 from rules.upstream.gates import CallCounts, Gate, GateRule, judge, why_closed
 
 BUCKET = 5
-"""Seconds of one row of counts."""
+"""Seconds that one row of counts covers."""
 
 KEPT = timedelta(hours=1)
-"""For how long counts are kept, to be read by people."""
+"""Retention of the counts, which operators can read."""
 
 
 class UpstreamCalls(Base):
-    """Calls of all processes to an upstream within `BUCKET` seconds, and those that failed."""
+    """Calls of all processes to an upstream within `BUCKET` seconds, and the number of them that failed."""
 
     __tablename__ = "upstream_calls"
     __table_args__ = (CheckConstraint("errors <= calls", name="errors_are_calls"),)
@@ -39,7 +39,7 @@ class UpstreamCalls(Base):
 
 
 class GateRow(Base):
-    """The gate of one upstream; `calls` and `errors` are those of the last check."""
+    """The gate of one upstream. `calls` and `errors` are the counts of its last evaluation."""
 
     __tablename__ = "gates"
 
@@ -56,7 +56,7 @@ class GateRow(Base):
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """A closed gate: since when, and why."""
+    """A closed gate, with the time and the reason of its closing."""
 
     upstream: Upstream
     since: datetime
@@ -68,7 +68,11 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a check came to. `since` is when the gate closed, the time of the closing itself included."""
+    """The result of an evaluation.
+
+    `before` and `after` are the states of the gate. `since` is the time at which the gate closed. It is None if the
+    gate was open and stays open.
+    """
 
     upstream: Upstream
     before: Gate
@@ -78,11 +82,11 @@ class Evaluation:
 
 
 def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) -> None:
-    """Add the counts of one process to those of the others."""
+    """Add the counts of one process to the counts of the other processes."""
     since = datetime.fromtimestamp(now.timestamp() // BUCKET * BUCKET, UTC)
     rows = [
         {"upstream": upstream, "since": since, "calls": each.calls, "errors": each.errors}
-        for upstream, each in sorted(counts.items())  # one order, so that two processes do not wait for each other
+        for upstream, each in sorted(counts.items())  # one lock order for all processes
     ]
     if rows:
         db.execute(
@@ -99,9 +103,11 @@ def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) 
 def evaluate(
     db: Connection, upstream: Upstream, *, rule: GateRule, window: float, apart: float, roll: float, now: datetime
 ) -> Evaluation | None:
-    """CallCounts at the last `window` seconds of an upstream and open or close its gate.
+    """Evaluate an upstream's calls of the last `window` seconds, and open or close its gate.
 
-    None when it was evaluated less than `apart` seconds ago: a doubled tick is not a second good check.
+    Return None if the last evaluation was less than `apart` seconds ago. Otherwise a doubled tick could count as a
+    second healthy evaluation. `roll` is a random number in [0, 1). It sets how many extra healthy evaluations a closing
+    gate will need before it opens.
     """
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
@@ -150,9 +156,9 @@ def evaluate(
 
 
 def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
-    """Return the closed gates among those of `upstreams`; of all when none is named.
+    """Return the closed gates of these upstreams, or of all upstreams if none is given.
 
-    Asked before anything is reaped and before demand grows; never by dispatch.
+    Callers check the gates before they delete something in a sweep and before demand grows. Dispatch never checks them.
     """
     rows = db.execute(
         text("""
@@ -165,12 +171,12 @@ def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
 
 
 def is_open(db: Connection, upstream: Upstream) -> bool:
-    """Return whether the gate of an upstream is open, as it is until the first check of it."""
+    """Return whether the gate of an upstream is open. A gate is open until its first evaluation."""
     return not shut(db, upstream)
 
 
 def read(db: Connection) -> Sequence[Row[Any]]:
-    """Return every gate as it is known, by name; one that was never evaluation at is open."""
+    """Return every gate, in the order of the upstreams' names. A gate that was never evaluated is open."""
     return db.execute(
         text("""
             SELECT u.upstream, g.closed_at IS NULL AS open, g.closed_at, g.opened_at,
@@ -185,7 +191,7 @@ def read(db: Connection) -> Sequence[Row[Any]]:
 
 
 def forget(db: Connection, *, now: datetime) -> None:
-    """Delete counts that nobody checks any more."""
+    """Delete counts that are older than `KEPT`."""
     db.execute(
         text("""
             DELETE FROM upstream_calls WHERE (upstream, since) IN (

@@ -1,7 +1,7 @@
-"""The thread of each process that writes down what the process saw of its upstreams, for the gates.
+"""Reporter thread of each process: it writes the counts of the process's upstream calls for the gates.
 
-A process that is killed loses some seconds of counts, and one without Postgres those of that time: nothing is reaped
-without Postgres either.
+A killed process loses the counts of some seconds. A process without Postgres loses the counts of that time. That is
+harmless, because without Postgres no sweep deletes anything.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ostler.reasons import words_of
 from ostler.upstreams import TALLY, Tally
 
 EVERY = 5.0
-"""Seconds between two reports; a process that made no call writes nothing."""
+"""Seconds between two reports. A process that made no call writes nothing."""
 
 log = get_logger(__name__)
 
 
 def report(engine: Engine, *, tally: Tally = TALLY) -> None:
-    """Write down what was counted since the last time; what cannot be written is lost."""
+    """Write the counts since the last report. Counts that cannot be written are lost."""
     counts = tally.take()
     if not counts:
         return
@@ -36,7 +36,7 @@ def report(engine: Engine, *, tally: Tally = TALLY) -> None:
 
 
 class Reporter:
-    """The thread; `stop` has it write what is left."""
+    """The reporter thread of a process. `stop` writes the remaining counts."""
 
     def __init__(self, engine: Engine, *, every: float = EVERY) -> None:
         self._engine = engine
@@ -45,11 +45,11 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="upstreams", daemon=True)
 
     def start(self) -> None:
-        """Start."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the report that it is at."""
+        """Write the remaining counts and end the thread."""
         self._stop.set()
         self._thread.join()
 
@@ -62,4 +62,4 @@ class Reporter:
         try:
             report(self._engine)
         except Exception:
-            log.exception("upstreams.report_failed")  # the next one may do better; the thread stays
+            log.exception("upstreams.report_failed")  # the thread continues with the next report

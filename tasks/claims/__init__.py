@@ -1,1 +1,1 @@
-"""Claims: dispatch, stamp, mint, release, retire, and the questions that come before them."""
+"""Claims: dispatch, stamp, mint, release and retire, and the checks before each of them."""

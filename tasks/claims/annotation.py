@@ -1,4 +1,4 @@
-"""Writing the claim annotation of a Pod: the compare-and-swap that stamps, un-stamps and releases share."""
+"""Writing the claim annotation of a Pod. Stamp, un-stamp and release share this compare-and-swap."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LOOKS = 2
 
 
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
-    """Write the annotation, with the owner label or (`owner` None) without it.
+    """Write the annotation together with the owner label, or remove the label if `owner` is None.
 
-    When another value than expected stands there it is believed and, as long as the lease is ours, replaced
-    once. A stamp never replaces that of a later claim: these rows do not know it, so they are an earlier state than
-    the cluster, where the Pod works for that claim (L12). Raises what the adapter raises.
+    If the Pod has another value than expected, that value is stored. The write is then repeated once, if this process
+    still has the lease. A stamp never replaces the stamp of a later claim. If these rows do not know the later claim,
+    they are older than the cluster, and the Pod already works for that claim (L12). Raises what the adapter raises.
     """
     expected = work.expected
     for look in range(1, LOOKS + 1):
@@ -66,7 +66,7 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
 
 
 def read_pod(rt: Runtime, work: steps.Annotated) -> PodSeen | None:
-    """Return the Pod of a claim, or None when a GET shows that its UID is gone. Raises what the adapter raises."""
+    """Return the Pod of a claim, or None if a GET shows that its UID is gone. Raises what the adapter raises."""
     pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=policy(work))
     return pod if pod is not None and pod.uid == work.pod_uid else None
 
@@ -77,6 +77,6 @@ def _is_later(value: str, claim_id: int) -> bool:
 
 
 def policy(work: steps.Annotated) -> RetryPolicy:
-    """Return the stamp's policy within what is left of the lease, the length of one at most."""
+    """Return the retry policy of a stamp. Its deadline is the rest of the lease, at most one stamp lease."""
     left = (work.lease_until - utcnow()).total_seconds()
     return replace(STAMP_POLICY, deadline=max(0.05, min(left, allowed("lease_stamp").seconds)))

@@ -1,4 +1,7 @@
-"""The brake of a pool whose runners never execute: read at each reconcile, released by a change of its template."""
+"""Brake of a pool whose runners never execute their jobs.
+
+Each reconcile reads the brake. A change of the pool's template releases it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ log = structlog.get_logger(__name__)
 
 
 def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
-    """Return the brake of a pool, and wake its matcher when a probe is due or the template is another one.
+    """Return the brake of a pool, or None if the pool is not braked.
 
-    A wake that is lost is sent by the next reconcile.
+    The matcher is woken if a probe is due or the template has changed. The next reconcile repeats a lost wake.
     """
 
     def body(db: Connection) -> tuple[Brake | None, int, bool]:

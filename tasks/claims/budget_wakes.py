@@ -1,4 +1,7 @@
-"""Wakes after the end of Pods: each counted in its account's budget, which may admit another job now."""
+"""Wakes after the end of Pods.
+
+A Pod that ends frees part of its account's budget, so that another job of the account might be matched.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tasks.worker.runtime import Runtime
 
 
 def wake_after_pods(rt: Runtime, uids: Sequence[str]) -> None:
-    """Wake the pools that the end of these Pods may help: those where the accounts wait that they were charged to."""
+    """Wake the pools in which jobs wait whose accounts were charged for these Pods."""
     if uids:
         for pool_id in rt.transaction(usage.pools_after_pods, uids):
             rt.waker.wake(pool_id)

@@ -1,8 +1,8 @@
-"""Un-stamp of a Pod that had a delivery: the one exception, for a JIT that never arrived (`rules.claims.cuts`).
+"""Un-stamp of a Pod with a delivered claim whose JIT never arrived (`rules.claims.cuts`).
 
-The claim stays `delivered`, so that the next poll of this Pod gets the same JIT (L11). The Pod and its runner are
-looked up first, and the un-stamp runs under the claim's lease, as a compare-and-swap. A JIT that arrives after that
-does no harm: the stamp returns as soon as the end of the poller is seen.
+No other delivered Pod is un-stamped. The claim stays `delivered`, so that the next poll of this Pod gets the same JIT
+(L11). The Pod and its runner are looked up first. The un-stamp is a compare-and-swap under the claim's lease. A JIT
+that arrives afterwards does no harm: the Pod is stamped again as soon as Ostler sees that the poller has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from k8s_adapters.stamps import StampOutcome
 from models.claims import cuts, steps
 from models.tables import pod_facts
 from ostler.clock import utcnow
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.busy import RunnerSeen
 from rules.claims.cuts import CutEvidence, CutVerdict, judge_cut
 from rules.claims.machines import Stamp
@@ -31,9 +31,9 @@ log = structlog.get_logger(__name__)
 
 
 def reopen(rt: Runtime, claim_id: int) -> None:
-    """Take the stamp off the Pod of a delivered claim if the Pod and GitHub show that its JIT never arrived.
+    """Remove the stamp of a delivered claim's Pod if the Pod and GitHub show that its JIT never arrived.
 
-    Raises what the adapters raise: `resume` has the Pod checked again.
+    Raises what the adapters raise. `resume` then has the Pod checked again.
     """
     claim = rt.transaction(cuts.suspect, claim_id)
     if claim is None:
@@ -50,7 +50,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     due_after = rt.timings.due_after
     work = rt.transaction(cuts.begin, claim, why=verdict.why, due_after=due_after, now=NOW, who=rt.who)
     if work is None or write(rt, work, owner=None).outcome is not StampOutcome.DONE:
-        return  # it moved on; `missing_pods` ends the claim of a Pod that is gone
+        return  # the annotation changed, or the Pod is gone; `missing_pods` ends the claim of a Pod that is gone
 
     def finish(db: Connection) -> None:
         now = utcnow()
@@ -70,14 +70,17 @@ def reopen(rt: Runtime, claim_id: int) -> None:
 
 
 def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
-    """Return what the Pod and GitHub show; None when the Pod is gone, or its poller has ended, which is recorded."""
+    """Return the verdict from the Pod and GitHub, or None if the Pod is gone or its poller has ended.
+
+    The end of a poller is recorded.
+    """
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != claim.pod_uid:
         return None
     if pod.poller_exit_code is not None:
         ended = rt.transaction(cuts.pollers_ended, [claim.pod_uid], now=NOW)
         for claim_id in ended:
-            rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(STAMP, claim_id=claim_id)
         return None
     seen: RunnerSeen = "unknown"
     if pod.poller_running and not pod.runner_ready:
@@ -95,7 +98,11 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
 
 
 def runner_of(rt: Runtime, claim: cuts.Suspect) -> RunnerSeen:
-    """Ask GitHub for the runner of a claim. In a scope that may be another's by now its absence says nothing."""
+    """Return the state of a claim's runner on GitHub.
+
+    If the scope might belong to another owner by now, the absence of the runner proves nothing. The state is then
+    `unknown`.
+    """
     scope = Scope.parse(claim.scope)
     found = rt.github.find_runner(
         installation_id=claim.installation_id, scope=scope, name=claim.runner_name, policy=calls(SWEEP_ROW)

@@ -1,4 +1,4 @@
-"""`ostler.dispatch(pool_id)`: the matcher. Pairs queued jobs with offered Pods and starts a chain per claim."""
+"""`ostler.dispatch(pool_id)`: the matcher. It pairs queued jobs with offered Pods and starts a chain per claim."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
 from models.db.engine import is_locked
 from models.pools import pools
 from models.upstream import backoffs
+from ostler import task_names
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings
-from ostler.wakes import AUTOSCALE
 from rules.claims.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.claims.mint import mint
 from tasks.claims.release import release
@@ -32,20 +32,22 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 ROUNDS = 4
-"""Runs of the matcher in one message at most; what is left after them wakes the next."""
+"""Upper bound on runs of the matcher per message. If work is left afterwards, the matcher wakes the pool again."""
 
 SKIPPED_PAUSE = 0.2
-"""Seconds before rows that others held are checked again."""
+"""Seconds until the matcher runs again if it skipped rows that another session had locked."""
 
 BUSY_PAUSE = 0.5
-"""Seconds before the matcher tries the lock of a pool again that another transaction held."""
+"""Seconds until the matcher runs again if another transaction holds the lock of its pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What one run committed; `again`: there may be more to match at once; `skipped`: others held rows of it.
+    """Result of one committed run of the matcher.
 
-    `short`: jobs were left without Pods, in a pool that may be given more.
+    `made`: the new claims. `to_spares`: number of jobs that were given to spares. `again`: another run at once might
+    match more jobs. `skipped`: another session had locked rows that this run needed. `short`: jobs were left without
+    Pods, and the autoscaler might add Pods to this pool.
     """
 
     made: Sequence[matching.Made]
@@ -56,20 +58,23 @@ class Matched:
 
     @property
     def claims(self) -> tuple[int, ...]:
-        """The ids of the claims."""
+        """Return the ids of the new claims."""
         return tuple(made.claim_id for made in self.made)
 
 
-@task("dispatch", queue="dispatch", policy=DISPATCH)
+@task(task_names.DISPATCH, policy=DISPATCH)
 def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
-    """Match the pool of this id, or of this name in the runners' namespace where no id is given."""
+    """Match jobs with Pods in one pool.
+
+    The pool is named by `pool_id`. If `pool_id` is None, `pool` is its name in the runners' namespace.
+    """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
         match_rounds(rt, each)
 
 
 def match_rounds(rt: Runtime, pool_id: int) -> None:
-    """Match until nothing is left for this pool, at most `ROUNDS` times, then leave the rest to a wake."""
+    """Run the matcher of a pool until no work is left, at most `ROUNDS` times, then wake the pool if work is left."""
     for _ in range(ROUNDS):
         try:
             matched = run_matcher(rt, pool_id, now=utcnow())
@@ -77,7 +82,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
             if not is_locked(error):
                 raise
             log.info("dispatch.busy")
-            # Under its old key the next wake would be taken for one whose message is still to come.
+            # The wake key is cleared first. While the key is set, a wake counts as already sent and sends no message.
             clear_wake(rt, pool_id)
             rt.waker.wake(pool_id, after=BUSY_PAUSE)
             return
@@ -87,19 +92,19 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
         for made in matched.made:
             log.info("claim.made", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
         if matched.short:
-            rt.waker.send(AUTOSCALE, queue="pools")
+            rt.waker.autoscale()
         if not matched.again:
             if matched.skipped:
-                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # others hold what it needs, for a moment
+                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions hold rows it needs, for a moment
             return
     rt.waker.wake(pool_id)
 
 
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
-    """Run the matcher once.
+    """Run the matcher of a pool once, in one transaction.
 
-    The wake key is deleted under the lock and before anything is read: whoever found it set had committed
-    before this read.
+    The wake key is deleted after the pool's lock is taken and before any row is read. A sender that found the key still
+    set had therefore committed its rows before this read, so no wake is lost.
     """
 
     def body(db: Connection) -> Matched:
@@ -111,7 +116,7 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
 
 
 def clear_wake(rt: Runtime, pool_id: int) -> None:
-    """Delete the wake key; without Redis it expires by itself."""
+    """Delete the wake key of a pool. If Redis fails, the failure is logged, and the key expires by itself."""
     try:
         rt.wake_keys.clear_wake(pool_id)
     except redis.RedisError as error:
@@ -119,7 +124,10 @@ def clear_wake(rt: Runtime, pool_id: int) -> None:
 
 
 def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:
-    """Choose, lock, count, insert: in that order, each in a statement of its own (laws L1 and L2)."""
+    """Choose jobs, lock rows, count usage and insert claims, in this order.
+
+    Each step is a statement of its own, so that the count sees what was committed before the lock was taken (L1, L2).
+    """
     settings = rt.settings
     batch = settings.timings.match_batch
     seen = matching.outlook(db, pool, batch=batch, spare_after=settings.timings.spare_after, now=now)
@@ -137,7 +145,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     if not heads.jobs:
         pools.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
-    # Jobs that spares may take are locked with the rest; those without a Pod are simply left again.
+    # Jobs that spares might take are locked together with the planned jobs. A job that gets no Pod is just unlocked.
     first = plan_batch(
         heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations, last=heads.last
     )
@@ -158,13 +166,13 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.timings.due_after, now=now)
-    # A pool that is braked has the Pods, and is woken by the reconciler.
+    # A braked pool is not short of Pods: the brake limits its claims. The reconciler wakes it when a probe is due.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
     news = pools.set_wants_pods(db, pool, wants=left_without_pods)
     skipped = rows.skipped or len(pods) < len(first.picks)
     full = len(claims) == batch
-    # A poll that committed its offer before the flag was news did not wake us: look once more.
+    # A Pod that polled before `wants_pods` was set did not wake the matcher, so the matcher must check once more.
     again = full or ((skipped or jobs_left_out) and bool(claims)) or (news and left_without_pods)
     short = left_without_pods and pool.autoscaled
     return Matched(claims, len(given), again=again, skipped=skipped, short=short)
@@ -173,7 +181,10 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
 def heads_beside(
     settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, *, now: datetime
 ) -> QueueHeads:
-    """Read the heads of a pool, without those of an account that its brake holds back."""
+    """Read the queue heads of a pool, without the jobs of an account that the pool's brake excludes.
+
+    `held` is the state of the brake, or None if the pool is not braked.
+    """
     return read_queue_heads(
         db,
         pool,
@@ -195,10 +206,11 @@ def probe_mints(
     *,
     now: datetime,
 ) -> bool:
-    """Let one job past the backoff of an installation whose mints fail; return whether one was.
+    """Lift the backoff hold of one job, to probe an installation whose mints fail. Return whether a job was lifted.
 
-    At most one such probe is under way in all pools, so it must not be a job that the brake of this pool holds back.
-    The one job that a brake lets go is any of the heads first, and a probe of the mints where there is none.
+    At most one such probe of an installation is under way in all pools. A job that the brake of this pool excludes must
+    therefore not be the probe, because it would not be matched. A fully braked pool that has queue heads gets no probe
+    of mints: its one probing claim goes to one of those heads.
     """
     braked = None if held is None else held.account_id
     holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))
@@ -211,7 +223,10 @@ def probe_mints(
 
 
 def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
-    """Return the heads with one job of an account, the first, as a probe; and whether others were left out."""
+    """Reduce the jobs of an account to its first job, which is the probe. Jobs of other accounts stay.
+
+    Returns the reduced heads, and whether any job was left out.
+    """
     own = [job for job in heads.jobs if job.account_id == account_id]
     jobs = tuple(job for job in heads.jobs if job.account_id != account_id or job is own[0])
     return replace(heads, jobs=jobs), len(own) > 1
@@ -220,14 +235,15 @@ def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
 class _Rows:
     """The jobs and accounts that one run of the matcher has locked.
 
-    At first those of its plan. When another session holds one of these, all heads and their accounts, so that others
-    take the places; nothing is ever waited for. The rest is free again with the commit.
+    It first locks the rows of its plan. If another session holds one of them, it locks all queue heads and their
+    accounts, so that other jobs take the free places. It skips locked rows and never waits for a lock. The commit
+    releases all locks.
     """
 
     def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:
         self.accounts: dict[int, AccountView] = {}
         self.skipped = False
-        """Another session holds a row that this run would have used, or has moved it on."""
+        """True if another session holds a row that this run would have used, or has changed it since it was read."""
         self._db = db
         self._pool = pool
         self._heads = heads
@@ -236,17 +252,17 @@ class _Rows:
 
     @property
     def jobs(self) -> list[JobHead]:
-        """The heads that are locked, in the order of the heads."""
+        """Return the locked queue heads, in their original order."""
         return [job for job in self._heads.jobs if job.job_id in self._locked]
 
     def lock_jobs(self, job_ids: set[int]) -> None:
-        """Lock these jobs; all heads when not all of these can be had."""
+        """Lock the given jobs. If any of them is locked by another session, lock all queue heads."""
         self._lock_jobs(job_ids)
         if self.skipped:
             self._lock_every_job()
 
     def lock_accounts(self, account_ids: set[int]) -> None:
-        """Lock these accounts; all heads with their accounts when not all of these can be had."""
+        """Lock the given accounts. If any is locked by another session, lock all queue heads and their accounts."""
         self._lock_accounts(account_ids)
         if not account_ids <= self.accounts.keys():
             self.skipped = True
@@ -254,7 +270,10 @@ class _Rows:
             self._lock_accounts({job.account_id for job in self.jobs} - account_ids)
 
     def plan(self, *, without: Collection[int], slots: int) -> BatchPlan:
-        """Plan over what is locked, the jobs in `without` left out."""
+        """Plan a batch over the locked jobs and accounts.
+
+        `without` has the ids of jobs to leave out. `slots` is the number of Pods that can be claimed.
+        """
         return plan_batch(
             [job for job in self.jobs if job.job_id not in without],
             self.accounts,
@@ -281,7 +300,7 @@ class _Rows:
 
 
 def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
-    """Send `stamp → mint` for each claim, with release as its errback. A lost one is `resume`'s."""
+    """Send `stamp → mint` for each claim, with `release` as the errback. The sweep `resume` resends a lost message."""
     for claim_id in claim_ids:
         chain(
             stamp.si(claim_id=claim_id, chain_no=chain_no),

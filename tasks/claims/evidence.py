@@ -1,7 +1,7 @@
-"""May a Pod hold a JIT: the question that comes before it is deleted, un-stamped or scaled away (L3).
+"""Evidence on whether a Pod might hold a JIT. Code asks here before it deletes, un-stamps or scales away a Pod (L3).
 
-Everything that does one of these asks here, with what is at hand: rows always, the Pod where somebody has just looked
-at it, GitHub's removals as they are recorded. `tests/unit/tasks/test_who_asks.py` finds whoever does not.
+The evidence is the rows, the Pod if the caller has just read it, and the recorded removals of runners by GitHub.
+`tests/unit/tasks/test_who_asks.py` finds code that acts on a Pod without asking.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from tasks.worker.runtime import Runtime
 
 
 def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) -> PodEvidence:
-    """Return what rows and, where somebody looked, the cluster say of a Pod; `gone`: a GET by name and UID said so."""
+    """Return the evidence about a Pod from its rows and the cluster.
+
+    `pod` is the Pod as the caller has just read it, or None. `gone` means that a GET by name and UID proved its
+    absence.
+    """
     poller = recorded.poller_exit_code
     if pod is not None and pod.poller_exit_code is not None:
         poller = pod.poller_exit_code
@@ -30,12 +34,19 @@ def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) 
 
 
 def judge(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = False) -> BusyVerdict:
-    """Return whether a Pod may hold a JIT, by rows that were just read and, where somebody looked, the Pod."""
+    """Return whether a Pod might hold a JIT.
+
+    `recorded` was just read from the rows. `pod` is the Pod as the caller has just read it, or None. `gone` means that
+    a GET by name and UID proved its absence.
+    """
     return may_hold_jit(evidence_of(recorded, pod, gone=gone))
 
 
 def ask(
     rt: Runtime, pod_uid: str, pod: PodSeen | None = None, *, gone: bool = False, claim_id: int | None = None
 ) -> BusyVerdict:
-    """Read what is recorded of a Pod and return whether it may hold a JIT; with `claim_id` whether that claim's."""
+    """Read the rows of a Pod and return whether the Pod might hold a JIT.
+
+    With `claim_id`, only the JIT of that claim counts. `pod` and `gone` are as for `judge`.
+    """
     return judge(rt.transaction(busy.recorded, pod_uid, claim_id=claim_id), pod, gone=gone)

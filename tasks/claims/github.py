@@ -1,4 +1,4 @@
-"""Questions to GitHub that several steps share: remove the runners of a claim, and what became of a job."""
+"""Calls to GitHub that several steps share: remove the runners of a claim, and ask for the result of a job."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ log = structlog.get_logger(__name__)
 
 
 def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, policy: Policy = RELEASE) -> None:
-    """Remove every runner of these, which were registered, or may have been.
+    """Remove every given runner from GitHub. Each of them is registered or might be.
 
-    Raises `Busy` when GitHub refuses because one executes, and whatever else GitHub's adapter raises.
+    Raises `Busy` if GitHub refuses because a runner executes a job, and every other error of GitHub's adapter.
     """
     for registration in registrations:
         remove_runner(rt, registration, policy=policy)
 
 
 def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
-    """Remove a runner that was registered, or may have been, and write that down; raises as `deregister` does."""
+    """Remove a runner that is registered or might be, and record the removal; raises as `deregister` does."""
     ensure_removed(rt, registration, policy=policy)
     rt.transaction(releases.registration_removed, registration.attempt_id, now=NOW)
 
 
 def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
-    """Let GitHub remove a runner; when it returns, GitHub has no such runner. Raises as `deregister` does.
+    """Remove a runner from GitHub. When this function returns, GitHub has no such runner. Raises as `deregister` does.
 
-    In a repository by its id. Where that is not known its name may be another repository's by now, which has no such
-    runner either: only one that is found there proves anything, and `Gone` is raised when there is none (L8).
+    A repository is addressed by its id. If the id is unknown, its name might belong to another repository by now, and
+    that repository has no such runner either. The absence of the runner then proves nothing, and `Gone` is raised (L8).
     """
     scope = Scope.parse(registration.scope)
     runner_id = registration.runner_id if scope.certain else None
@@ -63,7 +63,7 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
 
 
 def follow_owner(rt: Runtime, installation_id: int) -> bool:
-    """GitHub knows no such scope: write its owner's name of today down; return whether that is another one."""
+    """Ask GitHub for the owner's current name after an unknown scope, and store it. Return whether the name changed."""
     try:
         seen = rt.github.get_installation(installation_id=installation_id, deadline_seconds=remaining())
     except UpstreamError as error:
@@ -84,7 +84,10 @@ def ask_job_outcome(
     policy: Policy = RELEASE,
     lookups: Lookups | None = None,
 ) -> JobOutcome:
-    """Return what GitHub says of a job that lost its claim; `lookups` and what it raises as for `ask_job`."""
+    """Return GitHub's answer about a job that lost its claim, or `NO_JOB` if an argument needed for the call is None.
+
+    `lookups` and the raised errors are as for `ask_job`.
+    """
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
     return ask_job(
@@ -94,14 +97,14 @@ def ask_job_outcome(
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """What GitHub says of a job (None: a 404), of its run where that is over, and what becomes of the job by that."""
+    """GitHub's answer about a job. `job` is None after a 404, and `run` is None unless the job's run is over."""
 
     job: JobSeen | None
     run: OverRun | None
 
     @property
     def job_outcome(self) -> JobOutcome:
-        """Return what becomes of it."""
+        """Return the outcome that this answer means for the job."""
         if self.job is None:
             return from_github(status=None, conclusion=None, run=self.run)
         return from_github(
@@ -111,7 +114,10 @@ class JobAnswer:
 
 @dataclass(slots=True)
 class Lookups:
-    """What one tick was told of jobs and runs: it asks for each once, and goes without when calls are scarce."""
+    """Cache of jobs and runs that one tick of a sweep has asked GitHub for. Each is requested once.
+
+    With a cache, requests are optional: the client refuses them when its calls are scarce.
+    """
 
     jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
     runs: dict[int, RunSeen | None] = field(default_factory=dict)
@@ -126,10 +132,11 @@ def ask_job(
     policy: Policy,
     lookups: Lookups | None = None,
 ) -> JobAnswer:
-    """Ask for a job, and for its run when the job has not begun: one in a run that is over never will.
+    """Ask GitHub for a job, and also for its run if the job has not begun.
 
-    A run of an earlier attempt than the job's is an old answer and proves nothing. `lookups` are a tick's: with them
-    the question is shed first when calls are scarce. Raises what GitHub's adapter raises.
+    A job in a finished run never begins. An answer about an earlier attempt than the job's is outdated and proves
+    nothing. `lookups` is the cache of a sweep's tick. If it is given, the request is the first to be refused when calls
+    are scarce. Raises what GitHub's adapter raises.
     """
     kept = lookups or Lookups()
     optional = lookups is not None
@@ -152,9 +159,10 @@ def ask_job(
 def _find_job(
     rt: Runtime, *, installation_id: int, repository: str, job_id: int, policy: Policy, optional: bool
 ) -> tuple[JobSeen | None, str | int]:
-    """Return a job, and what its repository was called to find it.
+    """Return a job, or None, and the name or id of its repository that the request used.
 
-    After a 404 it is asked for by the repository's id: its name may be another repository's by now, and nobody told.
+    After a 404 by name the job is requested by the repository's id, because the name might belong to another
+    repository.
     """
 
     def ask(home: str | int) -> JobSeen | None:

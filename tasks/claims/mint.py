@@ -1,7 +1,8 @@
-"""`ostler.mint(claim_id, chain_no)` asks GitHub for a JIT and commits it for the web process to deliver.
+"""`ostler.mint(claim_id, chain_no)` asks GitHub for a JIT and commits it, so that the web process can deliver it.
 
-The runner's name is written down before the call (L4), an attempt of unknown outcome is looked up and
-deregistered before another name is tried, and a mint whose claim moved on deregisters what it made.
+The runner's name is committed before the call (L4). If the outcome of an attempt is unknown, the runner is looked up by
+that name and deregistered before another name is tried. If the claim moved on during the call, the mint deregisters its
+new runner.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from models.claims import releases, steps
 from models.routing import accounts, installations, runner_groups
 from models.tables import claim_leases, job_holds, mint_attempts
 from models.upstream import backoffs
+from ostler import task_names
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,
@@ -34,7 +36,7 @@ from ostler.errors import (
 )
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.mint_questions import describe, is_full
 from rules.claims.runner_names import make_runner_name, random_suffix
 from rules.routing.holds import HoldReason
@@ -50,30 +52,39 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 COMMIT = 1.0
-"""Seconds of the lease that are kept for the commit."""
+"""Seconds of the lease that are reserved for the commit after the call."""
 
 LONGEST_MESSAGE = 5.0
-"""Seconds. A worker holds each message that waits, up to `worker_eta_task_limit` of them, and then takes no other from
-any queue. A mint that waits longer than this has its time in the claim's `due_at`, and `resume` sends it again. At
-2 mints per second that leaves 10 messages per installation."""
+"""Longest delay in seconds of a mint message that waits for its turn.
+
+A worker reserves up to `worker_eta_task_limit` delayed messages and then receives no other message of any queue. A mint
+that waits longer is stored in the claim's `due_at` instead, and `resume` sends it again. At 2 mints per second, 5
+seconds are 10 messages per installation.
+"""
 
 LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
-"""Seconds. A wait longer than this is a `not_before` on the job."""
+"""Longest wait in seconds that a mint retries. A longer wait becomes a `not_before` of the job."""
 
 SET_ASIDE = timedelta(hours=1)
 
 
 class LeaseOver(Exception):
-    """The lease ran out before the next call (the process was stopped for a while, say): `resume` comes again."""
+    """The lease expired before the next call, for example because the process was stopped.
+
+    `resume` resends the mint.
+    """
 
 
 class Unknown(Retryable):
-    """A mint whose outcome is not known; the next try looks its name up first."""
+    """The outcome of a mint is unknown. The next attempt looks its runner up by name first."""
 
 
-@task("mint", queue="github", policy=MINT, bind=True)
+@task(task_names.MINT, policy=MINT, bind=True)
 def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
-    """Mint the JIT of a claim whose stamp is on or was given up."""
+    """Mint the JIT of a claim whose stamp is on or was given up.
+
+    `chain_no` is the chain that this message belongs to. A message of an older chain changes nothing.
+    """
     rt = runtime()
     work = rt.transaction(steps.begin_mint, claim_id, chain_no=chain_no, suffix=new_suffix(), now=NOW)
     if work is None:
@@ -110,9 +121,9 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
 
 
 def find_group(rt: Runtime, work: steps.MintWork) -> int:
-    """Return the number of the pool's runner group in the job's organisation; raises as `group_of` does.
+    """Return the id of the pool's runner group in the job's organisation; raises as `group_of` does.
 
-    What fails here made nothing, so that no later try needs to look its name up.
+    If the lookup fails, no runner was registered. The open attempt is deleted, so that no later mint looks up its name.
     """
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
@@ -122,7 +133,10 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
 
 
 def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
-    """The job would never be given to a runner of this pool: hold it, and those that the same concerns, for a while."""
+    """Hold the job, because no runner of this pool in this group would ever get it.
+
+    All jobs that the same verdict concerns are held too, until `refused.until`.
+    """
     reason = str(refused.verdict.refusal)
     rt.transaction(
         runner_groups.hold_alike,
@@ -136,10 +150,13 @@ def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
 
 
 def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) -> None:
-    """Do what GitHub's answer asks for. While an older attempt is looked up, nothing that goes wrong closes it."""
+    """Retry, hold or release, depending on GitHub's error.
+
+    If this mint was still looking up an older attempt, the error does not close that attempt.
+    """
     attempt_id = work.attempt_id if work.previous is None else None
     if isinstance(error, Gone | Forbidden | Invalid) and work.runner_group != DEFAULT:
-        # Its group may be gone, or another by now: the next mint looks anew.
+        # The group might have been deleted or replaced. Without stored groups, the next mint asks GitHub for them.
         rt.transaction(runner_groups.forget, int(work.installation_id or 0))
     match error:
         case RateLimited():
@@ -164,14 +181,17 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
 
 
 def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
-    """Close the attempt that was looked up and open one with a fresh name; None when the claim moved on."""
+    """Close the attempt that was looked up and open one with a new name. Return None if the claim moved on."""
     name = make_runner_name(work.pod_name, new_suffix())
     attempt_id = rt.transaction(steps.replace_attempt, work, runner_name=name, now=NOW)
     return None if attempt_id is None else replace(work, attempt_id=attempt_id, runner_name=name, previous=None)
 
 
 def left(work: steps.MintWork) -> float:
-    """Return the seconds that a call may take, so that the commit still finds the lease. Raises LeaseOver."""
+    """Return the seconds that a call may take, so that enough time is left for the commit.
+
+    Raises `LeaseOver` if no time is left.
+    """
     seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
     if seconds <= 0:
         raise LeaseOver
@@ -179,15 +199,15 @@ def left(work: steps.MintWork) -> float:
 
 
 def new_suffix() -> str:
-    """Return 8 random hex digits."""
+    """Return 8 random hexadecimal digits."""
     return random_suffix(secrets.token_bytes(4))
 
 
 def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, name: str) -> None:
-    """Look an attempt of unknown outcome up by its name and deregister what it made.
+    """Look up the runner of an attempt with an unknown outcome, and deregister it if it exists.
 
-    Each of the two calls gets a third of what is left of the lease: a slow GitHub that takes longer is asked
-    again, rather than given a name whose answer could only come too late.
+    Each of the two calls gets a third of the rest of the lease. If GitHub is too slow for that, the mint is retried
+    later. Without this limit, the new name would be sent so late that its answer misses the lease.
     """
     scope = Scope.parse(work.scope)
     found = rt.github.find_runner(
@@ -200,7 +220,7 @@ def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, n
 
 
 def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
-    """Commit the JIT, encrypted; when the claim moved on, deregister the runner again."""
+    """Commit the encrypted JIT. If the claim moved on, deregister the runner again."""
     sealed = rt.cipher.encrypt(jit.config)
     minted = rt.transaction(
         steps.commit_mint,
@@ -218,7 +238,7 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 
 def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
-    """Deregister a runner whose claim moved on while it was made."""
+    """Deregister a runner whose claim moved on during the mint."""
     log.info("mint.claim_moved_on")
     if work.installation_id is not None:
         try:
@@ -240,20 +260,24 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 
 def go_on(rt: Runtime, work: steps.MintWork) -> None:
-    """GitHub answers again: have the jobs that waited for it matched now. What this misses ends with its own wait."""
+    """Have the waiting jobs of the account matched now, because GitHub answers mints again.
+
+    A job that is missed here is matched when its own wait ends.
+    """
     ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
         log.info("mint.recovered", jobs=ended)
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
 
 
 def postpone_until_token(
     self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float
 ) -> None:
-    """The governor has no token yet: come back for one. That is no failure and uses up no retry.
+    """Wait for a token of the rate limiter. This is no failure and uses up no retry.
 
-    A token that is more than `LONGEST_MESSAGE` away is left to `resume`. One that is far becomes a `not_before` of this
-    job alone: others of its installation are no worse off.
+    `after` is the wait in seconds. A wait of more than `LONGEST_MESSAGE` seconds is left to `resume`. A wait of more
+    than `LONGEST_RETRY` seconds becomes a `not_before` of this job alone, because other jobs of the installation are
+    not affected.
     """
     now = utcnow()
     if after > LONGEST_RETRY:
@@ -264,7 +288,7 @@ def postpone_until_token(
     def wait(db: Connection) -> None:
         if attempt_id is not None:
             mint_attempts.delete_open(db, attempt_id)
-        late = 0 if by_row else 1  # a message has a second before it is taken for lost
+        late = 0 if by_row else 1  # a message counts as lost one second after its time
         claim_leases.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=claim_leases.WAITS)
 
     by_row = after > LONGEST_MESSAGE
@@ -275,9 +299,11 @@ def postpone_until_token(
 
 
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
-    """GitHub asks to wait and made nothing: retry then, or back the installation off when that is far or repeated.
+    """Wait because of GitHub's rate limit. GitHub registered no runner.
 
-    A retry that is more than `LONGEST_MESSAGE` away is left to `resume`, so the attempts that GitHub refused count too.
+    The mint is retried after `after` seconds. If that wait is long or the retries are used up, the installation backs
+    off instead. A wait of more than `LONGEST_MESSAGE` seconds is left to `resume`, which starts the retry count of
+    Celery at 0 again. Attempts that GitHub refused are therefore counted too.
     """
     now = utcnow()
     refused = rt.transaction(mint_attempts.refused, work.claim_id)
@@ -309,16 +335,18 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
 def leave(
     self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Suspended | NotInstalled
 ) -> None:
-    """The App cannot act for this installation: hold its jobs, until a webhook or an hour says otherwise.
+    """Hold the jobs of an installation that the App cannot act for.
 
-    Where its account has another installation that works, its jobs go on with that one. Raises what Celery retries.
+    The hold ends when a webhook reports a change, at the latest after an hour.
+
+    If the account has another working installation, its jobs use that one. The retry is raised for Celery.
     """
     reason, key, gone = str(error), int(work.installation_id or 0), isinstance(error, NotInstalled)
 
     def go_over(db: Connection) -> int | None:
         if not installations.has_successor(db, key):
             return None
-        # The claim before its installation, as `steps.commit_mint` does: else the two could wait for each other.
+        # Lock order: the claim before its installation, as in `steps.commit_mint`. This prevents a deadlock.
         claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
@@ -333,9 +361,9 @@ def leave(
 
 
 def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Gone) -> None:
-    """GitHub knows no such scope: its owner may have another name now, which the installation tells (404 to a mint).
+    """Handle a 404 to a mint. The owner might have been renamed, and the installation has the current name.
 
-    Raises what Celery retries when the next try has a better name.
+    If the name changed, it is stored and the retry is raised for Celery. Otherwise the mint backs off.
     """
     try:
         seen = rt.github.get_installation(installation_id=int(work.installation_id or 0), deadline_seconds=left(work))
@@ -368,7 +396,10 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
 def back_off(
     rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone | Invalid, *, full: bool = False
 ) -> None:
-    """GitHub registers no runner there: hold the jobs that would ask for the same (`rules.claims.mint_questions`)."""
+    """Back off after a refused mint and hold all jobs that make the same request (`rules.claims.mint_questions`).
+
+    With `full`, only the runner group backs off.
+    """
     kind, key = work.asked_for(full=full)
     status = error.status or (404 if isinstance(error, Gone) else 403)
     reason = with_words(f"GitHub answers {status} to a mint", error)
@@ -378,7 +409,10 @@ def back_off(
 
 
 def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Invalid) -> None:
-    """GitHub refuses the runner itself: set its job aside. A group that is full concerns all of its jobs."""
+    """Set the job aside, because GitHub refuses its runner as invalid.
+
+    If the group is full, back the group off instead.
+    """
     if is_full(error.words):
         back_off(rt, work, attempt_id, error, full=True)
     else:
@@ -386,14 +420,14 @@ def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, er
 
 
 def with_words(reason: str, error: UpstreamError) -> str:
-    """Return a reason with GitHub's own words behind it, if it said any."""
+    """Return the reason, followed by GitHub's own message if the error has one."""
     return reason if error.words is None else f"{reason}: {error.words}"
 
 
 def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:
-    """The outcome is unknown: retry with jitter; after the last try back the installation off and release.
+    """Retry a mint with an unknown outcome. After the last retry, back off the installation and release the claim.
 
-    Raises `Unknown`, which Celery retries.
+    Raises `Unknown`, which Celery retries with jitter.
     """
     now = utcnow()
     retries = self.request.retries
@@ -424,9 +458,11 @@ def refuse(
     hold: HoldReason = HoldReason.SET_ASIDE,
     not_before: datetime | None = None,
 ) -> None:
-    """Hold the job with its reason and release the claim; `attempt_id` is closed where GitHub made nothing.
+    """Hold the job with the reason `hold` and release the claim.
 
-    A late answer to an older chain closes its own attempt and changes nothing else (L6).
+    `reason` is shown to people. `attempt_id` names the attempt to close as refused. It is None if GitHub might have
+    registered a runner. `not_before` is when the hold is checked again, by default in an hour. A late answer to an
+    older chain closes its own attempt and changes nothing else (L6).
     """
     now = utcnow()
 

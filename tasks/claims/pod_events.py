@@ -1,7 +1,7 @@
-"""Events about Pods that a job lost: read once, after the end of the claim was decided, and only shown.
+"""Events of Pods that ended while a job needed them. They are only displayed and decide nothing.
 
-A message to another queue asks for them, so no claim and no other Pod waits for the answer. What fails is logged and
-not repeated: then the story of the Pod says what it said without.
+They are read once, after the end of the claim was decided. A message to another queue requests them, so that no claim
+and no other Pod waits for the answer. A failure is logged and not retried. The history of the Pod then has no Events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import POD_EVENTS
+from ostler.task_names import POD_EVENTS
 from rules.claims.pod_events import choose
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.base import DISPATCH, task
@@ -29,19 +29,25 @@ log = structlog.get_logger(__name__)
 ONCE = RetryPolicy(attempts=1, deadline=2.0)
 
 MOST_A_MINUTE = 60
-"""Pods whose Events are read within a minute by all workers, because the API server goes through all Events of the
-namespace for each. When a cluster loses more at once, a few tell enough."""
+"""Pods whose Events are read per minute by all workers together.
+
+The API server scans all Events of the namespace for each request. If a cluster loses more Pods at once, the Events of
+some of them are enough to see why.
+"""
 
 
 def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
-    """Have the Events of those of these Pods read that a job lost; `live`: a job claim that has not ended counts."""
+    """Request the Events of the given Pods that ended while a job needed them.
+
+    With `live`, a Pod counts if its job claim is still live.
+    """
     for uid in rt.transaction(pod_ends.lost, uids, live=live):
-        rt.waker.send(POD_EVENTS, queue="sweeps", pod_uid=uid)
+        rt.waker.send(POD_EVENTS, pod_uid=uid)
 
 
-@task("pod_events", queue="sweeps", policy=DISPATCH)
+@task(POD_EVENTS, policy=DISPATCH)
 def pod_events(*, pod_uid: str) -> None:
-    """Record what one bounded list of the Events about a lost Pod says of who ended it."""
+    """Record the Event that explains who ended a lost Pod. One bounded list of its Events is read."""
     rt = runtime()
     since = utcnow() - timedelta(minutes=1)
     pod = rt.transaction(pod_ends.unread, pod_uid, most=MOST_A_MINUTE, since=since)

@@ -1,10 +1,15 @@
-"""`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
+"""`ostler.release(claim_id)` undoes a claim.
 
-Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. After `requeue_after`
-the job waits no longer. Where GitHub fails the deregistration, the release goes on without it. Where the cluster fails
-the un-stamp, or the epoch is not confirmed, a retire claim keeps the Pod from being matched. Delivered:
-deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
-transaction ends the claim, moves its job by what GitHub says of it and inserts the retire claim (L3, L4, L7).
+The job returns to the queue at its old age. The Pod becomes warm or is retired.
+
+For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
+is warm again at once. The job waits for this for at most `requeue_after` seconds. If GitHub fails the deregistration,
+the release goes on without it. If the cluster fails the un-stamp, or the epoch is not confirmed, a retire claim keeps
+the matcher from claiming the Pod again.
+
+For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
+executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job and
+inserts the retire claim (L3, L4, L7). GitHub's answer about the job decides its new state.
 """
 
 from __future__ import annotations
@@ -15,12 +20,12 @@ from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
-from ostler import clock
+from ostler import clock, task_names
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import RELEASE as NAME
+from ostler.task_names import RELEASE as NAME
 from tasks.claims.annotation import read_pod, write
 from tasks.claims.evidence import ask
 from tasks.claims.github import ask_job_outcome, deregister, follow_owner
@@ -39,12 +44,13 @@ _WARMTH = {
 }
 
 
-@task("release", queue="dispatch", policy=RELEASE)
+@task(task_names.RELEASE, policy=RELEASE)
 def release(*, claim_id: int, chain_no: int | None = None, reason: str = "released") -> None:
     """Release a claim.
 
-    With `chain_no`, as the errback of a chain, only while that chain is the current one and the claim is
-    `claimed`. Without it a claim in any of the first three states is taken, and a `releasing` one goes on.
+    `chain_no` is given if this is the errback of a chain. The claim is then released only if that chain is the current
+    one and the claim is `claimed`. If `chain_no` is None, a claim in any of the first three states is released, and the
+    release of a `releasing` claim continues. `reason` is stored with the claim.
     """
     rt = runtime()
     why = "its chain failed" if chain_no is not None else reason
@@ -62,7 +68,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
 
 
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Deregister what was minted, and end the claim by what comes of that."""
+    """Deregister the runners of the claim, then end the claim or postpone it, depending on GitHub's answer."""
     if not work.trusted:
         requeue(rt, work, "the epoch is not confirmed")
         return
@@ -83,7 +89,10 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """GitHub would not remove the runner, as it is busy: the claim executes after all."""
+    """Return the claim to `executing`, because GitHub refused to remove its busy runner.
+
+    If the claim was never delivered, it stays in release and is tried again after `SELDOM` seconds.
+    """
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
     log.info("release.refused")
     if not refused:
@@ -91,7 +100,11 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Leave a delivered claim to `resume`: its job goes back only when GitHub has no such runner any more."""
+    """Postpone the release of a delivered claim.
+
+    Its job returns to the queue only when GitHub no longer has the runner. Raises the error, so that it is counted,
+    unless it was a rate limit or the owner was renamed.
+    """
     match error:
         case RateLimited():
             postpone_until_token(rt, work, after=error.after)
@@ -108,9 +121,13 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
 
 
 def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Let GitHub keep the job of a claim that was never delivered from the queue for `requeue_after` at most."""
+    """Continue the release of a claim that was never delivered, although GitHub failed the deregistration.
+
+    The failure delays the job for at most `requeue_after` seconds. Raises the error while that time lasts, so that the
+    step is retried.
+    """
     if isinstance(error, Forbidden | Gone):
-        # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
+        # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.
         log.warning("release.runner_left", error=meaning_of(error))
         end_never_delivered(rt, work)
     elif time_left(rt, work) <= 0:
@@ -123,15 +140,17 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
 
 
 def send_release(rt: Runtime, claim_id: int) -> None:
-    """Ask for the release step of a claim whose release is committed."""
-    rt.waker.send(NAME, queue="dispatch", claim_id=claim_id)
+    """Send the release step of a claim whose release is committed."""
+    rt.waker.send(NAME, claim_id=claim_id)
 
 
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Un-stamp, whatever we believe of the stamp: a late one must find another value than it tests for.
+    """Remove the stamp of the Pod and end the claim.
 
-    Where that cannot be done (the annotation is missing, the patch is forbidden) the Pod is retired instead. So is one
-    that may hold a JIT, of another claim: it is never un-stamped.
+    The un-stamp is written even if the rows say that there is no stamp. It changes the annotation, so that a stamp that
+    is still on its way fails its comparison. If the un-stamp is impossible (the annotation is missing, the patch is
+    forbidden), the Pod is retired instead. A Pod that might hold a JIT of another claim is never un-stamped and is
+    retired too.
     """
     try:
         warmth = make_warm(rt, work)
@@ -145,21 +164,24 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
-    """Return the seconds for which a release may still keep its job from the queue; negative when it is overdue."""
+    """Return the seconds that the job may still wait for this release.
+
+    The value is negative if the release is overdue.
+    """
     return rt.timings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
-    """Queue the job of a claim again that was never delivered, although nothing is known of the stamp of its Pod.
+    """Queue the job of a claim that was never delivered, although the stamp of its Pod is unknown.
 
-    A runner that is still registered stays in `mint_attempts`, where the retirement finds it.
+    A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes it.
     """
     log.warning("release.requeued", why=why, registered=len(work.registrations))
     end(rt, work, Warmth.UNKNOWN)
 
 
 def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
-    """End a claim that was never delivered, and have its Pod retired where it may not be warm."""
+    """End a claim that was never delivered. Retire its Pod if `warmth` is unknown."""
     ended = rt.transaction(
         releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
     )
@@ -171,9 +193,10 @@ def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
 
 
 def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
-    """Take the stamp off and return what is known of the Pod then; None when that has to be tried again.
+    """Remove the stamp and return the resulting state of the Pod, or None if the release was postponed.
 
-    The Pod is read first: rows that lost a delivery in a failover say that nothing was ever delivered to it.
+    The Pod is read first. If a failover lost the row of a delivery, the rows alone would say that nothing was
+    delivered.
     """
     pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
@@ -195,13 +218,13 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
 
 
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Ask GitHub what became of the job, then end the claim and retire the Pod.
+    """Ask GitHub for the result of the job, then end the claim and retire the Pod.
 
-    A Pod that may hold this claim's JIT even though nothing is left to deregister has to end by itself first. What
-    others gave to it is the retirement's to ask.
+    A Pod might hold this claim's JIT although no runner is left to deregister. Such a Pod has to end by itself first.
+    JITs of its other claims do not matter here: the retirement checks them.
     """
     verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
-    if verdict.busy:  # rarely: nothing was registered that we know of, so the Pod itself is asked
+    if verdict.busy:  # this is rare: no registration is recorded, so the Pod itself is read
         pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RELEASE))
         gone = pod is None or pod.uid != work.pod_uid
         verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
@@ -228,6 +251,6 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def wake_after(rt: Runtime, *, pool_id: int, account_id: int | None) -> None:
-    """Wake the pools that the end of a claim of this pool and account may help."""
+    """Wake the pools that might match more jobs after a claim of this pool and account ended."""
     for each in rt.transaction(releases.pools_to_wake, pool_id=pool_id, account_id=account_id):
         rt.waker.wake(each)

@@ -1,16 +1,19 @@
-"""`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the UID is gone.
+"""`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the Pod's UID is gone.
 
-An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again after 5 to 60 seconds,
-each wait twice the last (L7). What is Terminating gets no second DELETE. A Pod
-whose claims left a registered runner has it deregistered first, also one that was never delivered, and a refusal is
-obeyed (L3). GitHub is asked under the names and in the installation of today, however long ago the claims of the Pod
-ended; a 404 that comes of an owner's new name is asked again under that. Where the App may not remove a runner (any
-more) that somebody could start, the Pod has to end by itself, and GitHub is asked again every minute: the App may be
-installed anew. This is the only way to delete a Pod that is not terminal, so whoever wanted it gone, what Pod and rows
-say now has the last word.
+The claim stays live after an accepted DELETE, a timeout, and while the Pod terminates (L7). `resume` then checks it
+again after 5 to 60 seconds, with waits that double. A Pod that already terminates gets no second DELETE.
 
-A Pod whose node is gone stays Terminating for ever. Where the sweep `gone_nodes` allowed it, such a Pod is deleted
-without waiting for its kubelet, after its node was read again.
+If claims of the Pod left a registered runner, the runner is deregistered first, even if it was never delivered. If
+GitHub refuses because the runner is busy, the Pod stays (L3). The call uses the current names and installation, not
+those of the claim, which might have ended long ago. If the owner was renamed, a 404 is retried under the new name. If
+the App lacks the permission to remove a runner that a Pod could start, the Pod has to end by itself. GitHub is then
+asked again every minute, because the App might be installed again.
+
+This task is the only way to delete a Pod that is not terminal. The current state of the Pod and its rows decides, not
+the state that the sender of the message saw.
+
+A Pod on a gone node stays in Terminating for ever. If the sweep `gone_nodes` allowed it, such a Pod is deleted without
+waiting for its kubelet. Its node is read again first.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models.claims import releases
+from ostler import task_names
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import RECONCILE
-from ostler.wakes import RETIRE as NAME
+from ostler.task_names import RETIRE as NAME
 from rules.sweeps.nodes import may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
@@ -39,9 +42,9 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("retire", queue="retire", policy=RETIRE)
+@task(task_names.RETIRE, policy=RETIRE)
 def retire(*, claim_id: int) -> None:
-    """Retire the Pod of a claim whose purpose that is."""
+    """Retire the Pod of a retire claim."""
     rt = runtime()
     work = rt.transaction(releases.begin_retire, claim_id, now=NOW)
     if work is not None:
@@ -51,7 +54,7 @@ def retire(*, claim_id: int) -> None:
 
 
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Deregister where that has to be, delete the Pod and look whether it is gone."""
+    """Deregister the Pod's runners if needed, delete the Pod, and check whether it is gone."""
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     gone = seen is None or seen.uid != work.pod_uid
     living = None if gone else seen
@@ -86,18 +89,21 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     ended = rt.transaction(releases.end_retired, work, now=NOW, who=rt.who)
     if ended:
         log.info("retire.done", reason=work.reason)
-        rt.waker.send(RECONCILE, queue="pools", pool_id=work.pool_id)
+        rt.waker.reconcile(work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
 
 
 def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Say in an Event why the Pod is deleted. The Event outlives the Pod for an hour."""
+    """Record an Event with the reason of the deletion. The Event outlives the Pod for an hour."""
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
 
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
-    """Delete a Terminating Pod without its kubelet; False when its node may be back, or it may hold a JIT after all."""
+    """Delete a Terminating Pod without waiting for its kubelet. Return whether it was deleted.
+
+    It is not deleted if its node might be back, or if the Pod might hold a JIT after all.
+    """
     gone = None if pod.node is None else gone_now(rt, pod.node)
     if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
         log.warning("retire.not_forced", node=pod.node, gone=None if gone is None else str(gone))
@@ -110,15 +116,16 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
 
 
 class OwnerRenamed(Exception):
-    """The owner of a runner has a new name, which was written down: the same work is to be read again."""
+    """The owner of a runner has a new name. The name is stored, and the caller has to read its work again."""
 
 
 def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> None:
-    """Remove every runner of the Pod; raises `OwnerRenamed` and what GitHub's adapter raises.
+    """Remove every runner of the Pod from GitHub. `over` means that the Pod is over or gone.
 
-    A runner that nobody can start holds up nothing where the App may not remove it: its JIT never left us, or the Pod
-    is `over`. Nor does one of a Pod that is over for being busy: GitHub has not noticed yet that it ended, and
-    `orphaned_runners` removes it later.
+    Raises `OwnerRenamed`, and what GitHub's adapter raises. If the App lacks the permission, the retirement goes on
+    only if no Pod can start the runner: its JIT was never delivered, or the Pod is over. A busy runner of a Pod that is
+    over does not stop the retirement either. GitHub has not noticed the end of that runner yet, and `orphaned_runners`
+    removes it later.
     """
     for registration in work.registrations:
         try:
@@ -138,5 +145,5 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
 
 
 def send_retire(rt: Runtime, claim_id: int) -> None:
-    """Ask for the step of a retire claim that is committed."""
-    rt.waker.send(NAME, queue="retire", claim_id=claim_id)
+    """Send the retire step of a committed retire claim."""
+    rt.waker.send(NAME, claim_id=claim_id)

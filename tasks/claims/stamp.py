@@ -1,6 +1,6 @@
-"""`ostler.stamp(claim_id, chain_no)` marks the Pod taken for the cluster; `ostler.unstamp` takes the mark back.
+"""`ostler.stamp(claim_id, chain_no)` stamps the Pod of a claim, and `ostler.unstamp` removes the stamp.
 
-A stamp that cannot be put on is given up after 3 attempts within 2 s, counted, and the dispatch goes on (L10).
+A stamp is given up after 3 attempts within 2 s. The miss is counted, and the dispatch goes on (L10).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases, steps
 from models.tables import claim_leases, pod_facts
-from ostler import telemetry
+from ostler import task_names, telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
@@ -27,9 +27,12 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("stamp", queue="dispatch", policy=STAMP)
+@task(task_names.STAMP, policy=STAMP)
 def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
-    """Stamp the Pod of a claim, before its mint or, where the stamp is missing, later."""
+    """Stamp the Pod of a claim before its mint, or later if the stamp is missing.
+
+    `chain_no` is the chain that this message belongs to. A message of an older chain changes nothing.
+    """
     rt = runtime()
     work = rt.transaction(steps.begin_stamp, claim_id, chain_no=chain_no, now=NOW)
     if work is None:
@@ -67,13 +70,13 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     rt.transaction(finish)
 
 
-@task("unstamp", queue="dispatch", policy=STAMP)
+@task(task_names.UNSTAMP, policy=STAMP)
 def unstamp(*, claim_id: int) -> None:
-    """Take the stamp off a minted claim whose Pod stopped polling, so that the Pod reaches us again.
+    """Remove the stamp of a minted claim whose Pod stopped polling, so that the Pod can reach Ostler again.
 
-    An answer that does not come leaves it `removing`: `resume` repeats it. The Pod is read first, because rows alone do
-    not show a delivery that a failover lost. A Pod that may hold a JIT keeps its stamp, and the claim is released.
-    The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.cuts`).
+    If the answer of the cluster is lost, the stamp stays `removing` and `resume` repeats the un-stamp. The Pod is read
+    first, because rows alone do not show a delivery that a failover lost. A Pod that might hold a JIT keeps its stamp,
+    and the claim is released. The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.cuts`).
     """
     rt = runtime()
     work = rt.transaction(steps.begin_unstamp, claim_id, now=NOW)
@@ -103,9 +106,9 @@ def unstamp(*, claim_id: int) -> None:
 
 
 def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
-    """The Pod is gone, or of no use: release the claim if nothing was delivered.
+    """Release the claim if nothing was delivered, because its Pod is gone or unusable.
 
-    A delivered one is ended by `missing_pods`, which asks GitHub what became of the job.
+    A delivered claim is left to `missing_pods`, which asks GitHub for the result of the job.
     """
     now = utcnow()
 

@@ -1,7 +1,7 @@
-"""`ostler.ask_owner()`: asks GitHub whose the App is, and lets that account in.
+"""`ostler.ask_owner()`: asks GitHub who owns the App, and allows that account.
 
-Jobs of accounts that nobody has let in are held. The owner of the App is no stranger, so its account is allowed without
-an operator. A message that is lost, or a question that got no answer, is repeated by `rematch`.
+Jobs of accounts that no operator has allowed are held. The owner of the App is allowed without an operator. `rematch`
+repeats a lost message and a failed request.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import structlog
 from models.routing import accounts
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import REMATCH
+from ostler.task_names import ASK_OWNER, REMATCH
 from tasks.worker.base import Policy, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -21,20 +21,20 @@ log = structlog.get_logger(__name__)
 ASK = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 
 AT_ONCE = 1000
-"""Accounts that one answer is recorded for; the next run takes the rest."""
+"""Upper bound on accounts that one answer is recorded for. The next run records the others."""
 
 
-@task("ask_owner", queue="github", policy=ASK)
+@task(ASK_OWNER, policy=ASK)
 def ask_owner() -> None:
-    """Ask once for all held accounts that were not asked about yet; no answer changes nothing (L8)."""
+    """Ask once for all held accounts that were not asked about yet. A failed request changes nothing (L8)."""
     rt = runtime()
-    with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks may send this, and GitHub may be slow
+    with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks may send this; GitHub may be slow
         if alone:
             ask(rt)
 
 
 def ask(rt: Runtime) -> None:
-    """Ask GitHub, and record its answer."""
+    """Ask GitHub for the owner of the App and record the answer."""
     held = rt.transaction(accounts.unasked_accounts, limit=AT_ONCE)
     if not held:
         return
@@ -48,4 +48,4 @@ def ask(rt: Runtime) -> None:
         return
     if rt.transaction(accounts.record_owner, held, owner_id=owner, now=NOW):
         log.info("account.allowed", account=owner, why="the account owns the App")
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)

@@ -31,11 +31,11 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import AUTOSCALE, REMATCH
 from rules.claims.runner_brakes import Brake
-from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
+from rules.pools.node_sharing import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.scaling import Demand, Limits, Verdict
 from tasks.pools.mirror import mirror
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
@@ -69,7 +69,7 @@ class Scaled:
     outcome: Outcome
 
 
-@task("autoscale", queue="pools", policy=SWEEP)
+@task(AUTOSCALE, policy=SWEEP)
 def autoscale() -> None:
     """Decide for all pools together, since they share nodes and accounts; then act, one pool after the other."""
     rt = runtime()
@@ -220,8 +220,8 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
-        rt.waker.send(REMATCH, queue="sweeps")
-    rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
+        rt.waker.send(REMATCH)
+    rt.waker.reconcile(row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:

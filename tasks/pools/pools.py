@@ -27,7 +27,7 @@ from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import POOL_CHANGED, POOLS, RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import update_brake
 from tasks.claims.budget_wakes import wake_after_pods
@@ -54,7 +54,7 @@ ENDING = 15.0
 """Seconds for which such a Pod is looked for; one that takes longer is seen by the next period."""
 
 
-@task("pools", queue="pools", policy=SWEEP)
+@task(POOLS, policy=SWEEP)
 def pools() -> None:
     """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own.
 
@@ -68,8 +68,7 @@ def pools() -> None:
         kept = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
         shared = pod_lists.take(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
         for row in kept:
-            how = {"shared": True} if row.name in shared and not row.leaving else {}
-            rt.waker.send(RECONCILE, queue="pools", pool_id=row.id, **how)
+            rt.waker.reconcile(row.id, shared=row.name in shared and not row.leaving)
 
 
 def mirror_all(rt: Runtime, namespace: str) -> None:
@@ -90,10 +89,10 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         except (UpstreamError, DBAPIError) as error:
             log.warning("pool.not_checked", pool=row.name, error=words_of(error))
     if changed:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
 
 
-@task("pool_changed", queue="pools", policy=SWEEP)
+@task(POOL_CHANGED, policy=SWEEP)
 def pool_changed(*, namespace: str, pool: str) -> None:
     """Look at one pool that has changed, come or gone, as the watch says (L6), and have it reconciled."""
     rt = runtime()
@@ -103,9 +102,9 @@ def pool_changed(*, namespace: str, pool: str) -> None:
         if row.name == pool and (found is None or row.uid != found.uid):
             changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     for pool_id in rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool]):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        rt.waker.reconcile(pool_id)
 
 
 def mirror_pool_object(rt: Runtime, pool: PoolSeen) -> bool:
@@ -152,7 +151,7 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     return True
 
 
-@task("reconcile", queue="pools", policy=SWEEP)
+@task(RECONCILE, policy=SWEEP)
 def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
     """Reconcile the pool of this id, or of this name in the runners' namespace where no id is given.
 
@@ -168,7 +167,7 @@ def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
     if listed is None and not rt.waker.may_reconcile(pool_id):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        rt.waker.reconcile(pool_id)
         return
     pool = rt.transaction(pool_mirror.pool_name, pool_id)
     if pool is None:
@@ -216,7 +215,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     # While the Pods are watched, the end of this one wakes us.
     awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.is_watched(namespace)
     if awaited or decided.plan.goes_on:
-        rt.waker.send(RECONCILE, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
+        rt.waker.reconcile(pool_id, after=LOOK_AGAIN)
     if not listed.shared:  # a pool goes by a list that began after it was asked to
         draining.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
 

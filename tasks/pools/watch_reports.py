@@ -21,7 +21,7 @@ from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
-from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
+from ostler.task_names import POD_EXECUTES, POD_GONE, PODS_CHANGED, POLLER_ENDED, STAMP
 from rules.claims.machines import Purpose
 from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 WHY = "its runner has begun a job"
 
 
-@task("pods_changed", queue="dispatch", policy=DISPATCH)
+@task(PODS_CHANGED, policy=DISPATCH)
 def pods_changed(
     *,
     namespace: str,
@@ -60,13 +60,13 @@ def pods_changed(
     if gone:
         keep |= report_gone(rt, gone)
     for pool_id in sorted(keep):
-        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        rt.waker.reconcile(pool_id)
     if executing:
         for claim_id in rt.transaction(watch_reports.not_executing, executing):
-            rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(POD_EXECUTES, claim_id=claim_id)
     if unstamped:
         for claim_id in rt.transaction(cuts.waiting_for_pollers, unstamped):
-            rt.waker.send(POLLER_ENDED, queue="dispatch", claim_id=claim_id)
+            rt.waker.send(POLLER_ENDED, claim_id=claim_id)
 
 
 def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -99,12 +99,12 @@ def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
         elif pod.purpose == Purpose.RETIRE:
             send_retire(rt, pod.claim_id)
         else:
-            rt.waker.send(POD_GONE, queue="dispatch", claim_id=pod.claim_id)
+            rt.waker.send(POD_GONE, claim_id=pod.claim_id)
     ask_for_events(rt, uids, live=False)
     return keep
 
 
-@task("pod_gone", queue="dispatch", policy=SWEEP)
+@task(POD_GONE, policy=SWEEP)
 def pod_gone(*, claim_id: int) -> None:
     """End a claim if one GET by name and UID proves that its Pod is gone, as the sweep `missing_pods` does."""
     rt = runtime()
@@ -114,10 +114,10 @@ def pod_gone(*, claim_id: int) -> None:
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
     log.info("pod.gone")
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, unavailable=set())
-    rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
+    rt.waker.reconcile(claim.pool_id)
 
 
-@task("pod_executes", queue="dispatch", policy=SWEEP)
+@task(POD_EXECUTES, policy=SWEEP)
 def pod_executes(*, claim_id: int) -> None:
     """Mark a claim as executing if one GET shows that its runner began a job. Which job stays open.
 
@@ -143,7 +143,7 @@ def pod_executes(*, claim_id: int) -> None:
         log.info("claim.executes_unidentified", claim=claim_id)
 
 
-@task("poller_ended", queue="dispatch", policy=SWEEP)
+@task(POLLER_ENDED, policy=SWEEP)
 def poller_ended(*, claim_id: int) -> None:
     """Let the stamp of a delivered claim return if one GET shows that the poller of its Pod has ended."""
     rt = runtime()
@@ -152,7 +152,7 @@ def poller_ended(*, claim_id: int) -> None:
     if pod is None or pod.poller_exit_code is None:
         return
     for each in rt.transaction(cuts.pollers_ended, [pod.uid], now=NOW):
-        rt.waker.send(STAMP, queue="dispatch", claim_id=each)
+        rt.waker.send(STAMP, claim_id=each)
 
 
 def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodSeen | None:

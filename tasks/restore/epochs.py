@@ -1,8 +1,9 @@
-"""`ostler.epoch`: compares the epoch of Postgres with the cluster's, and raises both.
+"""`ostler.epoch`: compares the epoch of Postgres with the epoch of the cluster, and raises both.
 
-Postgres rises first, so that the cluster never knows a later epoch unless Postgres was put back to an earlier state.
-Then the rows are frozen until `ostler restore`. What cannot be read is doubt (L8): nothing is written, and what was
-trusted runs out. It is no sweep: pausing those must not stop the comparison that releases and retirements wait for.
+The epoch of Postgres is raised first. A higher epoch in the cluster therefore proves that Postgres was restored to an
+earlier state. The rows are then frozen until `ostler restore`. If one side cannot be read, nothing is written, and the
+trust in the rows expires (L8). This task is not a sweep: a pause of the sweeps must not stop the comparison, because
+releases and retirements wait for it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
+from ostler.task_names import EPOCH
 from rules.claims.stamps import parse
 from rules.restore.epochs import Epoch, EpochVerdict, Standing, judge_epoch
 from tasks.worker.base import SWEEP, calls, task
@@ -31,19 +33,20 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@task("epoch", queue="sweeps", policy=SWEEP)
+@task(EPOCH, policy=SWEEP)
 def epoch() -> None:
-    """Compare and raise once."""
+    """Compare the two epochs once and raise them."""
     verdict = compare(runtime())
     if verdict is not None and verdict.older:
         log.error("epoch.older", why=verdict.why, cure=epochs.CURE)
 
 
 def compare(rt: Runtime) -> EpochVerdict | None:
-    """Compare the epochs, the cluster's first; freeze the rows of an earlier state, else raise both and trust.
+    """Compare the epochs. The epoch of the cluster is read first.
 
-    None when somebody else raised them meanwhile, or ages cannot be trusted. Raises what the client raises, and then
-    nothing is trusted anew.
+    If Postgres is an earlier state, its rows are frozen. Otherwise both epochs are raised and the rows are trusted.
+    Returns None if another process raised the epochs meanwhile, or if the clock of Postgres jumped. Raises what the
+    client raises, and the trust in the rows is then not renewed.
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):
@@ -67,10 +70,13 @@ def compare(rt: Runtime) -> EpochVerdict | None:
 
 
 def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
-    """Trust the rows from `began` on; False when the epoch moved on, or the ages that rows tell are wrong."""
+    """Trust the rows from `began` on.
+
+    Return False if the epoch changed meanwhile, or if the clock of Postgres jumped.
+    """
 
     def body(db: Connection) -> bool:
-        if clock.process.is_unsteady():  # measured, if it was due, when this connection was taken
+        if clock.process.is_unsteady():  # the clock is measured, if it is due, when a connection is taken
             epochs.record_doubt(db, why="the clock of Postgres jumped, and ages are not trusted for two minutes")
             return False
         return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
@@ -81,7 +87,7 @@ def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
 
 @contextmanager
 def _noting(rt: Runtime, what: str) -> Iterator[None]:
-    """Write down what could not be done with the cluster, and why."""
+    """Record a failed call to the cluster as doubt about the epoch. `what` describes the call."""
     try:
         yield
     except UpstreamError as error:
@@ -96,7 +102,7 @@ def judge_only(rt: Runtime) -> EpochVerdict:
 
 
 def _look(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict]:
-    """Return both sides as they are, the cluster's read first (L8), and the verdict."""
+    """Return the epoch of the cluster, the epoch of Postgres and the verdict. The cluster is read first (L8)."""
     seen = read(rt)
     stamps = stamped_by(rt) if seen is None else {}
     ours = rt.transaction(epochs.read, now=NOW)
@@ -110,7 +116,7 @@ def read(rt: Runtime) -> EpochSeen | None:
 
 
 def stamped_by(rt: Runtime) -> Mapping[str, int]:
-    """Return the claims that Pods are stamped by, by the Pods' UIDs. Raises what the client raises."""
+    """Return the claim that each stamped Pod names, by the Pod's UID. Raises what the client raises."""
     found = {}
     for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)):
         stamp = parse(pod.stamp)

@@ -1,10 +1,13 @@
-"""`ostler restore`: rebuilds what a Postgres that was put back does not know, then lets go what was frozen.
+"""`ostler restore`: rebuilds what a restored Postgres does not know, then ends the freeze of its rows.
 
-The cluster and GitHub say what is: stamped Pods which claims there were, their containers and GitHub's runners which of
-those got a JIT. In doubt a Pod gets a claim and is kept. Jobs that the rows have open are asked for; what cannot be
-asked stays held, for `unresolved_jobs`. They are asked for when the rows are let go already: however many there are,
-the freeze is short. Every step finds its work done when it comes again: a restore that was killed before it let go is
-simply run once more, and one that was killed later leaves held jobs to `unresolved_jobs`. A dry run only reads.
+The cluster and GitHub are the evidence. Stamped Pods show which claims existed. Their containers and GitHub's runners
+show which of these claims got a JIT. If there is doubt about a Pod, it gets a claim and stays.
+
+GitHub is asked for every open job after the freeze has ended, so that the freeze stays short however many jobs there
+are. A job that GitHub does not answer for stays held, for `unresolved_jobs`.
+
+Every step may run twice. A restore that is killed during the freeze is run again. A restore that is killed later leaves
+its held jobs to `unresolved_jobs`. A dry run only reads.
 """
 
 from __future__ import annotations
@@ -61,34 +64,37 @@ Say = Callable[[str], None]
 log = structlog.get_logger(__name__)
 
 SETTLED = 10.0
-"""Seconds after the rows were frozen: by then the kubelet has told of a poller that has exited."""
+"""Seconds after the freeze. By then the kubelet has reported every poller that exited before the freeze."""
 
 STEPS_END = 30.0
-"""Seconds within which every step that had begun before is over: longer than any `LEASE` of the transition table."""
+"""Seconds within which every step ends that began before the freeze.
+
+It exceeds every `LEASE` of the transition table.
+"""
 
 PATIENCE = 300.0
-"""Seconds that GitHub's rate limits may cost in all; what is not asked by then stays held."""
+"""Seconds that the restore waits for GitHub's rate limits in total. Jobs that are left then stay held."""
 
 OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
-"""GitHub will not answer for such a scope however often it is asked."""
+"""Errors of a scope that GitHub refuses to answer for. Repeated calls get the same error."""
 
 ASKED = "asked for, though the epochs do not say so"
 
 MOST_JOBS = 1000
-"""Jobs held in one transaction."""
+"""Upper bound on jobs that one transaction holds."""
 
 
 class NotRestored(Exception):
-    """Nothing was let go: what stands in the way, and that the command may be run again."""
+    """The restore stopped and the rows stay frozen. The message names the cause; the command may be run again."""
 
 
 NAMED = 10
-"""Pods that are named of those that stand in the way."""
+"""Upper bound on Pods that an error message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodJudgement:
-    """One Pod, what was judged by, and the verdict; `row` is None when no pool's row has it."""
+    """One Pod with its evidence and verdict. `row` is None if the row of its pool is missing."""
 
     pod: PodSeen
     row: restoring.RowPod | None
@@ -99,7 +105,11 @@ class PodJudgement:
 
 @dataclass(slots=True)
 class Report:
-    """What was found and done. `needed`: Postgres was an earlier state. `jobs`: by what GitHub said of them."""
+    """Result of a restore.
+
+    `needed`: Postgres was an earlier state. `jobs`: number of jobs by GitHub's answer. `unasked`: scopes that GitHub
+    did not answer for. `let_go`: the freeze has ended.
+    """
 
     needed: bool
     why: str
@@ -110,7 +120,7 @@ class Report:
 
     @property
     def undecided(self) -> list[PodJudgement]:
-        """The Pods of which it is not known what they do: they are kept until they end."""
+        """Return the Pods whose work is unknown. They stay until they end."""
         return [
             judgement
             for judgement in self.judgements
@@ -123,10 +133,13 @@ def _matters(judgement: PodJudgement) -> bool:
 
 
 def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say: Say) -> Report:
-    """Restore, if Postgres is an earlier state, or `anyway`. `emptied`: the cluster may have lost Pods and its epoch.
+    """Run a restore if Postgres is an earlier state, or if `anyway` is true.
 
-    Raises `NotRestored` when the cluster or GitHub cannot be read, or the cluster does not look like the one of
-    these rows: everything stays frozen then. `StoreUnreachable` when Postgres went away meanwhile.
+    With `dry`, only read. `emptied`: the operator confirms that the cluster might have lost Pods and its epoch. `say`
+    gets a line of progress for people.
+
+    Raises `NotRestored` if the cluster or GitHub cannot be read, or if the cluster does not match these rows. The rows
+    then stay frozen. Raises `StoreUnreachable` if Postgres stopped answering.
     """
     work = _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say)
     try:
@@ -140,7 +153,7 @@ def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say:
 
 
 class _Restore:
-    """One execution."""
+    """One execution of `ostler restore`."""
 
     def __init__(self, rt: Runtime, *, dry: bool, anyway: bool, emptied: bool, say: Say) -> None:
         self._rt = rt
@@ -153,7 +166,7 @@ class _Restore:
 
     @property
     def left_as(self) -> str:
-        """What holds when Postgres went away, and what to do."""
+        """Return the message for an operator after Postgres stopped answering: what was done and what to do."""
         if self._report.let_go:
             return "The rows are unlocked; `unresolved_jobs` asks GitHub for the jobs that are still held."
         return (
@@ -161,7 +174,7 @@ class _Restore:
         )
 
     def run(self) -> Report:
-        """Do all of it, in the order in which each step leans on the ones before."""
+        """Run all steps. Each step needs the results of the steps before it."""
         report = self._report
         report.needed, report.why = self._earlier_state()
         if not report.needed:
@@ -193,10 +206,10 @@ class _Restore:
         self._ask_for_jobs()
         return report
 
-    # What is
+    # Read
 
     def _earlier_state(self) -> tuple[bool, str]:
-        """Return whether the rows are an earlier state, and why; freeze them when they are."""
+        """Return whether the rows are an earlier state, and why. If they are, freeze them."""
         rt = self._rt
         ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
@@ -205,7 +218,8 @@ class _Restore:
             found = compare(rt)
             unknown = "the epochs could not be compared; `ostler doctor` says why"
             return (False, unknown) if found is None else (found.older, found.why)
-        verdict = judge_only(rt)  # a comparison that found all well would move on what is known to have been lost
+        # Not `compare`: if it finds no problem, it trusts the rows, which moves the recorded start of the loss.
+        verdict = judge_only(rt)
         why = ASKED if self._anyway and not verdict.older else verdict.why
         if self._dry:
             return (verdict.older or self._anyway), why
@@ -215,18 +229,18 @@ class _Restore:
         return True, why
 
     def _wait_for_steps(self) -> None:
-        """Return when no step is under way that began before the freeze, and what it did can be seen."""
+        """Wait until every step that began before the freeze has ended, and its effects are visible."""
         rt = self._rt
         frozen = rt.transaction(epochs.read, now=NOW).older_since
         until = (frozen or utcnow()) + timedelta(seconds=SETTLED)
         end = time.monotonic() + STEPS_END
         while utcnow() < until or rt.transaction(restoring.leased, now=NOW):
             if time.monotonic() > end:
-                return  # a lease of the earlier state that lies in the future: nobody works under it
+                return  # this lease is of the earlier state and expires in the future: no process works under it
             time.sleep(0.5)
 
     def _pods(self) -> list[PodSeen]:
-        """Return the Pods of the cluster, each with a row where its pool has one."""
+        """Return the Pods of the cluster, and mirror each of them to a row if its pool has a row."""
         rt, namespace = self._rt, self._rt.settings.namespace
         pools = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
         listed = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
@@ -250,7 +264,7 @@ class _Restore:
         return pods
 
     def _see_that_it_is_the_cluster(self, pods: Sequence[PodSeen]) -> None:
-        """Raise `NotRestored` when this looks like another cluster or namespace than that of these rows (L8)."""
+        """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8)."""
         rt, namespace, sure = self._rt, self._rt.settings.namespace, "If it is the right one, add --emptied"
         if not pods and (live := rt.transaction(restoring.live_claims)):
             raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
@@ -259,10 +273,10 @@ class _Restore:
             raise NotRestored(f"the cluster's epoch has disappeared from {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
-        """Return GitHub's runners, and the scopes for which it does not answer: their Pods are kept.
+        """Return GitHub's runners, and the scopes that GitHub does not answer for. The Pods of those scopes stay.
 
-        Raises what GitHub's adapter raises when it answers for none and may answer later: then it is GitHub that is
-        away, and waiting is better than to keep every Pod.
+        Raises what GitHub's adapter raises if GitHub answers for no scope and might answer later. GitHub is then
+        unavailable. Waiting for it is better than keeping every Pod.
         """
         found: list[Registered] = []
         unasked: set[str] = set()
@@ -296,10 +310,10 @@ class _Restore:
             raise down
         return found, unasked
 
-    # What is done
+    # Apply
 
     def _apply_all(self, judgements: Sequence[PodJudgement]) -> None:
-        """Carry every verdict out. Raises `NotRestored` that names the Pods that are not protected after it."""
+        """Apply every verdict. Raises `NotRestored` if Pods are left unprotected; its message names them."""
         failed: list[str] = []
         for judgement in judgements:
             if judgement.row is None and _matters(judgement):
@@ -320,7 +334,7 @@ class _Restore:
             raise NotRestored(f"{len(failed)} Pods did not get their claims: {named}")
 
     def _apply(self, judgement: PodJudgement) -> None:
-        """Carry a verdict out, in one transaction."""
+        """Apply one verdict in one transaction."""
         rt, row, pod = self._rt, judgement.row, judgement.pod
         if row is None or (judgement.verdict.act is Act.LEAVE and judgement.verdict.drops is None):
             return
@@ -350,12 +364,15 @@ class _Restore:
         log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)
 
     def _hold_jobs(self) -> None:
-        """Hold every open job without a claim that was put back: it may be over, and is not matched until asked for."""
+        """Hold every open job that has no rebuilt claim.
+
+        It might be over, and it is not matched before GitHub answered for it.
+        """
         while self._rt.transaction(restoring.hold_open_jobs, limit=MOST_JOBS):
             pass
 
     def _ask_for_jobs(self) -> None:
-        """Ask GitHub for each held job, once. `unresolved_jobs` does the same, and later what is not answered here."""
+        """Ask GitHub once for each held job. Jobs without an answer are left to `unresolved_jobs`, which asks again."""
         rt, report = self._rt, self._report
         asked: set[int] = set()
         while found := [job for job in self._next_jobs() if job.id not in asked]:
@@ -376,7 +393,7 @@ class _Restore:
         return [job for job in found if job.kind is Unresolved.UNKNOWN]
 
     def _ask(self, job: unresolved.UnresolvedJob) -> str:
-        """Ask GitHub for one job and move it; what it says, in a word."""
+        """Ask GitHub for one job and move it. Return the state of the job at GitHub, for the report."""
         rt, installation_id = self._rt, job.installation_id
         if installation_id is None:
             self._later(job)
@@ -399,7 +416,7 @@ class _Restore:
         )
         if verdict.move is not Move.KEEP:
             rt.transaction(unresolved.settle, job, verdict, now=now, who=restoring.WHO)
-        self._later(job)  # where it runs on, it is asked for again
+        self._later(job)  # a job that still runs is asked for again
         return "unknown to GitHub" if seen is None else seen.status
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
@@ -407,12 +424,15 @@ class _Restore:
         self._rt.transaction(job_holds.ask_later, [job.id], ask_after=after)
 
     def _let_go(self) -> None:
-        """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""
+        """Raise the epoch above the cluster's, write it to the cluster, then end the freeze.
+
+        If the write fails, the freeze does not end.
+        """
         rt = self._rt
         seen = read(rt)
         risen = rt.transaction(epochs.rise_above, None if seen is None else seen.epoch)
         if risen is None:
-            return  # another restore was quicker
+            return  # another restore was faster
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
             raise NotRestored("another process writes the cluster's epoch; stop any second Ostler, then run it again")
         trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
@@ -420,7 +440,10 @@ class _Restore:
         log.info("restore.done", epoch=risen.number)
 
     def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:
-        """Make a call again as often as GitHub's limits ask to, for `PATIENCE` in all. Raises `RateLimited` then."""
+        """Repeat a call while GitHub's rate limits ask to wait.
+
+        Raises `RateLimited` after `PATIENCE` seconds of waits in total.
+        """
         while True:
             try:
                 return call(policy)
@@ -440,7 +463,11 @@ def _judge(
     *,
     shared: bool,
 ) -> PodJudgement:
-    """Judge one Pod. `shared`: the runners of its name may be those of another, so that none is known to be its."""
+    """Judge one Pod.
+
+    `mine`: runners with the name of this Pod. `known`: scopes in which runners were registered. `unasked`: scopes that
+    GitHub did not answer for. `shared`: several Pods have this name, so that no runner is known to be this Pod's.
+    """
     of_owner = [each for each in known if each.account_id == pod.owner]
     asked = not shared and (
         bool(of_owner) and not any(each.scope in unasked for each in of_owner) if pod.owner else not unasked

@@ -1,10 +1,11 @@
-"""Rerouting: take the queued jobs of a pool from it, after its routing changed or it went.
+"""Rerouting: move the queued jobs of a pool to other pools after its routing changed or it was deleted.
 
-The change itself only marks the pool (`models.pools.pool_mirror`, `models.pools.draining`), which the matcher obeys.
-Its reconcile then moves the jobs, in pages and transactions of their own. A process that dies between pages leaves the
-mark, and the next reconcile goes on. A job that another session holds locked is not waited for. Its id is kept in the
-pool's row: that job is not matched until a later run has moved it, and all other jobs of the pool are matched
-meanwhile.
+The change itself only marks the pool (`models.pools.pool_mirror`, `models.pools.draining`), and the matcher obeys the
+mark. The reconcile of the pool then moves the jobs page by page, each page in a transaction of its own. If the process
+dies between two pages, the mark stays and the next reconcile continues.
+
+A job that another session has locked is skipped, and its id is stored in the pool's row. This job is not matched until
+a later run has moved it. All other jobs of the pool are matched meanwhile.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ import structlog
 from models.sweeps import rematch
 from ostler.clock import utcnow
 from ostler.halt import halt
-from ostler.wakes import RECONCILE, REMATCH
+from ostler.task_names import REMATCH
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 
 PAGE = 1000
-"""Jobs of one transaction at most."""
+"""Upper bound on jobs in one transaction."""
 
 LONGEST = 5.0
-"""Seconds of one run, so that the reconcile of the pool goes on meanwhile."""
+"""Longest time in seconds of one run, so that the reconcile of the pool can continue."""
 
 RESERVE = 10.0
-"""Seconds of the task's time that are left to the reconcile."""
+"""Seconds of the task's deadline that are reserved for the reconcile."""
 
 MOST_LOCKED = 1000
-"""Locked jobs of a pool whose ids are kept. With more of them no job is matched until there are fewer."""
+"""Upper bound on locked jobs whose ids a pool's row stores. While there are more, the pool matches no job."""
 
 AGAIN_AFTER = 1.0
 """Seconds until the next run, while jobs are left."""
@@ -40,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 def move_jobs_away(rt: Runtime, pool_id: int) -> None:
-    """Move the jobs that were routed to a pool before it changed; what is left is for the next reconcile."""
+    """Move the jobs that were routed to a pool before it changed. The next reconcile continues if jobs are left."""
     todo = rt.transaction(rematch.unrouting, pool_id)
     if todo is None:
         return
@@ -49,22 +50,28 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     matched = seen_all and len(locked) <= MOST_LOCKED and rt.transaction(end)
     log.info("pool.jobs_moved", moved=moved, locked=len(locked), done=matched and not locked)
     if moved:
-        rt.waker.send(REMATCH, queue="sweeps")
+        rt.waker.send(REMATCH)
     if matched and todo.since is not None:
-        rt.waker.wake(pool_id)  # jobs that came meanwhile
+        rt.waker.wake(pool_id)  # for jobs that arrived meanwhile
     if locked or not matched:
-        rt.waker.send(RECONCILE, queue="pools", after=AGAIN_AFTER, pool_id=pool_id)
+        rt.waker.reconcile(pool_id, after=AGAIN_AFTER)
 
 
 def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
-    """Move the jobs that were locked before; return how many, those still locked, and that this is all."""
+    """Move the jobs that were locked before.
+
+    Returns the number of moved jobs, the ids of jobs that are still locked, and True, because nothing else is left.
+    """
     halt("unroute.before_page")
     page = rt.transaction(rematch.unroute_jobs, pool_id=pool_id, ids=todo.jobs, now=utcnow())
     return page.moved, page.locked, True
 
 
 def _page_by_page(rt: Runtime, pool_id: int, _: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
-    """Move all jobs of the pool; return how many, those that are locked, and whether time sufficed for all."""
+    """Move all jobs of the pool, page by page.
+
+    Returns the number of moved jobs, the ids of locked jobs, and whether all pages were read in time.
+    """
     end = time.monotonic() + min(LONGEST, remaining() - RESERVE)
     after: int | None = 0
     moved = 0

@@ -1,6 +1,7 @@
-"""`ostler.ask_run(run_id)`: asks GitHub whether a run of a public repository comes from a fork, once for all its jobs.
+"""`ostler.ask_run(run_id)`: asks GitHub whether a run of a public repository comes from a fork.
 
-They are held until then. A message that is lost, or a question that got no answer, is repeated by `rematch`.
+One request serves all jobs of the run. They are held until the answer. `rematch` repeats a lost message and a failed
+request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from models.routing import run_origins
 from models.sweeps.rematch import rematch_run
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
-from ostler.wakes import ASK_RUN
+from ostler.task_names import ASK_RUN
 from tasks.worker.base import Policy, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -21,13 +22,15 @@ log = structlog.get_logger(__name__)
 ASK = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 
 SOON = 5.0
-"""Seconds within which a question that waits for its turn is sent again by itself; a later one is left to `rematch`. A
-worker holds only so many waiting messages (`tasks.claims.mint.LONGEST_MESSAGE`)."""
+"""Longest wait in seconds that a delayed message serves. A longer wait is left to `rematch`.
+
+A worker reserves a limited number of delayed messages (`tasks.claims.mint.LONGEST_MESSAGE`).
+"""
 
 
-@task("ask_run", queue="github", policy=ASK)
+@task(ASK_RUN, policy=ASK)
 def ask_run(*, run_id: int) -> None:
-    """Ask, keep the answer, and match the jobs that waited for it."""
+    """Ask for the origin of a run, store it, and match the jobs that waited for it."""
     rt = runtime()
     question = rt.transaction(run_origins.begin, run_id, now=NOW)
     if question is None:
@@ -40,7 +43,7 @@ def ask_run(*, run_id: int) -> None:
 
 
 def ask(rt: Runtime, question: run_origins.Question) -> bool:
-    """Return whether it is known now where the run comes from; no usable answer changes nothing (L8)."""
+    """Return whether the origin of the run is known now. An answer that is missing or unusable changes nothing (L8)."""
     if question.installation_id is None:
         postpone(rt, question, why="no installation of the App is known for its account")
         return False
@@ -54,7 +57,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
     except RateLimited as limited:
         wait = postpone(rt, question, why="GitHub's rate limit", after=limited.after)
         if wait <= SOON:
-            rt.waker.send(ASK_RUN, queue="github", after=wait + 1, run_id=question.run_id)
+            rt.waker.send(ASK_RUN, after=wait + 1, run_id=question.run_id)
         return False
     except UpstreamError as error:
         postpone(rt, question, why=str(error) or meaning_of(error))
@@ -68,6 +71,10 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
 
 
 def postpone(rt: Runtime, question: run_origins.Question, *, why: str, after: float | None = None) -> float:
-    """Ask again later; return in how many seconds."""
+    """Postpone the question and return the wait in seconds.
+
+    `why` is the cause for people. `after` is the wait in seconds that GitHub asked for. None means a wait that doubles
+    with each failure.
+    """
     log.warning("run.origin_unknown", run=question.run_id, why=why)
     return rt.transaction(run_origins.postpone, question.run_id, why=why, after=after, now=NOW)

@@ -1,7 +1,7 @@
-"""Runner group of a mint: from the stored groups of the organisation, or by asking GitHub for them.
+"""Runner group of a mint, from the stored groups of the organisation or from GitHub.
 
-GitHub is asked once an hour at most for each installation, and once for each repository where a group admits selected
-ones, so that the calls of a job stay what they are.
+GitHub is asked at most once an hour for each installation. If a group admits only selected repositories, it is also
+asked once for each repository. A job therefore costs hardly any further calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUESTIONS = len(Ask)
 
 
 class Refused(Exception):
-    """The job would never reach a runner in that group; `until`: when that is checked again."""
+    """No runner in that group would ever get the job. The verdict is checked again at `until`."""
 
     def __init__(self, wanted: Wanted, verdict: GroupVerdict, until: datetime) -> None:
         super().__init__(verdict.refusal)
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 def wanted_of(work: MintWork) -> Wanted:
-    """Return the group that a mint is for."""
+    """Return the runner group that a mint needs."""
     return Wanted(
         group=work.runner_group,
         installation_id=work.installation_id,
@@ -44,9 +44,9 @@ def wanted_of(work: MintWork) -> Wanted:
 
 
 def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
-    """Return the number of the group of a mint; `left` tells the seconds that the next call may take.
+    """Return the id of the runner group of a mint. `left` returns the seconds that the next call may take.
 
-    Raises `Refused`, and what GitHub's adapter raises: then nothing was made.
+    Raises `Refused`, and what GitHub's adapter raises. In both cases no runner was registered.
     """
     wanted = wanted_of(work)
     blank = judge_blank(wanted)

@@ -1,1 +1,4 @@
-"""The sweeps: level-triggered repairs, one module each. Messages may be lost; these find what they left."""
+"""Sweeps: periodic repairs, one module each.
+
+They find and repair what a lost message or a killed process left behind.
+"""

@@ -1,9 +1,9 @@
-"""`ostler.catch_up`: what GitHub lists beside what we know, for webhooks that never came and never will.
+"""`ostler.catch_up`: compares GitHub's lists with the rows, to find jobs whose webhooks were never sent.
 
-A job that GitHub shows as queued and that we never heard of is taken in the same way as its webhook; one of ours that
-GitHub has finished, or whose run is over, is finished. Only repositories that were seen lately are asked about, with
-etags, for a small share of their installation's quota, and before anything else is shed. A check that does not come to
-its end is gone on with by the next tick. `docs/decisions/0015-catching-up-by-lists.md` says why so.
+A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job that GitHub has
+finished, or whose run is over, is finished. Only repositories with recent jobs are read, with etags, and from a small
+share of their installation's quota. These calls are the first to stop when calls are scarce. The next tick continues a
+check that did not end. `docs/decisions/0015-catching-up-by-lists.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import ASK_RUN, RECONCILE
+from ostler.task_names import ASK_RUN, CATCH_UP
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
 from rules.intake.events import WorkflowJobEvent
@@ -52,37 +52,45 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 ACTIVE = ("queued", "in_progress", "waiting", "pending")
-"""Runs that may have queued jobs: those of a matrix, or that need others, are queued while their run is in progress,
-and while another of its jobs waits for its environment (`waiting`) or its concurrency group (`pending`). One that is
-`requested` has no jobs yet."""
+"""States of runs that might have queued jobs.
+
+A run in progress queues jobs of a matrix, or jobs that need other jobs. A run is `waiting` while one of its jobs waits
+for its environment, and `pending` while one waits for its concurrency group. A `requested` run has no jobs yet.
+"""
 
 MOST_PAGES = 10
-"""Pages of one list: GitHub shows 1,000 runs of a status at most."""
+"""Upper bound on pages of one list. GitHub shows at most 1,000 runs of a status."""
 
 LONGEST = 200.0
-"""Seconds of one tick: well below its period."""
+"""Longest time in seconds of one tick, well below its period."""
 
 MOST_UNANSWERED = 3
-"""Calls in a row without an answer after which an installation is left to the next tick."""
+"""Calls without an answer in a row after which an installation is left to the next tick."""
 
 LOCK_MS = 250
-"""Milliseconds that an uncommitted insert of the same job is waited for; a job that others hold is left to later."""
+"""Longest wait in milliseconds for an uncommitted insert of the same job.
+
+A job whose row another session has locked is left to a later tick.
+"""
 
 ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
-"""A call that fails is made again by the next tick: each is paid for."""
+"""Policy of one call. A failed call is repeated by the next tick, because each call costs allowance."""
 
 
 class _Left(Ended):
-    """Ends the check of a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_INCOMPLETE`."""
+    """Ends the check of a repository. The next tick continues it.
+
+    `why` is a label of `telemetry.CATCH_UP_INCOMPLETE`.
+    """
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
 
-@sweep("catch_up", longest=LONGEST)
+@sweep(CATCH_UP, longest=LONGEST)
 def catch_up(tick: Tick) -> None:
-    """Look at one repository after the other; an installation that does not answer stops no other (L14)."""
+    """Check one repository after the other. An installation that does not answer stops no other (L14)."""
     settings = tick.rt.settings
     seen_within = timedelta(seconds=settings.timings.catch_up_seen_within)
     places = tick.read(rows.places, seen_within=seen_within, note=not tick.dry, now=NOW)
@@ -100,7 +108,7 @@ def catch_up(tick: Tick) -> None:
         except DBAPIError as error:
             if not is_locked(error):
                 raise
-            tick.skipped(error, repository=place.repository)  # it is tried again by the next tick (L14)
+            tick.skipped(error, repository=place.repository)  # the next tick tries it again (L14)
             continue
         if why is None:
             continue
@@ -114,9 +122,9 @@ def catch_up(tick: Tick) -> None:
 
 
 def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None:
-    """Look at one repository; return why the look did not come to its end, None when it did.
+    """Check one repository. Return why the check did not end, or None if it did.
 
-    `unanswered`: calls in a row that were not answered, by installation.
+    `unanswered`: number of calls in a row without an answer, by installation.
     """
     visiting = _Visit(tick, place, unanswered)
     visiting.begin()
@@ -134,7 +142,7 @@ def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None
             unanswered[place.installation_id] += why == "no_answer"
         if why == "limited":
             tick.incomplete("rate limited")
-        if error is not None and not isinstance(error, EXPECTED):  # what is remembered may be of another version
+        if error is not None and not isinstance(error, EXPECTED):  # stored data of another version might be the cause
             place.lists, place.settled = {}, {}
     visiting.remember(whole=why is None)
     return why
@@ -151,7 +159,7 @@ def _why(error: Exception) -> str:
 
 
 def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
-    """Leave alone for a while what GitHub does not let us see: nothing is concluded from that (L8)."""
+    """Skip repositories for a while that GitHub does not show to the App. Nothing is concluded from that (L8)."""
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
@@ -161,7 +169,7 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
 
 
 class _Visit:
-    """The check one repository; `place` is what is remembered of it, and changes as the look goes on."""
+    """The check of one repository. `place` is the stored progress and changes during the check."""
 
     def __init__(self, tick: Tick, place: rows.Place, unanswered: Counter[int]) -> None:
         settings = tick.rt.settings
@@ -176,12 +184,12 @@ class _Visit:
         self._access = access_of_new(settings)
 
     def begin(self) -> None:
-        """Write down that it is tried, so that another is tried first should this kill the process."""
+        """Record the attempt. If the check kills the process, another repository comes first next time."""
         if not self._tick.dry:
             self._rt.transaction(rows.begin, self._place.repository, tried_at=self._began)
 
     def run(self) -> None:
-        """Look at the runs that have queued jobs, then at our own jobs that should have begun or ended long ago."""
+        """Check the runs with queued jobs, then the repository's own jobs that should have begun or ended long ago."""
         place = self._place
         place.began_at = place.began_at or self._began
         active = {run.id: run for status in ACTIVE for run in self._active(status)}
@@ -197,7 +205,7 @@ class _Visit:
         self._look_after_ours(active)
 
     def remember(self, *, whole: bool) -> None:
-        """Write down how far it came."""
+        """Store the progress of the check. `whole`: the check ended."""
         if self._tick.dry:
             return
         place = self._place
@@ -212,7 +220,10 @@ class _Visit:
     # Runs
 
     def _attempt(self, run_id: int, body: Callable[[], None]) -> bool:
-        """Look at a run; False when that failed, which stops no other (L14) but where GitHub asks to wait."""
+        """Check a run. Return False if that failed, which stops no other run (L14).
+
+        Raises `_Left` if GitHub asks to wait or does not answer for the installation.
+        """
         error = self._tick.attempt(lambda _: body(), run_id, repository=self._place.repository, run=run_id)
         if error is None:
             return True
@@ -224,12 +235,12 @@ class _Visit:
         return False
 
     def _tolerate_unanswered(self) -> None:
-        """End the look when nothing was answered several times in a row: the run is not to blame then."""
+        """End the check after several calls in a row without an answer. The run is not the cause then."""
         if self._unanswered[self._place.installation_id] >= MOST_UNANSWERED:
             raise _Left("no_answer")
 
     def _active(self, status: str) -> list[RunSeen]:
-        """Return the runs of a status, from memory while GitHub says that nothing changed."""
+        """Return the runs of a status. Stored runs are used while GitHub answers that nothing changed."""
         known = _remembered(self._place.lists.get(status))
         before = self._place.lists.pop(status, None)
         first, runs = self._pages(
@@ -246,12 +257,12 @@ class _Visit:
         if first.unchanged and known is not None:
             self._place.lists[status] = before
             return known[1]
-        if first.etag is not None and first.total <= PAGE:  # the etag is of one page
+        if first.etag is not None and first.total <= PAGE:  # an etag is of one page only
             self._place.lists[status] = {"etag": first.etag, "runs": [_kept(run) for run in runs]}
         return runs
 
     def _visit_run(self, run: RunSeen) -> None:
-        """Compare the jobs of a run with ours."""
+        """Compare the jobs of a run with the rows."""
         first, jobs = self._jobs(run, etag=self._place.settled.pop(str(run.id), None))
         if first.unchanged:
             self._place.settled[str(run.id)] = str(first.etag)
@@ -280,7 +291,7 @@ class _Visit:
     # Jobs
 
     def _look_after_ours(self, active: Mapping[int, RunSeen]) -> None:
-        """Ask for the runs of jobs of ours that are open for long, where they are not among those just seen."""
+        """Ask for the runs of jobs that have been open for long, unless `active` has the run."""
         found = self._tick.read(
             rows.overdue, self._place.repository, active=active, older_than=self._over_after, now=NOW
         )
@@ -307,7 +318,10 @@ class _Visit:
         return now + next_ask_after(now - job.ready_at, least=self._over_after / 2, most=self._over_after)
 
     def _ask_overdue(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
-        """Ask for a run and judge our jobs of it; those that need not be asked about again are added to `done`."""
+        """Ask for a run and judge the given jobs of it.
+
+        The ids of jobs that need no further question are added to `done`.
+        """
         found = self._paid(
             lambda: self._rt.github.look_up_run(
                 installation_id=self._place.installation_id,
@@ -327,12 +341,12 @@ class _Visit:
                 done.add(job.id)
 
     def _judge_overdue(self, job: rows.Overdue, run: RunSeen | None, listed: WorkflowJobEvent | None) -> bool:
-        """Finish a job that is over; False when it is not, or could not be finished."""
+        """Finish a job that is over. Return False if it is not over, or if finishing failed."""
         if listed is not None and listed.owner_id != self._place.account_id:
             return False
         if listed is not None and listed.status == "completed":
             over_for = utcnow() - (listed.completed_at or listed.created_at)
-            waits = job.state is JobState.RUNNING and over_for < self._over_after  # its webhook, or its Pod, tells
+            waits = job.state is JobState.RUNNING and over_for < self._over_after  # its webhook or Pod reports the end
             return not waits and self._finish(listed, job.state, why="GitHub says that it is over")
         if job.state is JobState.RUNNING:
             return False
@@ -342,7 +356,7 @@ class _Visit:
             and listed is not None
             and listed.status != "in_progress"
             and (
-                run.attempt >= listed.run_attempt  # of a later attempt this is not the run
+                run.attempt >= listed.run_attempt  # an answer about an earlier attempt than the job's proves nothing
             )
         ):
             how = run.conclusion or "unknown"
@@ -371,10 +385,10 @@ class _Visit:
         return self._apply(event, before, what="finish", after=JobState.COMPLETED, why=why)
 
     def _apply(self, event: WorkflowJobEvent, before: JobState | None, *, what: str, after: JobState, why: str) -> bool:
-        """Take an event in as if its webhook had come; False when that failed."""
+        """Apply an event as if its webhook had arrived. Return False if that failed."""
         if event.owner_id != self._place.account_id:
             log.warning("catch_up.another_owner", repository=self._place.repository, job=event.job_id)
-            return True  # what has the name now belongs to somebody else
+            return True  # the name of the repository now belongs to another owner
         case = Case(
             what=what,
             why=why,
@@ -388,7 +402,7 @@ class _Visit:
 
         def body(db: Connection) -> intake.Applied | None:
             if rows.states_of(db, [event.job_id]).get(event.job_id) is not before:
-                return None  # its webhook came meanwhile
+                return None  # its webhook arrived meanwhile
             now = utcnow()
             if before is None:
                 stalls.served(
@@ -405,7 +419,10 @@ class _Visit:
         return went
 
     def _repair(self, case: Case, body: Callable[[Connection], T | None]) -> tuple[bool, T | None]:
-        """Return whether Postgres took it, and what was done; a job that is refused or locked stops no other (L14)."""
+        """Return whether Postgres accepted the repair, and its result.
+
+        A job that Postgres refuses, or that another session has locked, stops no other (L14).
+        """
         try:
             return True, self._tick.repair(case, body)
         except (DBAPIError, Contended) as error:
@@ -419,17 +436,17 @@ class _Visit:
         waker = self._rt.waker
         messages: list[Callable[[], object]] = [
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
-            *(partial(waker.send, ASK_RUN, queue="github", run_id=run_id) for run_id in sorted(applied.asks)),
+            *(partial(waker.send, ASK_RUN, run_id=run_id) for run_id in sorted(applied.asks)),
             *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
-            *(partial(waker.send, RECONCILE, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.reconcile)),
+            *(partial(waker.reconcile, pool_id) for pool_id in sorted(applied.reconcile)),
         ]
         for message in messages:
             try:
                 message()
-            except EXPECTED as error:  # `resume` sends it again (L6); the others go on (L14)
+            except EXPECTED as error:  # `resume` sends it again (L6); the other messages go on (L14)
                 log.warning("catch_up.message_not_sent", repository=self._place.repository, error=words_of(error))
 
-    # Asking
+    # Requests
 
     def _jobs(
         self, run: RunSeen, *, etag: str | None = None, every_attempt: bool = False
@@ -448,7 +465,10 @@ class _Visit:
         )
 
     def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
-        """Return the first page of a list, and all of it; `Retryable` when it is shorter than its count (L8)."""
+        """Return the first page of a list, and all its items.
+
+        Raises `Retryable` if there are fewer than GitHub's count (L8).
+        """
         first = self._paid(lambda: ask(1, etag))
         items, page, number = list(first.items), first, 1
         shown = len(first.items) + first.malformed
@@ -464,7 +484,7 @@ class _Visit:
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
-        """Make one call out of the installation's purse, and wait for our own pace while there is time."""
+        """Make one call from the installation's allowance. While there is time, wait for Ostler's own rate limiter."""
         while True:
             if not (self._tick.goes_on() if remaining() > ONCE.call_seconds + RESERVE else self._tick.page()):
                 raise _Left("time")
@@ -472,7 +492,7 @@ class _Visit:
             try:
                 answer = call()
             except RateLimited as limited:
-                self._give_back(1, quota)  # it was not made, or cost nothing
+                self._give_back(1, quota)  # the call was not made, or cost nothing
                 if not limited.paced or limited.after > ONCE.call_seconds:
                     raise
                 time.sleep(limited.after)
@@ -483,7 +503,7 @@ class _Visit:
                 self._give_back(1 - answer.cost, told)
             return answer
 
-    # The purse is used in a dry run too: its calls are real.
+    # A dry run uses the allowance too, because its calls are real.
 
     def _pay(self) -> int:
         percent = self._rt.timings.catch_up_percent
@@ -501,7 +521,7 @@ def _kept(run: RunSeen) -> dict[str, Any]:
 
 
 def _remembered(entry: Any) -> tuple[str, list[RunSeen]] | None:
-    """Return etag and runs of a list as kept; None when another version kept it, in a shape that is not ours."""
+    """Return the stored etag and runs of a list, or None if another version stored them in another shape."""
     try:
         return str(entry["etag"]), [_run(each) for each in entry["runs"]]
     except (LookupError, TypeError, ValueError, AttributeError):

@@ -1,15 +1,18 @@
-"""`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
+"""`ostler.finished_jobs`: ends Pods that still run long after the job of their latest delivered claim is over.
 
-A Pod whose runner GitHub has removed need not wait so long. When the job that its runner executed has been over for
-`lingering_after`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
-keep its Pod, and with it a place in the pool, by leaving a process behind.
+A Pod is also ended in three other cases:
 
-Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
-Or whose node is gone, and whose runner is absent or offline: nothing of it will end by itself.
+- GitHub has removed the runner. The job that the runner executed has been over for `lingering_after` seconds, and two
+  lists that began after its end do not show the runner. Without this case, a job could occupy its Pod and a place in
+  the pool by leaving a process behind.
+- The claim has executed for longer than GitHub lets a job run. Its end was never reported, and GitHub might show no
+  trace of the job.
+- The node of the Pod is gone, and the runner is absent or offline. Nothing on this node will end by itself.
 
-That the *claimed* job ended proves nothing (GitHub gives a job to any runner that fits), so GitHub is asked for the
-runner itself, twice, a minute apart; and every way from here deregisters the runner first and obeys a refusal (L3): a
-claim that lives does not end before GitHub removed its runner, or what that one takes meanwhile would be nobody's.
+The end of the *claimed* job proves nothing, because GitHub gives a job to any runner that fits. GitHub is therefore
+asked for the runner itself, twice, a minute apart. Every path from here deregisters the runner first and obeys a
+refusal (L3). A live claim does not end before GitHub has removed its runner. Otherwise a job that the runner takes
+meanwhile would have no claim.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from models.sweeps.repairs import Case
 from models.tables import claim_checks
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import FINISHED_JOBS
 from rules.claims.machines import ClaimState
 from rules.sweeps.orphans import FinishedPod, RunnerCheck, judge_finished
 from rules.sweeps.reaping import Expect
@@ -45,9 +49,9 @@ from tasks.worker.nodes import gone_now
 log = structlog.get_logger(__name__)
 
 
-@sweep("finished_jobs", longest=LONGEST)
+@sweep(FINISHED_JOBS, longest=LONGEST)
 def finished_jobs(tick: Tick) -> None:
-    """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
+    """Check each scope once. An installation that does not answer is skipped for the rest of the tick (L14)."""
     now = utcnow()
     settings = tick.rt.settings
     found = tick.read(
@@ -76,7 +80,7 @@ def finished_jobs(tick: Tick) -> None:
 
 
 def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
-    """Judge one Pod, remember the look, and begin its end after the second."""
+    """Judge one Pod, store the result of the check, and end the Pod after the second check."""
     rt = tick.rt
     if listed.age_of(pod.since) < 0:
         log.info("finished_jobs.kept", pod=pod.pod_name, why="GitHub's runner list is older than the end of the job")
@@ -109,10 +113,10 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:
-        return  # it has ended by itself: the reconciler sees to it
+        return  # it ended by itself, and the reconciler handles it
     node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
     if not node_gone and (living.terminating or hurried):
-        return  # it ends by itself, or its node came back
+        return  # it ends by itself, or its node is back
     case = Case(
         what="retire",
         why=verdict.reason,
@@ -138,7 +142,10 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     )
 
     def remove() -> None:
-        """Let GitHub remove the runner while its claim lives: one that took a job right now goes on under it."""
+        """Remove the runner while its claim is live.
+
+        If the runner has just taken a job, GitHub refuses and the claim goes on.
+        """
         deregister(rt, tick.read(registrations_of, pod.claim_id), policy=SWEEP_ROW)
 
     reaped = tick.repair(

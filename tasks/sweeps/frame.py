@@ -1,18 +1,19 @@
-"""The frame that every sweep runs in: lease, pause, dry run, budget, time, ledger. A sweep is what is left.
+"""The frame of every sweep: lease, pause, dry run, budget, time, ledger. A sweep adds a selection and an action.
 
 A new sweep in ten minutes
 --------------------------
 1. Select: a query beside its table in `models/`, with `now` and every threshold as arguments.
-2. Judge: a pure function in `rules/sweeps/reaping.py` (or a module of its own), from what was seen to a verdict with
-reason. 3. Act, in `tasks/sweeps/<name>.py`::
+2. Judge: a pure function in `rules/sweeps/reaping.py` or a module of its own, from the evidence to a verdict with a
+   reason.
+3. Act, in `tasks/sweeps/<name>.py`::
 
-       @sweep("orphaned_things")
+       @sweep(ORPHANED_THINGS)
        def orphaned_things(tick: Tick) -> None:
            pages = metadata_pages(tick.rt.kube, "pods", namespace=..., selector=OF_POOLS, policy=calls(SWEEP_LIST))
            pods = [pod for page in tick.whole("Pods", pages) for pod in page]
            things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows second (L8)
-           tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, nothing is changed
-           tick.each(things, lambda thing: check(tick, pods, thing))             # one that fails stops no other (L14)
+           tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, changes nothing
+           tick.each(things, lambda thing: check(tick, pods, thing))            # a failed row stops no other (L14)
 
        def check(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
            verdict = judge_orphan(...)
@@ -23,35 +24,35 @@ reason. 3. Act, in `tasks/sweeps/<name>.py`::
            if retire_id := tick.repair(case, lambda db: orphans.retire(db, thing, now=utcnow(), who=tick.rt.who)):
                send_retire(tick.rt, retire_id)                                  # after the commit, never in a dry run
 
-4. A line in `beat_schedule.py` (with its period's setting), the module in `tasks.worker.app.MODULES`, the name in the
-   parametrised family of tests (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
+4. The constant and its queue in `ostler/task_names.py`, a line in `beat_schedule.py` with the timing of its period, the
+   module in `tasks.worker.app.MODULES`, the name in the parametrised family of tests
+   (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
 
 What the frame does for it
 --------------------------
-- **Lease.** One tick of a sweep runs at a time; the other does nothing. A lease runs out `LEASE` seconds after its last
-  renewal (before each row and each page), so that of a killed process no longer than that is felt. Every repair tests
-  and locks its number in its own transaction: a tick that was overtaken changes nothing more.
-- **Pause** (`ostler sweep pause`, the API, `OSTLER_SWEEPS_PAUSED`): no tick begins, and a running one stops before its
+- **Lease.** One tick of a sweep runs at a time. A second tick does nothing. A lease expires `LEASE` seconds after its
+  last renewal, which happens before each row and each page. A killed process therefore delays its sweep no longer than
+  that. Every repair checks and locks the number of its lease in its own transaction, so a tick that lost its lease
+  changes nothing more.
+- **Pause** (`ostler sweep pause`, the API, `OSTLER_SWEEPS_PAUSED`): no tick begins, and a running tick stops before its
   next repair. **Obstacles** (`OBSTACLES`) stop only repairs that kill.
-- **Dry run.** `repair` runs its transaction, rolls it back, and writes what it would have done; a `call` is not made.
-  It needs no lease, and so keeps no tick from running beside it. A sweep must therefore only read outside `repair`,
-  `repair_all` and `repair_by` (or must ask `tick.dry`).
-- **Budget.** Repairs with `kills` are bounded by what the tick listed (`rules.sweeps.reaping.allowance`); the rest is
-counted
-  as overflow, logged, and left to later ticks. Without two witnesses, or a proof, they are refused.
-- **Time.** `each` and `page` end the tick when its deadline is near or the worker was told to stop; the next goes on.
-  Each page of a `whole` list has its own. A tick that came to no row does not count as one that ran.
-- **Ledger.** A repair's row is written in the transaction that makes it, and checked again by later ticks until what
-  it `expects` has come about (`models.sweeps.repairs`). What GitHub or the cluster is asked to do goes into `call`,
-  which is made after a row was committed that says so.
-- **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each
-  further one of the page (`models.db.client_waits`); it fails like any other at this row and is left to the next tick.
-  A query that chooses rows to be changed uses `SKIP LOCKED`.
-- **Errors.** What fails at one row in `each` (or `attempt`) stops no other; one that nobody expected is raised when
-  the others were checked, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
-  aborted; anything else as failed, and is raised. `part` separates the parts of a sweep: one that fails stops no
-  other, and the tick fails at its end. A killed process writes nothing: the next tick finds its run and
-  calls it lost.
+- **Dry run.** `repair` runs its transaction, rolls it back, and records what it would have done. It does not make its
+  `call`. A dry run needs no lease, so another tick may run beside it. A sweep must therefore only read outside of
+  `repair`, `repair_all` and `repair_by`, or check `tick.dry`.
+- **Budget.** Repairs with `kills` are limited to a share of the listed objects (`rules.sweeps.reaping.allowance`). The
+  rest is counted as overflow, logged, and left to later ticks. A repair without two witnesses or a proof is refused.
+- **Time.** `each` and `page` end the tick when its deadline is near or the worker stops. The next tick continues. Each
+  page of a `whole` list has a deadline of its own. A tick that checked no row for lack of time does not count as a run.
+- **Ledger.** The transaction of a repair also writes its ledger row. Later ticks check the row until the effect that it
+  `expects` has occurred (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`, which runs after a
+  row that announces it was committed.
+- **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each further
+  locked row of the page (`models.db.client_waits`). The row then fails like any other and is left to the next tick. A
+  query that selects rows to change uses `SKIP LOCKED`.
+- **Errors.** An error at one row in `each` or `attempt` stops no other row. An unexpected error is raised after the
+  other rows were checked. If the database is unavailable, the tick ends. An `UpstreamError` outside of them ends the
+  tick as aborted; any other error ends it as failed and is raised. `part` separates the parts of a sweep: a failed part
+  stops no other, and the tick fails at its end. A killed process writes nothing: the next tick marks its run as lost.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
+from ostler.task_names import TaskName, short_name
 from rules.sweeps.reaping import Outcome, Repaired, switched_off
 from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
 from tasks.sweeps.tick import Tick
@@ -79,14 +81,14 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 LEASE = 25.0
-"""Seconds of a lease: longer than one page may take, or two ticks could take over from each other for ever."""
+"""Seconds of a lease. It exceeds the time of one page; otherwise two ticks could take over from each other for ever."""
 
 NO_LEASE = 0
-"""The number of a tick that has none."""
+"""Lease number of a tick without a lease."""
 
 
 def sweep(
-    name: str,
+    name: TaskName,
     *,
     quiet: bool = False,
     again: bool = False,
@@ -94,32 +96,33 @@ def sweep(
     lease: float = LEASE,
     longest: float = DEADLINE,
 ) -> Callable[[Callable[[Tick], None]], Task]:
-    """Register a sweep as the task `ostler.<name>` on the queue `sweeps`; see `Sweep` for the arguments.
+    """Register a sweep as the task of this name. The other arguments are the fields of `Sweep`.
 
-    The task takes `dry` (change nothing), `asked` (the name of an operator's request, found in the run's row) and
-    `spread` (seconds, up to which it waits before it begins).
+    The task takes three arguments. `dry`: change nothing. `asked`: name of an operator's request, stored in the run
+    row. `spread`: upper bound in seconds of a random delay before the tick.
     """
-    spec = Sweep(name=name, quiet=quiet, again=again, fenced=fenced, lease=lease, longest=longest)
-    telemetry.SWEEP_SUCCESS.labels(name)
+    short = short_name(name)
+    spec = Sweep(name=short, quiet=quiet, again=again, fenced=fenced, lease=lease, longest=longest)
+    telemetry.SWEEP_SUCCESS.labels(short)
     for outcome in set(Repaired) - {Repaired.BEGUN}:
-        telemetry.REPAIRS.labels(name, outcome)
-    telemetry.REPAIR_OVERFLOW.labels(name)
+        telemetry.REPAIRS.labels(short, outcome)
+    telemetry.REPAIR_OVERFLOW.labels(short)
 
     def register(body: Callable[[Tick], None]) -> Task:
         def run(*, dry: bool = False, asked: str | None = None, spread: float = 0.0) -> None:
             if spread:
-                time.sleep(random.uniform(0, spread))  # noqa: S311  it only has to differ
+                time.sleep(random.uniform(0, spread))  # noqa: S311  the delays only have to differ
                 begin_page()
             run_tick(runtime(), spec, body, dry=dry, asked=asked)
 
-        run.__name__, run.__module__, run.__doc__ = name, body.__module__, body.__doc__
-        return task(name, queue="sweeps", policy=SWEEP)(run)
+        run.__name__, run.__module__, run.__doc__ = short, body.__module__, body.__doc__
+        return task(name, policy=SWEEP)(run)
 
     return register
 
 
 def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: bool, asked: str | None) -> None:
-    """Run one tick of a sweep, if it may."""
+    """Run one tick of a sweep, unless it is refused. Sets the outcome of its run from the error of `body`, if any."""
     taken = Taken(NO_LEASE) if dry else _take(rt, spec, asked=asked)
     if isinstance(taken, Refused):
         log.info("sweep.not_run", sweep=spec.name, outcome=taken.outcome, why=taken.why)
@@ -145,7 +148,7 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
 
 
 def _came_through(tick: Tick) -> None:
-    """End a tick that went on to its end; raises what nobody expected at one of its rows."""
+    """Close a tick whose `body` raised nothing. Raises the unexpected error of a row, if there was one."""
     if tick.bug is not None:
         tick.close(Outcome.FAILED, type(tick.bug).__name__)
         raise tick.bug
@@ -156,7 +159,10 @@ def _came_through(tick: Tick) -> None:
 
 
 def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:
-    """Take the lease and check earlier repairs; a request that is refused has a run row that says so."""
+    """Acquire the lease and check earlier repairs.
+
+    An operator's request that is refused gets a run row with the reason.
+    """
     off = switched_off(spec.name, by_setting=rt.settings.sweeps_paused)
 
     def body(db: Connection) -> tuple[Taken | Refused, dict[Repaired, int]]:

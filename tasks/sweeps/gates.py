@@ -1,7 +1,7 @@
-"""`ostler.gates`: closes the gate of an upstream of which most calls fail, and opens it when it has come back.
+"""`ostler.gates`: closes the gate of an upstream if most calls to it fail, and opens it when the upstream recovers.
 
-What a closed gate stops asks `models.upstream.gates.shut`. An upstream behind a closed gate is asked something cheap at
-each check: were nothing else going on, nobody would learn that it answers again.
+`models.upstream.gates.shut` shows where closed gates stop work. While a gate is closed, each check makes one cheap call
+to its upstream. Otherwise Ostler might make no call at all, and nothing would show that the upstream answers again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from ostler.settings import Settings
+from ostler.task_names import GATES
 from ostler.upstreams import Upstream
 from rules.upstream.gates import GateRule
 from tasks.sweeps.frame import sweep
@@ -29,12 +30,12 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 PROBE = 5.0
-"""Seconds of a probe of GitHub."""
+"""Deadline in seconds of a probe of GitHub."""
 
 
-@sweep("gates", quiet=True)
+@sweep(GATES, quiet=True)
 def gates(tick: Tick) -> None:
-    """CallCounts at each upstream, at most once in half a period however many ticks come."""
+    """Evaluate the calls to each upstream, at most once in half a period, however often the sweep ticks."""
     if tick.dry:
         return
     rt = tick.rt
@@ -48,7 +49,7 @@ def gates(tick: Tick) -> None:
 
 
 def ask(rt: Runtime, upstream: Upstream) -> None:
-    """Ask an upstream whether it answers; the client counts what came of it."""
+    """Make a probe call to an upstream. Its client counts the result."""
     try:
         match upstream:
             case Upstream.GITHUB:
@@ -60,9 +61,9 @@ def ask(rt: Runtime, upstream: Upstream) -> None:
 
 
 def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
-    """Judge one gate, and say so when it is closed or opens."""
+    """Evaluate one gate, and log a gate that is closed or opens."""
     settings = rt.settings
-    roll = random.random()  # noqa: S311  it only has to differ
+    roll = random.random()  # noqa: S311  the values only have to differ
     evaluation = rt.transaction(
         rows.evaluate,
         upstream,
@@ -77,7 +78,7 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
-    """Log a gate that is closed at each check, so that it is never forgotten, and one that opens."""
+    """Log a closed gate at each evaluation, so that it is not overlooked, and log a gate that opens."""
     facts = {
         "upstream": evaluation.upstream,
         "calls": evaluation.counts.calls,

@@ -1,9 +1,8 @@
-"""`ostler.gone_nodes`: allows Pods of nodes that are gone to be deleted without waiting for their kubelet.
+"""`ostler.gone_nodes`: allows the deletion of Pods on gone nodes without waiting for their kubelet.
 
-Nothing else would ever end them: a Pod with a node stays Terminating until its kubelet says that it has ended. The
-rows that the reconciler marked are only where to look. The retire step deletes the Pod, under its retire claim, and
-reads the node again right before that. A Pod that executed a job gets its retire claim from `finished_jobs`, which
-asks GitHub first.
+Without this sweep such a Pod would stay Terminating for ever, because only its kubelet reports its end. The rows that
+the reconciler marked only select the candidates. The retire step deletes the Pod under its retire claim, and reads the
+node again right before. A Pod that executed a job gets its retire claim from `finished_jobs`, which asks GitHub first.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from models.claims import busy
 from models.sweeps import stuck_pods
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import GONE_NODES
 from rules.sweeps.nodes import Gone, judge_forced
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -25,9 +25,9 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.nodes import gone_now
 
 
-@sweep("gone_nodes", longest=LONGEST)
+@sweep(GONE_NODES, longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
-    """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and check each."""
+    """Check each candidate that the rows name. The Pods are listed before the rows are read again (L8)."""
     rt = tick.rt
     if not tick.read(stuck_pods.stuck_pods):
         tick.mark_checked()
@@ -42,7 +42,10 @@ def gone_nodes(tick: Tick) -> None:
 
 
 def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> None:
-    """Judge one Pod after a GET of it and of its node, and allow its deletion. `nodes` are this tick's answers."""
+    """Judge one Pod after a GET of the Pod and of its node, and allow its deletion.
+
+    `nodes` caches the state of the nodes in this tick.
+    """
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=stuck.name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != stuck.uid or pod.node is None or pod.is_terminal:

@@ -1,4 +1,4 @@
-"""`ostler.missing_pods`: ends live claims whose Pod is gone, proven by one GET by name and UID."""
+"""`ostler.missing_pods`: ends live claims whose Pod is gone. A GET by name and UID is the proof."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
+from ostler.task_names import MISSING_PODS
 from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.pools.spent import end_claim
@@ -17,9 +18,12 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
-@sweep("missing_pods", longest=LONGEST)
+@sweep(MISSING_PODS, longest=LONGEST)
 def missing_pods(tick: Tick) -> None:
-    """List the whole cluster first, read claims second; a failed, cut or empty list changes nothing (L8)."""
+    """List all runner Pods first, then read the claims.
+
+    A list that failed, is incomplete or is empty changes nothing (L8).
+    """
     rt = tick.rt
     namespace = rt.settings.namespace
     pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
@@ -27,15 +31,16 @@ def missing_pods(tick: Tick) -> None:
     claims = tick.read(sweeps.live_pods)
     tick.doubt(not seen and bool(claims), f"no Pods, and {len(claims)} claims are live")
     missing = [claim for claim in claims if claim.pod_uid not in seen]
-    random.shuffle(missing)  # those of which GitHub says nothing are not always the first (L14)
+    random.shuffle(missing)  # so that claims without an answer of GitHub are not always the first (L14)
     unavailable: set[int | None] = set()
     tick.each(missing, lambda claim: check(tick, claim, unavailable))
 
 
 def check(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> None:
-    """Prove by one GET that the Pod is gone, and end its claim.
+    """End a claim after a GET proved that its Pod is gone.
 
-    Nothing is killed: what ran in it is over. GitHub is asked for the job, and its runner is deregistered.
+    This kills nothing, because the containers of the Pod have ended. GitHub is asked for the job, and the runner is
+    deregistered. `unavailable` collects installations that did not answer in this tick.
     """
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))

@@ -10,7 +10,7 @@ from k8s_adapters.pods import PodSeen, get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import STAMP
+from ostler.task_names import MISSING_STAMPS, STAMP
 from rules.claims.stamps import owned_by
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.sweeps.frame import sweep
@@ -20,11 +20,11 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
 
 
-@sweep("missing_stamps", longest=LONGEST)
+@sweep(MISSING_STAMPS, longest=LONGEST)
 def missing_stamps(tick: Tick) -> None:
-    """Stamp where the Pod carries no stamp, or another claim's, for `missing_stamp_after`.
+    """Stamp each Pod that has had no stamp, or the stamp of another claim, for `missing_stamp_after` seconds.
 
-    Each page of Pods first, the claims of its Pods second; what lacks its stamp is checked when all pages came (L8).
+    Each page of Pods is read before the claims of its Pods. The candidates are checked after the last page (L8).
     """
     rt = tick.rt
     before = utcnow() - timedelta(seconds=rt.timings.missing_stamp_after)
@@ -35,17 +35,17 @@ def missing_stamps(tick: Tick) -> None:
         seen = {pod.uid: pod for pod in page}
         claims = tick.read(sweeps.delivered_to, list(seen), before=before, now=NOW)
         lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]
-    random.shuffle(lacking)  # what takes long is not always the last (L14)
+    random.shuffle(lacking)  # so that a slow Pod is not always the last (L14)
     tick.each(lacking, lambda claim: check(tick, claim))
 
 
 def carries(pod: ObjectSeen | PodSeen, claim: sweeps.LivePod) -> bool:
-    """Return whether a Pod has the stamp of its claim."""
+    """Return whether a Pod carries the stamp of its claim."""
     return pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id)
 
 
 def check(tick: Tick, claim: sweeps.LivePod) -> None:
-    """Have one Pod stamped that is there, is not over, and lacks the stamp of its claim."""
+    """Request the stamp of one Pod that exists, is not over, and lacks the stamp of its claim."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != claim.pod_uid or pod.terminating or pod.is_over:
@@ -62,4 +62,4 @@ def check(tick: Tick, claim: sweeps.LivePod) -> None:
         witnesses=(Witness(Source.KUBERNETES, f"the stamp is {pod.stamp}, the owner {pod.owner}"),),
     )
     if tick.repair(case, lambda db: sweeps.lacks_its_stamp(db, claim.claim_id), once=True):
-        rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(STAMP, claim_id=claim.claim_id)

@@ -1,4 +1,4 @@
-"""Reasons for which no sweep may kill anything now, whatever its own witnesses say."""
+"""Obstacles: reasons that stop every repair that kills, whatever the evidence of its sweep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tasks.worker.transactions import NOW
 
 
 def closed_gate(rt: Runtime) -> str | None:
-    """Return which gate is closed, since when and why; None when all are open.
+    """Return which gates are closed, since when and why, or None if all are open.
 
-    Any of them: what is killed is killed on the word of both upstreams, and by asking both.
+    One closed gate stops every kill, because each kill relies on the evidence of both upstreams and calls both.
     """
     shut = rt.transaction(gates.shut)
     return "; ".join(map(str, shut)) or None
 
 
 def earlier_state(rt: Runtime) -> str | None:
-    """Return why these rows may be an earlier state than the cluster's, in which busy Pods look free."""
+    """Return why the rows might be older than the cluster, or None. Busy Pods would look free in such rows."""
     return rt.transaction(epochs.doubt, now=NOW)

@@ -1,7 +1,7 @@
-"""`ostler.orphaned_runners`: deregisters runners of ours that GitHub still lists, offline, after their claim.
+"""`ostler.orphaned_runners`: deregisters offline runners of Ostler that GitHub still lists after their claim has ended.
 
-A runner is ours when its name stands in our mint attempts, never because it looks like one: other deployments share
-the scope. GitHub's refusal is obeyed.
+A runner belongs to Ostler only if its name is in the mint attempts. A similar name proves nothing, because other
+deployments share the scope. If GitHub refuses the removal, the runner stays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import ORPHANED_RUNNERS
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
@@ -27,16 +28,18 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
 
 LOOKED_BACK = timedelta(days=14)
-"""After which GitHub removes a runner that did not connect ("Removing self-hosted runners")."""
+"""Age after which GitHub removes a runner that did not connect ("Removing self-hosted runners")."""
 
 APPLIED_WITHIN = timedelta(days=1)
-"""For how long a scope is listed after a registration there got no answer and was looked up in vain. GitHub may have
-applied it after the look-up."""
+"""A scope is listed for this time after a registration there got no answer and its look-up found nothing.
+
+GitHub might have applied the registration after the look-up.
+"""
 
 
-@sweep("orphaned_runners", longest=LONGEST)
+@sweep(ORPHANED_RUNNERS, longest=LONGEST)
 def orphaned_runners(tick: Tick) -> None:
-    """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
+    """Check each scope once. An installation that does not answer is skipped for the rest of the tick (L14)."""
     now = utcnow()
     since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
     unavailable: set[int] = set()
@@ -53,21 +56,21 @@ def orphaned_runners(tick: Tick) -> None:
 
 
 def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
-    """List the runners of one scope, then judge those that are offline by their claims."""
+    """List the runners of one scope, then judge the offline ones by their claims."""
     seen = runners_of(tick, installation_id=scope.installation_id, scope=scope.scope)
     tick.listed(len(seen.runners))
     record_removed(tick, scope, set(seen.runners))
     offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
-    random.shuffle(offline)  # those that GitHub keeps are not always the first (L14)
+    random.shuffle(offline)  # so that runners that GitHub does not remove are not always the first (L14)
     known = tick.read(orphans.known_runners, [runner.name for runner in offline])
     tick.each(offline, lambda runner: check(tick, scope, seen, runner, known.get(runner.name)))
 
 
 def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
-    """Ask again for the removals that a tick was killed in before it heard the answer.
+    """Repeat the removals that a killed tick requested without recording the answer.
 
-    That one list does not show a runner proves nothing, and what is written down here lets a Pod be deleted (L3): so
-    the removal is repeated, and GitHub's answer to that counts. Those that it lists are judged as all others.
+    The absence of a runner from one list proves nothing, and a recorded removal lets a Pod be deleted (L3). The removal
+    is therefore repeated, and GitHub's answer counts. A runner that is still listed is judged like any other.
     """
     if tick.dry:
         return
@@ -78,7 +81,7 @@ def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) 
 
 
 def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
-    """Let GitHub remove a runner that it may have removed already; its refusal is obeyed."""
+    """Ask GitHub again to remove a runner that might be removed already. A refusal is obeyed."""
     remove_runner(tick.rt, cut_off.runner, policy=SWEEP_ROW)
     tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub has it no more")
 
@@ -86,7 +89,7 @@ def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
 def check(
     tick: Tick, scope: orphans.ScopeOfRunners, seen: RunnerList, runner: ListedRunner, known: orphans.KnownRunner | None
 ) -> None:
-    """Judge one runner that GitHub showed offline, and deregister it."""
+    """Judge one runner that GitHub listed as offline, and deregister it."""
     rt = tick.rt
     ended_at = None if known is None else known.ended_at
     verdict = judge_runner(

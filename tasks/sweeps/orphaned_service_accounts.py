@@ -1,4 +1,4 @@
-"""`ostler.orphaned_service_accounts`: deletes the ServiceAccounts of runners whose Pods are gone."""
+"""`ostler.orphaned_service_accounts`: deletes the ServiceAccounts of runner Pods that are gone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from k8s_adapters.runners import delete_service_account
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import ORPHANED_SERVICE_ACCOUNTS
 from rules.sweeps.orphans import judge_service_account
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
@@ -17,9 +18,9 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
-@sweep("orphaned_service_accounts", longest=LONGEST)
+@sweep(ORPHANED_SERVICE_ACCOUNTS, longest=LONGEST)
 def orphaned_service_accounts(tick: Tick) -> None:
-    """Go through the ServiceAccounts of runners: each page first, the rows of their Pods second (L8)."""
+    """Check the ServiceAccounts of runner Pods page by page. Each page is read before the rows of its Pods (L8)."""
     rt = tick.rt
     namespace = rt.settings.namespace
     pages = metadata_pages(rt.kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
@@ -28,14 +29,14 @@ def orphaned_service_accounts(tick: Tick) -> None:
         names = [account.name for account in page]
         still_open = tick.read(orphans.open_pod_names, namespace=namespace, names=names)
         left = [account for account in page if account.name not in still_open]
-        random.shuffle(left)  # what takes long is not always the last (L14)
+        random.shuffle(left)  # so that a slow object is not always the last (L14)
         tick.each(left, lambda account: check(tick, account))
         if not tick.page():
             return
 
 
 def check(tick: Tick, account: ObjectSeen) -> None:
-    """Prove by a GET that no Pod has its name, and delete the ServiceAccount of that UID."""
+    """Delete a ServiceAccount by UID after a GET proved that no Pod has its name."""
     rt = tick.rt
     namespace, name = rt.settings.namespace, account.name
     age = (utcnow() - account.created_at).total_seconds()

@@ -1,8 +1,9 @@
-"""`ostler.orphaned_stamps`: retires stamped Pods that no claim leads to and that were never given a JIT.
+"""`ostler.orphaned_stamps`: retires stamped Pods that have no live claim and never got a JIT.
 
-Such a Pod can reach nothing of ours and would wait for ever. One that was ever given a JIT is `finished_jobs`' alone.
-The list of all runner Pods is read page by page, metadata only: the budget is a part of the fleet, and not of its
-orphans. What the list does not show means nothing here, so that a part of it does.
+The stamp cuts such a Pod off from Ostler, so it would wait for ever. A Pod that ever got a JIT is left to
+`finished_jobs`. The list of all runner Pods is read page by page, with metadata only, because the budget is a share of
+all Pods, not of the orphans. The absence of a Pod from the list is no evidence here, so an incomplete list does no
+harm.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from models.claims import busy
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import ORPHANED_STAMPS
 from rules.sweeps.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -31,9 +33,9 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 log = structlog.get_logger(__name__)
 
 
-@sweep("orphaned_stamps", longest=LONGEST)
+@sweep(ORPHANED_STAMPS, longest=LONGEST)
 def orphaned_stamps(tick: Tick) -> None:
-    """List the Pods and judge those that are stamped: each page first, the rows of its Pods second (L8)."""
+    """List the Pods page by page and judge the stamped ones. Each page is read before the rows of its Pods (L8)."""
     rt = tick.rt
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
@@ -49,12 +51,12 @@ def check_page(tick: Tick, page: Sequence[ObjectSeen]) -> None:
     """Judge the stamped Pods of one page."""
     pods = [pod for pod in page if pod.stamped and not pod.terminating]
     known = tick.read(orphans.claims_of_pods, [pod.uid for pod in pods])
-    random.shuffle(pods)  # what takes long is not always the last (L14)
+    random.shuffle(pods)  # so that a slow Pod is not always the last (L14)
     tick.each(pods, lambda pod: check(tick, pod, known.get(pod.uid), now=utcnow()))
 
 
 def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now: datetime) -> None:
-    """Judge one Pod by its rows, and what is left by a GET of the Pod itself."""
+    """Judge one Pod by its rows. If they allow it, read the Pod, judge it again and retire it."""
     since = listed.created_at if known is None else known.last_ended_at or listed.created_at
     kept = judge_stamped(
         StampedPod(

@@ -1,4 +1,4 @@
-"""Pace of a sweep's tick: whole lists, then one row after the other, while time, lease and switch allow."""
+"""Pace of a sweep's tick: read complete lists, then check row by row while time, lease and switch allow it."""
 
 from __future__ import annotations
 
@@ -30,30 +30,34 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 RENEW_AFTER = 5.0
-"""Seconds after which a lease is renewed before the next row."""
+"""Seconds after the last renewal until the lease is renewed before the next row."""
 
 RESERVE = 3.0
-"""Seconds of a tick that are left for the row that is checked."""
+"""Seconds of a tick that are reserved for the row under check."""
 
 LONGEST = 300.0
-"""Seconds of all pages, or scopes, of one tick together, in a sweep that goes through many."""
+"""Longest time in seconds of one tick over all its pages or scopes, for a sweep that reads many."""
 
 UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
-"""Errors that the next question about the same installation would meet too."""
+"""Errors that the next call for the same installation would get too."""
 
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
-"""What the check of a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed
-before a message could not be sent stays: `resume` sends it again (L6)."""
+"""Expected errors of a row's check: an upstream failed, the row kept changing, or Redis is unavailable.
+
+If a message cannot be sent, the committed change stays, and `resume` sends the message again (L6).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What the frame knows of a sweep.
+    """Configuration of a sweep in the frame.
 
-    `quiet`: its ticks are so frequent that only those that repaired something, or went wrong, have a run row.
-    `again`: a tick that finds another at work has the sweep run once more after that. `longest`: seconds of all pages
-    of one tick together. `fenced`: a repair keeps others from taking over or pausing until it has committed. Without
-    it a frozen repair stops no later tick; only for sweeps of which two ticks at once do no harm.
+    `quiet`: ticks are so frequent that only a tick that repaired something or failed stores a run row. `again`: a tick
+    that is refused because another one runs has the sweep run once more afterwards. `lease`: seconds of the lease.
+    `longest`: seconds of all pages of one tick together.
+
+    `fenced`: until a repair has committed, no other process can take over or pause the sweep. Without it a frozen
+    repair blocks no later tick. Only a sweep whose ticks may run at the same time sets it to False.
     """
 
     name: str
@@ -65,11 +69,11 @@ class Sweep:
 
 
 class Ended(Exception):
-    """Ends a tick, not only the check one row."""
+    """Ends a tick, not only the check of one row."""
 
 
 class Aborted(Ended):
-    """Ends a tick in which nothing more may be changed, because what was read cannot be trusted (law L8)."""
+    """Ends a tick that must change nothing more, because what it read cannot be trusted (L8)."""
 
 
 class Overtaken(Ended):
@@ -77,11 +81,14 @@ class Overtaken(Ended):
 
 
 class Paused(Ended):
-    """The sweep was paused while it ran."""
+    """The sweep was paused during the tick."""
 
 
 class Pace:
-    """What a tick may still do: it ends when a list cannot be trusted, time is up, or its lease or switch is gone."""
+    """Progress of a tick.
+
+    It ends when a list cannot be trusted, time is up, the lease is lost, or the sweep is paused.
+    """
 
     def __init__(self, rt: Runtime, spec: Sweep, *, lease_no: int, dry: bool) -> None:
         self.rt = rt
@@ -89,7 +96,7 @@ class Pace:
         self.trouble: str | None = None
         self.lookups = Lookups()
         self.bug: Exception | None = None
-        """An error that nobody expected at one row: it stopped no other, and is raised when the tick is through."""
+        """An unexpected error at one row. It stops no other row, and is raised when all rows were checked."""
         self._spec = spec
         self._lease_no = lease_no
         self._began = utcnow()
@@ -102,9 +109,10 @@ class Pace:
 
     @property
     def got_nowhere(self) -> str | None:
-        """Why the tick may not count as one that ran: all that it tried failed, or it came to no row in its time.
+        """Return why the tick does not count as a run, or None if it counts.
 
-        None when it checked something, or when there was nothing to be checked.
+        It does not count if every check failed, or if its time was up before the first row. It counts if at least one
+        row was checked, or if there was no row to check.
         """
         if self._checked or self._counts.repaired:
             return None
@@ -116,20 +124,21 @@ class Pace:
 
     @property
     def lease_no(self) -> int:
-        """The number that fences what this tick writes outside the ledger."""
+        """Return the number of this tick's lease. It fences the writes of this tick outside of the ledger."""
         return self._lease_no
 
-    # Reading
+    # Read
 
     def read(self, query: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a query finds with these arguments, as `Transactions.transaction` does."""
+        """Run a query with these arguments in a transaction and return its result."""
         return self.rt.transaction(query, *args, **kwargs)
 
     def whole(self, what: str, pages: Iterable[Sequence[T]]) -> Iterator[Sequence[T]]:
-        """Yield each page of a list of which only the whole says anything; nothing may be changed before its end.
+        """Yield the pages of a list that is evidence only as a whole.
 
-        Each page has a deadline of its own, as have the rows that follow, or a slow list would leave them no time,
-        tick after tick. One that fails, or time that is up, ends the tick (law L8).
+        The caller must change nothing before the last page. Each page has a deadline of its own, and so have the rows
+        that follow. Otherwise a slow list would leave no time for the rows in any tick. A page that fails, or a list
+        that exceeds its time, ends the tick (L8).
         """
         following = iter(pages)
         while True:
@@ -145,28 +154,28 @@ class Pace:
                 raise Aborted(f"the list of {what} is incomplete: {self.trouble}")
 
     def listed(self, many: int) -> None:
-        """Add to what the tick listed: the budget is a part of that."""
+        """Add `many` to the number of listed objects. The budget is a share of this number."""
         self._counts.listed += many
 
     def doubt(self, suspicious: bool, why: str) -> None:
-        """End the tick when what was read is suspicious, as an empty list while rows are open (law L8)."""
+        """End the tick if what was read is suspicious, for example an empty list while rows are open (L8)."""
         if suspicious:
             raise Aborted(why)
 
     def abort(self, why: str) -> NoReturn:
-        """End the tick: what was read cannot be trusted."""
+        """End the tick, because what was read cannot be trusted."""
         raise Aborted(why)
 
     def incomplete(self, why: str) -> None:
-        """Say that this tick leaves something to the next, without ending it."""
+        """Record why this tick leaves work to the next one, without ending it."""
         self.trouble = self.trouble or why
 
-    # Going on
+    # Continue
 
     def each(self, rows: Iterable[T], check: Callable[[T], object]) -> bool:
-        """Look at one row after the other while there is time; one that fails stops no other (law L14).
+        """Check one row after the other while there is time. A failed check stops no other row (L14).
 
-        False when rows were left to the next tick.
+        Returns False if rows are left to the next tick.
         """
         row = None
         for row in rows:
@@ -174,14 +183,14 @@ class Pace:
                 return False
             self.attempt(check, row, row=_named(row))
         if row is None:
-            self.mark_checked()  # and found that there is nothing
+            self.mark_checked()  # an empty result is a check too
         return True
 
     def attempt(self, check: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
-        """Look at one row; return the error for which that failed, which stops no other row (law L14).
+        """Check one row and return its error, or None. The error stops no other row (L14).
 
-        What goes on is the end of the tick: its lease, its switch, and a database that is gone, which no other row
-        would find there either. An error that nobody expected is kept in `bug`.
+        Errors that end the tick are raised: the lease is lost, the sweep was paused, or the database is unavailable for
+        every row. An unexpected error is stored in `bug`.
         """
         try:
             check(subject)
@@ -191,7 +200,7 @@ class Pace:
             self._failed += 1
             self.skipped(error, **what)
             if isinstance(error, DBAPIError | PoolTimeoutError):
-                self._renew()  # raises where it was not the row but the database
+                self._renew()  # raises if the database is unavailable, not only this row
             elif not isinstance(error, EXPECTED):
                 self.bug = self.bug or error
             return error
@@ -199,21 +208,21 @@ class Pace:
         return None
 
     def part(self, name: str, act: Callable[[], object]) -> None:
-        """Run one part of a sweep. One that fails stops no other; the tick fails when all of them have run."""
+        """Run one part of a sweep. A failed part stops no other part; the tick fails after the last one."""
         error = self.attempt(lambda _: act(), None, part=name)
         self.bug = self.bug or error
 
     def mark_checked(self) -> None:
-        """Count a check that was no row's: it came to something."""
+        """Count a completed check that belongs to no row."""
         self._checked += 1
 
     def skipped(self, error: Exception, **what: Any) -> None:
-        """Count and log a row that could not be checked or repaired."""
+        """Count and log a row whose check or repair failed."""
         self._counts.skipped += 1
         log.warning("sweep.row_skipped", sweep=self._spec.name, error=type(error).__name__, **what)
 
     def goes_on(self, *, reserve: float = RESERVE) -> bool:
-        """Return whether there is time for another row, and keep the lease until then."""
+        """Return whether there is time for another row, and renew the lease if needed. `reserve` is in seconds."""
         if remaining() < reserve or time.monotonic() > self._ends_at:
             self.incomplete("its time was up")
             self._left = True
@@ -227,7 +236,7 @@ class Pace:
         return True
 
     def page(self) -> bool:
-        """Begin another page: renew the lease, and give it a deadline of its own while `longest` lasts."""
+        """Begin another page: renew the lease and set a new deadline. Return False if `longest` is used up."""
         if stopping() or time.monotonic() + RESERVE > self._ends_at:
             return self.goes_on(reserve=DEADLINE)
         self._turn()
@@ -238,7 +247,7 @@ class Pace:
         begin_page()
 
     def _renew(self) -> None:
-        """Keep the lease; a dry run has none, and only sees that the database is there."""
+        """Renew the lease. A dry run has no lease, so this only verifies that the database answers."""
         held = self.rt.transaction(sweep_runs.renew, self._spec.name, self._lease_no, lease=self._spec.lease, now=NOW)
         self._stand(held)
         self._renewed_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""`ostler.prune`: forgets what has been over for long, a page to a transaction, once a day."""
+"""`ostler.prune`: deletes old rows of finished work once a day, one page per transaction."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from models.sweeps.prune import Kind
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.settings import Settings
-from ostler.wakes import PRUNE
+from ostler.task_names import PRUNE
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
 LONGEST = 600.0
-"""Seconds of all pages of one tick together."""
+"""Longest time in seconds of one tick over all its pages."""
 
 AGAIN = 60.0
-"""Seconds after which what a tick left over is gone on with; the next one by itself comes in a day."""
+"""Seconds until the next tick if a tick left rows. Otherwise the next tick comes in a day."""
 
 
-@sweep("prune", longest=LONGEST)
+@sweep(PRUNE, longest=LONGEST)
 def prune(tick: Tick) -> None:
-    """Go through the tables, what points at others first; what is left when time is up is the next tick's."""
+    """Prune the tables in an order that respects references.
+
+    A tick that runs out of time leaves the rest to the next one.
+    """
     now = utcnow()
     for kind, kept in kept_for(tick.rt.settings).items():
         if not forget(tick, kind, before=now - timedelta(seconds=kept)):
             if not tick.dry:
-                tick.rt.waker.send(PRUNE, queue="sweeps", after=AGAIN)
+                tick.rt.waker.send(PRUNE, after=AGAIN)
             return
 
 
 def kept_for(settings: Settings) -> dict[Kind, float]:
-    """Return for how many seconds each kind is kept once it is over, in the order in which they may go."""
+    """Return for how many seconds the rows of each kind stay after their end, in the order of deletion."""
     return {
         Kind.DELIVERIES: settings.timings.keep_deliveries,
         Kind.JOB_EVENTS: settings.keep_events,
@@ -48,7 +51,10 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
 
 
 def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
-    """Delete one kind page by page; False when something was left to the next tick. A dry run only counts."""
+    """Delete the old rows of one kind page by page. Return False if rows are left to the next tick.
+
+    A dry run only counts them.
+    """
     if tick.dry:
         tick.mark_checked()
         if many := tick.read(rows.many, kind, before=before):
@@ -58,7 +64,7 @@ def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
         if not tick.page():
             return False
         if not tick.repair(_case(kind, before, "a page"), lambda db: rows.prune_page(db, kind, before=before)):
-            break  # others hold what is left
+            break  # other sessions have locked the remaining rows
     tick.mark_checked()
     return True
 

@@ -1,9 +1,9 @@
-"""`ostler.redelivery`: finds the webhooks that did not reach us in GitHub's list, and asks GitHub to send them again.
+"""`ostler.redelivery`: finds failed webhooks in GitHub's list of deliveries and asks GitHub to send them again.
 
-GitHub never repeats a webhook by itself: one that met a killed `web`, a 503 or a cut connection is back only
-by this. What was accepted (its GUID is in `deliveries`) is never asked for, and what web refused as malformed every 12
-hours. The installations take turns. A list that fails or ends in doubt moves no checkpoint (L8).
-`docs/decisions/0009-redelivery-in-two-looks.md` says why it reads the list as it does.
+GitHub never repeats a webhook by itself. A webhook that met a killed `web`, a 503 or a broken connection arrives only
+through this sweep. A webhook whose GUID is in `deliveries` was accepted and is not requested. A webhook that web
+refused as malformed is requested every 12 hours. The installations take turns. A list that fails or ends in doubt moves
+no checkpoint (L8). `docs/decisions/0009-redelivery-in-two-looks.md` explains how the list is read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
+from ostler.task_names import REDELIVERY
 from rules.sweeps.reaping import Expect, Repaired, Source, Witness
 from rules.sweeps.redelivery import PageEnd, Progress, next_ask_after, page_end, recent_floor, scan_floor, scan_is_due
 from tasks.sweeps.frame import sweep
@@ -40,15 +41,15 @@ log = structlog.get_logger(__name__)
 LOOK_RESERVE = 12.0
 SCAN_RESERVE = 8.0
 ASK_RESERVE = 2.0
-"""Seconds that the short check, the scan and the asks leave to what comes after them."""
+"""Seconds of the tick that the check of recent deliveries, the scan and the requests leave to the steps after them."""
 
 MOST_FAILURES = 3
-"""Asks in a row without an answer, after which the rest waits for the next tick."""
+"""Failed requests in a row after which the rest waits for the next tick."""
 
 
-@sweep("redelivery")
+@sweep(REDELIVERY)
 def redelivery(tick: Tick) -> None:
-    """Read what is new in the list, go on with the scan, then ask."""
+    """Read the new entries of the list, continue the scan, then request redeliveries."""
     rt = tick.rt
     overlap = timedelta(seconds=rt.timings.redelivery_overlap)
     progress = tick.read(asks.begin, overlap=overlap, note=not tick.dry, now=NOW)
@@ -74,7 +75,7 @@ def redelivery(tick: Tick) -> None:
 
 
 class _Sweep:
-    """One execution; `progress` is what is committed."""
+    """One execution of the sweep. `progress` is the committed progress of the reading."""
 
     def __init__(self, tick: Tick, progress: Progress, counts: Counter[str]) -> None:
         rt = tick.rt
@@ -83,17 +84,17 @@ class _Sweep:
         self._progress = progress
         self._counts = counts
         self.unread: str | None = None
-        """Why not even the newest page could be had."""
+        """Error of the newest page, or None. If it is set, this tick could not read the list at all."""
         self._accepted: set[str] = set()
         self._shown: dict[str, asks.Failed] = {}
-        """What a dry run did not write down."""
+        """Failed deliveries by GUID that a dry run found and did not store."""
         self._overlap = timedelta(seconds=rt.timings.redelivery_overlap)
         self._kept = timedelta(seconds=rt.settings.redelivery_kept)
         self._lost = tick.read(epochs.lost)
-        """When webhooks came that were accepted, and are missing in a Postgres that was put back."""
+        """Time range of webhooks that were accepted and might be missing from a restored Postgres, or None."""
 
     def list_recent(self) -> None:
-        """Read from the newest delivery down to where the last check began."""
+        """Read from the newest delivery back to the start of the last check."""
         began = utcnow()
         floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None
@@ -115,7 +116,7 @@ class _Sweep:
         log.warning("redelivery.scan_incomplete")
 
     def scan(self) -> None:
-        """Read on down to `overlap` before the last scan began, by as many ticks as it takes."""
+        """Read further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
         now = utcnow()
         if not scan_is_due(self._progress, overlap=self._overlap, now=now):
             return
@@ -144,7 +145,7 @@ class _Sweep:
                 if end is PageEnd.DOUBT:
                     log.warning("redelivery.scan_in_doubt", floor=floor.isoformat())
                     return
-        except Invalid:  # the cursor is too old: from the head again
+        except Invalid:  # the cursor is too old, so the scan starts again
             self._save(replace(self._progress, scan_began=None, scan_cursor=None))
             log.warning("redelivery.cursor_refused")
         except UpstreamError as error:
@@ -152,7 +153,7 @@ class _Sweep:
         log.info("redelivery.unfinished", floor=floor.isoformat())
 
     def ask(self) -> None:
-        """Ask for what is due, as long as somebody is there to take it."""
+        """Request the redeliveries that are due, while at least one web process runs to receive them."""
         if not self._tick.dry:
             self._settle()
         limit = self._rt.timings.redelivery_batch
@@ -169,15 +170,18 @@ class _Sweep:
                 failures = 0 if self._ask_in_turn(each) else failures
             except RateLimited:
                 raise
-            except (UpstreamError, DBAPIError) as error:  # one that fails stops no other (L14)
-                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these are answers
+            except (UpstreamError, DBAPIError) as error:  # one failed request stops no other (L14)
+                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are answers
                 self._counts["ask_failed"] += 1
                 self._tick.skipped(error, guid=each.guid, asks=each.asks)
                 if isinstance(error, Forbidden):
                     return
 
     def _settle(self) -> None:
-        """Forget what was accepted, and what GitHub keeps no more."""
+        """Delete the rows of webhooks that were accepted, and of webhooks that GitHub no longer stores.
+
+        Webhooks that GitHub no longer stores are counted as lost.
+        """
         accepted, lost = self._rt.transaction(asks.settle, kept=self._kept, now=NOW)
         self._counts["recovered"] += accepted
         for guid in lost:
@@ -185,7 +189,10 @@ class _Sweep:
         self._counts["lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
-        """Ask, and wait for our own pace as long as there is time. Raises RateLimited, which costs no ask."""
+        """Request one redelivery. While there is time, wait for Ostler's own rate limiter.
+
+        Raises `RateLimited`. A request that was rate limited does not count.
+        """
         while True:
             try:
                 return self._ask_one(due)
@@ -198,7 +205,7 @@ class _Sweep:
             time.sleep(after)
 
     def _unwritten(self) -> list[asks.Due]:
-        """Return what a dry run would have written down and asked for."""
+        """Return the redeliveries that a dry run would have stored and requested."""
         known = self._tick.read(asks.known, list(self._shown))
         return [asks.Due(each.guid, each.delivery_id, 1) for each in self._shown.values() if each.guid not in known]
 
@@ -235,7 +242,7 @@ class _Sweep:
         return page
 
     def _record(self, page: DeliveryPage, floor: datetime, progress: Progress) -> None:
-        """Commit what a page showed, together with how far the reading has come."""
+        """Commit the failed deliveries of a page together with the progress of the reading."""
         ours = [each for each in page.deliveries if each.action in TAKEN.get(each.event, ())]
         self._counts["other_events"] += len(page.deliveries) - len(ours)
         self._accepted.update(each.guid for each in ours if each.accepted and not self._may_be_lost(each))
@@ -244,7 +251,10 @@ class _Sweep:
         self._save(progress, failed)
 
     def _may_be_lost(self, seen: DeliverySeen) -> bool:
-        """Return whether only the rows can tell that a delivery was accepted; they do when its page is recorded."""
+        """Return whether only the rows can show that a delivery was accepted.
+
+        They are read when its page is recorded.
+        """
         lost = self._lost
         if lost is None or seen.delivered_at > lost.until:
             return False
@@ -268,7 +278,7 @@ class _Sweep:
 
 
 def group(failed: Iterable[DeliverySeen]) -> list[asks.Failed]:
-    """Return one entry per GUID: its newest attempt, and when its oldest one failed."""
+    """Return one entry per GUID, with its newest attempt and the time of its oldest failure."""
     found: dict[str, asks.Failed] = {}
     for each in failed:
         before = found.get(each.guid)
@@ -293,7 +303,7 @@ def _end(page: DeliveryPage, *, is_first: bool, floor: datetime) -> PageEnd:
 
 
 def _failed(error: UpstreamError) -> None:
-    """Let a list that failed change nothing; a rate limit ends the execution."""
+    """Ignore a list that failed. Raises a rate limit, which ends the tick."""
     if isinstance(error, RateLimited):
         raise error
     log.warning("redelivery.list_failed", error=meaning_of(error))

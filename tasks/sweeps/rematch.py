@@ -1,4 +1,4 @@
-"""`ostler.rematch`: held jobs, and jobs whose pool changed, are matched again."""
+"""`ostler.rematch`: checks held jobs, and jobs whose pool changed, and queues those that can be matched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.routing.accounts import unasked_accounts
 from models.sweeps.rematch import Lifted, Rematched, accounts_to_rematch, rematch_page
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import ASK_OWNER, ASK_RUN
+from ostler.task_names import ASK_OWNER, ASK_RUN, REMATCH
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -18,18 +18,18 @@ PAGE = 500
 RESERVE = 2.0
 
 
-@sweep("rematch", again=True)
+@sweep(REMATCH, again=True)
 def rematch(tick: Tick) -> None:
-    """Go through the jobs of all accounts side by side, a page to a transaction; the rest is the next tick's."""
+    """Check the jobs of all accounts side by side, one page per transaction. The next tick checks the rest."""
     if not tick.dry and tick.read(unasked_accounts, limit=1):
-        tick.rt.waker.send(ASK_OWNER, queue="github")
+        tick.rt.waker.send(ASK_OWNER)
     places: Mapping[int, int] = tick.read(accounts_to_rematch)
     while places and tick.goes_on(reserve=RESERVE):
         places = _page(tick, places)
 
 
 def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
-    """Match one page and send what follows from it; return where the next one begins, empty at the end."""
+    """Check one page and send its messages. Return where the next page begins, empty after the last page."""
     page = Rematched(places={}, pools=frozenset(), lifted=())
 
     def body(db: Connection) -> Sequence[Lifted]:
@@ -42,7 +42,7 @@ def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
         for pool_id in sorted(page.pools):
             tick.rt.waker.wake(pool_id)
         for run_id in sorted(page.asks):
-            tick.rt.waker.send(ASK_RUN, queue="github", run_id=run_id)
+            tick.rt.waker.send(ASK_RUN, run_id=run_id)
     return page.places
 
 

@@ -1,6 +1,6 @@
-"""`ostler.resume`: re-sends the next step of every claim that is past its due time, and wakes idle matches.
+"""`ostler.resume`: sends the next step of every claim that is past its due time, and wakes matchers that have work.
 
-It runs every few seconds, so it is quiet: a tick that finds nothing leaves no row but its lease
+It runs every few seconds and is quiet: a tick that finds nothing stores no run
 (`docs/decisions/0012-the-frame-of-the-sweeps.md`).
 """
 
@@ -14,7 +14,7 @@ from models.db import epochs
 from models.sweeps.repairs import Case
 from models.tables import claim_leases
 from ostler.clock import utcnow
-from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
+from ostler.task_names import RELEASE, RESUME, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
 from rules.sweeps.reaping import Expect
 from tasks.claims.dispatch import start_chains
@@ -26,19 +26,22 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 DELIVERED = frozenset({ClaimState.DELIVERED, ClaimState.EXECUTING})
-"""States in which only a stamp that is off can be due."""
+"""States in which only the stamp of a claim can be due."""
 
 LEASE = 6.0
-"""Seconds: it repairs the kills of others, so its own must not be felt for long. Two that meet do no harm."""
+"""Seconds of the lease. It is short, so that a killed tick soon has a successor.
+
+Two ticks at the same time do no harm.
+"""
 
 
-@sweep("resume", quiet=True, lease=LEASE, fenced=False)
+@sweep(RESUME, quiet=True, lease=LEASE, fenced=False)
 def resume(tick: Tick) -> None:
-    """Take what is due, raise its chain number in the same commit, then send the step that comes next.
+    """Find claims that are due, raise their chain number in the same commit, then send their next step.
 
-    The parts fail apart from each other: none of them waits for the repair of another.
+    The parts are independent: the failure of one part stops no other.
     """
-    if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
+    if tick.read(epochs.is_older):  # the steps that are due in old rows were made or undone long ago
         tick.incomplete("Postgres is older than the cluster")
         return
     tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
@@ -49,34 +52,34 @@ def resume(tick: Tick) -> None:
 
 
 def unstamp_cut_off_pods(tick: Tick) -> None:
-    """Begin the un-stamps of minted claims whose Pods stopped polling, a page to a transaction."""
+    """Begin the un-stamps of minted claims whose Pods stopped polling, one page per transaction."""
     while send_unstamps(tick) and tick.page():
         pass
 
 
 def send_unstamps(tick: Tick) -> bool:
-    """Begin a page of un-stamps and send their messages; False when it was the last page."""
+    """Begin a page of un-stamps and send their messages. Return False if it was the last page."""
     rt, after = tick.rt, tick.rt.timings.unstamp_after
     removing = tick.repair_all(
         lambda db: due.begin_unstamps(db, unstamp_after=after, now=utcnow(), who=rt.who), _cut_off
     )
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
-        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
+        rt.waker.send(UNSTAMP, claim_id=claim_id)
     return len(removing) == due.UNSTAMPS
 
 
 def check_suspects(tick: Tick) -> None:
-    """Have the Pods checked whose delivered claims nobody saw used: their own stamp may cut them off."""
+    """Request a check of the Pods of delivered claims without any sign of use. Their own stamp might cut them off."""
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in rt.transaction(
         cuts.suspects, cut_off_after=settings.timings.cut_off_after, due_after=settings.timings.due_after, now=NOW
     ):
-        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
+        rt.waker.send(UNSTAMP, claim_id=claim_id)
 
 
 def wake_pools(tick: Tick) -> None:
-    """Wake the matchers of pools that have jobs beside offered Pods."""
+    """Wake the matchers of pools that have both queued jobs and offered Pods."""
     every = tick.rt.timings.probe_every
     for pool_id in tick.read(due.pools_with_work, probe_every=every, now=NOW):
         tick.rt.waker.wake(pool_id)
@@ -89,9 +92,10 @@ def send_all_late_steps(tick: Tick) -> None:
 
 
 def send_late_steps(tick: Tick) -> bool:
-    """Send the steps of a page of claims that are late and whose messages wait in no queue; False when it was the last.
+    """Send the steps of one page of late claims whose messages wait in no queue. Return False if it was the last page.
 
-    The queues are checked anew for each page: what the page before sent waits in them.
+    The heads of the queues are read again for each page, because the queues now contain the messages of the previous
+    page.
     """
     rt, due_after = tick.rt, tick.rt.timings.due_after
     heads = {queue: rt.waker.oldest(queue) for queue in claim_leases.QUEUES}
@@ -138,14 +142,14 @@ def _cut_off(claim_id: int) -> Case:
 
 
 def send_next(rt: Runtime, claim: due.Due) -> None:
-    """Send the step that a claim waits for. A minted one was notified again in the transaction."""
+    """Send the step that a claim waits for. A minted claim needs none: the transaction notified web again."""
     if claim.purpose == Purpose.RETIRE:
-        rt.waker.send(RETIRE, queue="retire", claim_id=claim.claim_id)
+        rt.waker.send(RETIRE, claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:
-        rt.waker.send(RELEASE, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(RELEASE, claim_id=claim.claim_id)
     elif claim.stamp == Stamp.REMOVING:
-        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(UNSTAMP, claim_id=claim.claim_id)
     elif claim.state == ClaimState.CLAIMED:
         start_chains([claim.claim_id], chain_no=claim.chain_no)
     elif claim.state in DELIVERED:
-        rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(STAMP, claim_id=claim.claim_id)

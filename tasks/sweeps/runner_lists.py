@@ -1,8 +1,8 @@
-"""The one list of a scope's runners that every sweep of that minute judges by.
+"""Shared list of a scope's runners. All sweeps of the same minute judge by one list.
 
-Who finds none that is new enough takes one for all; who comes meanwhile waits for it. A list is kept whole or not at
-all (L8): what GitHub did not show to the end is as if it had not been asked. Nothing is held while it is asked (L15):
-the turn is a row with a time, like the lease of a step.
+A sweep that finds no recent list takes a new one, and other sweeps wait for it. A list is stored only if it is complete
+(L8). No lock is held during the calls to GitHub (L15): the turn to list is a row with an expiry time, like the lease of
+a step.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tasks.worker.base import SWEEP_LIST, calls, remaining
 from tasks.worker.transactions import NOW
 
 TURN = 30.0
-"""Seconds after which another may list when who began has not gone on: longer than two pages take."""
+"""Seconds after which another process may list if the turn was not extended. It exceeds the time of two pages."""
 
 EXTEND_AFTER = 5.0
-"""Seconds of listing after which the turn, and the sweep's own lease, are renewed before the next page."""
+"""Seconds of listing after which the turn and the sweep's own lease are renewed before the next page."""
 
 LONGEST_WAIT = 8.0
-"""Seconds for which another's list is waited for; the next tick finds it."""
+"""Longest time in seconds to wait for the list of another process. The next tick finds that list."""
 
 PAUSE = 0.25
 
@@ -43,11 +43,11 @@ log = structlog.get_logger(__name__)
 
 
 def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
-    """Return the runners of a scope as GitHub listed them a minute ago at most, or longer where listing took longer.
+    """Return the runners of a scope from a list that began at most a minute ago, or earlier if listing took longer.
 
-    Raises what GitHub's adapter raises, `Retryable` while another process lists them, and `Conflict` while another
-    session has the row of this scope locked: that says nothing about other scopes. Under a former name of the owner
-    the new one is written down, so that the next tick asks under it.
+    Raises what GitHub's adapter raises. Raises `Retryable` if another process is listing these runners. Raises
+    `Conflict` if another session has locked the row of this scope, which says nothing about other scopes. If the owner
+    was renamed, the new name is stored, so that the next tick uses it.
     """
     try:
         return _find_or_take(tick, installation_id=installation_id, scope=scope)
@@ -78,7 +78,10 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
     taken_at, renewed = utcnow(), time.monotonic()
 
     def between() -> RetryPolicy:
-        """Give the next page its time: thousands of runners take longer than one page of a sweep may."""
+        """Return the policy of the next page, and give it a new deadline if listing takes long.
+
+        Thousands of runners take longer to list than one page of a sweep may take.
+        """
         nonlocal renewed
         if time.monotonic() - renewed > EXTEND_AFTER:
             if not tick.page():
@@ -116,7 +119,8 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
 
     def keep(db: Connection) -> None:
         if not seen and runner_lists.executes(db, wanted):
-            runner_lists.give_back(db, wanted)  # suspicious: whoever wants one asks again, and two checks stay two
+            # An empty list is suspicious. It is not shared, so that two checks never judge by the same empty list.
+            runner_lists.give_back(db, wanted)
         else:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 

@@ -6,6 +6,7 @@ from models.claims import releases
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import STALE_CLAIMS
 from rules.sweeps.reaping import Expect
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
@@ -13,9 +14,9 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.transactions import NOW
 
 
-@sweep("stale_claims")
+@sweep(STALE_CLAIMS)
 def stale_claims(tick: Tick) -> None:
-    """Release what has not been delivered within `stale_claim_after`."""
+    """Release the claims that have not been delivered within `stale_claim_after` seconds."""
     older = tick.rt.timings.stale_claim_after
     found = tick.read(sweeps.never_delivered, older_than=older, now=NOW)
     tick.each(found, lambda claim: check(tick, claim))

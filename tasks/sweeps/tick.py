@@ -1,4 +1,4 @@
-"""One tick of a sweep: what it repairs, and what it writes down. See `tasks.sweeps.frame`."""
+"""One tick of a sweep: its repairs and its records. See `tasks.sweeps.frame`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of, words_of
+from ostler.task_names import task_of
 from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep
@@ -28,7 +29,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
-"""Asked at a repair that kills, once between two renewals of the lease: why nothing may be killed now."""
+"""Checks for a reason that forbids every kill now. A tick calls them once between two renewals of its lease."""
 
 
 def _always(_db: Connection) -> bool:
@@ -36,7 +37,7 @@ def _always(_db: Connection) -> bool:
 
 
 class _Undone(Exception):
-    """Carries what a transaction would have done out of it, and so rolls it back."""
+    """Raised in a transaction to roll it back. It carries the result of the transaction out."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -44,18 +45,18 @@ class _Undone(Exception):
 
 
 class Tick(Pace):
-    """One tick of a sweep. Everything that a sweep changes, it changes through this."""
+    """One tick of a sweep. A sweep makes all its changes through this class."""
 
     def __init__(self, rt: Runtime, spec: Sweep, *, lease_no: int, dry: bool, asked: str | None) -> None:
         super().__init__(rt, spec, lease_no=lease_no, dry=dry)
         self.written: int | None = None
-        """The ledger row of the last repair."""
+        """Id of the ledger row of the last repair."""
         self._asked = asked
         self._run_id: int | None = None
         self._opened: int | None = None
         self._killed = 0
         self._budget: int | None = None
-        """The budget as it was at the last repair that it left to a later tick; None while it left none."""
+        """Budget at the last repair that was left to a later tick, or None if no repair was left."""
 
     @cached_property
     def _obstacle(self) -> str | None:
@@ -63,7 +64,7 @@ class Tick(Pace):
 
     @property
     def ending(self) -> tuple[Outcome, str | None]:
-        """Whether the tick went through all that it found, and what it left to the next one if it did not."""
+        """Return whether the tick checked all that it found, and if not, what it left to the next one."""
         whys = [] if self.trouble is None else [self.trouble]
         if self._budget is not None:
             many = self._counts.overflow
@@ -74,9 +75,9 @@ class Tick(Pace):
 
     def _renew(self) -> None:
         super()._renew()
-        self.__dict__.pop("_obstacle", None)  # a gate may have closed meanwhile
+        self.__dict__.pop("_obstacle", None)  # a gate might have closed meanwhile
 
-    # Repairing
+    # Repairs
 
     def repair(
         self,
@@ -87,16 +88,16 @@ class Tick(Pace):
         still: Callable[[Connection], bool] = _always,
         once: bool = False,
     ) -> T | None:
-        """Repair one thing: `body` does it in one transaction, in which the ledger is written too.
+        """Make one repair. `body` makes it in one transaction, which also writes the ledger.
 
-        Returns what `body` returned, or None when nothing was done: its row had moved on (`body` returned something
-        false), the budget is used up, this is a dry run. With `once` a repair that is made again and again has one
-        entry until its outcome is seen.
+        Returns the result of `body`, or None if nothing was done. Nothing is done if the row has moved on (`body`
+        returned a false value), if the budget is used up, or in a dry run. With `once`, a repair that is repeated has
+        one ledger row until its outcome is seen.
 
-        `call` is an outside call that has to precede it; when that raises, the repair has failed and the error goes
-        on. It is made only if `still` is true in the transaction that says so: `body` can only find out that it was
-        too late. A process that is killed between the two leaves an entry that is begun, and must leave a state in
-        which its sweep finds the same again.
+        `call` is an outside call that must precede the transaction. If it raises, the repair has failed and the error
+        is raised again. It is made only if `still` is true in the transaction that announces it, because `body` could
+        only find out afterwards that the call was wrong. If the process is killed between call and commit, the ledger
+        row stays `begun`, and the sweep must find the same case again.
         """
         if not self._may(case):
             return None
@@ -130,7 +131,7 @@ class Tick(Pace):
 
     def _moved_on(self, case: Case, begun: int | None) -> None:
         self._counts.moved_on += 1
-        self._killed -= case.kills  # nothing was, so that its place in the budget is another's
+        self._killed -= case.kills  # nothing was killed, so another repair gets the place in the budget
         if begun is not None:
             self.settle(begun, Repaired.MOVED_ON)
         else:
@@ -138,9 +139,10 @@ class Tick(Pace):
         log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
 
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
-        """Repair many things that one statement finds and moves; return those, none in a dry run.
+        """Make many repairs with one statement, which finds the rows and changes them.
 
-        `case_of` gives the ledger's entry of each, None for one that needs none. Nothing that kills goes this way.
+        Return the rows, or none in a dry run. `case_of` returns the ledger entry of a row, or None if it needs none. A
+        repair that kills must not use this function.
         """
         self.mark_checked()
         if self.dry:
@@ -161,10 +163,10 @@ class Tick(Pace):
         return rows
 
     def repair_by(self, case: Case, act: Callable[[Callable[[Connection], None]], bool]) -> bool:
-        """Repair one thing by steps that commit by themselves.
+        """Make one repair in steps that commit by themselves.
 
-        `act` gets a function to be called in the transaction that does it, which writes the ledger; it returns whether
-        it was done. It is not called in a dry run.
+        `act` gets a function that writes the ledger. `act` has to call it in the transaction that makes the repair, and
+        returns whether the repair was made. A dry run does not call `act`.
         """
         if not self._may(case):
             return False
@@ -184,7 +186,7 @@ class Tick(Pace):
         return True
 
     def settle(self, repair_id: int | None, outcome: Repaired, note: str | None = None) -> None:
-        """Write down what became of a repair, where the sweep knows it before any later tick."""
+        """Record the outcome of a repair if the sweep knows it before a later tick checks it."""
         if repair_id is None:
             return
         settled = self.rt.transaction(repairs.settle, repair_id, outcome=outcome, note=note, now=NOW)
@@ -192,7 +194,7 @@ class Tick(Pace):
             telemetry.REPAIRS.labels(self._spec.name, outcome).inc()
 
     def _may(self, case: Case) -> bool:
-        """Count a verdict that asks for a repair; return whether it may be made."""
+        """Count a verdict that requires a repair. Return whether the repair may be made."""
         self._counts.found += 1
         if not case.kills:
             return True
@@ -217,7 +219,7 @@ class Tick(Pace):
         return False
 
     def _pretend(self, body: Callable[[Connection], list[Case]]) -> int:
-        """Run a transaction, roll it back, and write down what it would have repaired; return how many that is."""
+        """Run a transaction, roll it back, and record the repairs that it would have made. Return their number."""
 
         def undone(db: Connection) -> NoReturn:
             raise _Undone(body(db))
@@ -234,7 +236,7 @@ class Tick(Pace):
         return len(cases)
 
     def _begin(self, case: Case, still: Callable[[Connection], bool]) -> int | None:
-        """Commit that a call is about to be made; None when there is no reason for it any more."""
+        """Commit that a call is about to be made. Return its ledger id, or None if the reason for the call has gone."""
 
         def body(db: Connection) -> int | None:
             self._fence(db)
@@ -250,18 +252,18 @@ class Tick(Pace):
             raise
 
     def _fence(self, db: Connection) -> None:
-        """Let nothing be repaired by a tick that was overtaken, or whose sweep was paused meanwhile.
+        """Raise an error if another tick took over, or if the sweep was paused.
 
-        Whoever takes over or pauses waits for this transaction, so that no repair is committed after that; unless the
-        sweep is not `fenced`.
+        If the sweep is `fenced`, a take-over or a pause waits for this transaction. No repair is then committed after
+        it.
         """
         self._stand(sweep_runs.hold(db, self._spec.name, self._lease_no, lock=self._spec.fenced))
 
     def _write(self, db: Connection, cases: Sequence[Case], outcome: Repaired, *, once: bool = False) -> int | None:
-        """Write the ledger; return the id of a row of it."""
+        """Write the ledger. Return the id of the last row, or None."""
         if not cases:
             return None
-        run_id = self._run_id or self._open(db)  # a quiet sweep has a row once it has something to tell
+        run_id = self._run_id or self._open(db)  # a quiet sweep opens its run with its first repair
         ids = repairs.write(
             db,
             repairs.Page(sweep=self._spec.name, run_id=run_id, dry=self.dry),
@@ -279,18 +281,18 @@ class Tick(Pace):
         telemetry.REPAIRS.labels(self._spec.name, Repaired.DONE).inc()
         log.warning("sweep.repaired", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
 
-    # Its own row
+    # Run row
 
     def open_run(self) -> None:
-        """Write down that this tick runs."""
+        """Store the run of this tick."""
         self._commit(self._open)
 
     def close(self, outcome: Outcome, why: str | None) -> None:
-        """Give the lease back and write down how the tick ended; a quiet one that did nothing leaves no row."""
+        """Release the lease and store how the tick ended. A quiet tick that did nothing stores no run."""
 
         def body(db: Connection) -> bool:
             now = utcnow()
-            # The sweep's row before the run's, as who takes over locks them.
+            # Lock order: the sweep's row before the run's row, as in a take-over.
             again = not self.dry and sweep_runs.end(
                 db, self._spec.name, self._lease_no, outcome=outcome, why=why, now=now
             )
@@ -303,7 +305,7 @@ class Tick(Pace):
 
         try:
             again = self.rt.transaction(body)
-        except (DBAPIError, PoolTimeoutError) as error:  # the lease runs out by itself
+        except (DBAPIError, PoolTimeoutError) as error:  # the lease expires by itself
             log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=words_of(error))
             return
         if outcome in SUCCESSES and not self.dry:
@@ -314,7 +316,7 @@ class Tick(Pace):
         elif counts or not self._spec.quiet:
             log.info("sweep.ended", sweep=self._spec.name, outcome=outcome, dry=self.dry, **counts)
         if again and self._spec.again:
-            self.rt.waker.send(f"ostler.{self._spec.name}", queue="sweeps")
+            self.rt.waker.send(task_of(self._spec.name))
 
     def _open(self, db: Connection) -> int:
         self._opened = sweep_runs.begin_run(
@@ -329,7 +331,7 @@ class Tick(Pace):
         return self._opened
 
     def _commit(self, body: Callable[[Connection], T]) -> T:
-        """Run a transaction that may write the run's row; its id counts from the commit on."""
+        """Run a transaction that might open the run. The id of the run is valid only after the commit."""
         result = self.rt.transaction(body)
         self._run_id = self._run_id or self._opened
         return result

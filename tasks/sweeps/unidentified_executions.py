@@ -1,8 +1,9 @@
-"""`ostler.unidentified_executions`: claims whose runner executes a job while nobody said which.
+"""`ostler.unidentified_executions`: claims whose runner executes a job although no webhook has named the job.
 
-The watch saw that a job began, or GitHub refused to delete the busy runner, and no webhook came. GitHub is asked for
-the job that the claim has: if it runs on this runner they belong together, else it goes where GitHub says, so that it
-does not wait for the end of another (L4). What GitHub does not answer waits for the next tick (L8). Nothing is killed.
+The watch saw that a job began, or GitHub refused to delete the busy runner, but no webhook arrived. GitHub is asked for
+the claimed job. If it runs on this runner, claim and job are bound. Otherwise GitHub's answer decides the new state of
+the job, so that it does not wait for the end of another job (L4). A claim without an answer waits for the next tick
+(L8). Nothing is killed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, Row
 from models.claims import watch_reports
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import UNIDENTIFIED_EXECUTIONS
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
@@ -24,9 +26,9 @@ from tasks.sweeps.unused_runners import ask_job
 from tasks.worker.transactions import NOW
 
 
-@sweep("unidentified_executions")
+@sweep(UNIDENTIFIED_EXECUTIONS)
 def unidentified_executions(tick: Tick) -> None:
-    """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
+    """Ask for each claim's job. An installation that does not answer is skipped; a claim that fails stops no other."""
     older_than = tick.rt.timings.unused_after
     claims = list(tick.read(watch_reports.unidentified, older_than=older_than, now=NOW))
     random.shuffle(claims)
@@ -42,7 +44,7 @@ def unidentified_executions(tick: Tick) -> None:
 
 
 def check(tick: Tick, claim: Row[Any]) -> None:
-    """Bind the claim to its job, or part them."""
+    """Bind the claim to its job, or separate them."""
     rt = tick.rt
     job, job_outcome = ask_job(tick, claim)
     here = job is ClaimedJob.IN_PROGRESS_HERE

@@ -1,8 +1,8 @@
 """`ostler.unresolved_jobs`: ask GitHub about jobs that no other step moves, then requeue or finish them.
 
-These are the jobs of which GitHub could not be asked when their claim ended (hold `ask_github`), those that wait or
-are set aside for long, and those whose claim was lost by a bug. No usable answer changes nothing (L8): such a job is
-asked about again, ever more seldom, and stands in no other job's way (L14).
+There are three kinds of such jobs. GitHub did not answer when the claim of the job ended (hold `ask_github`). The job
+has been waiting or set aside for long. A bug lost the claim of the job. An unusable answer changes nothing (L8): the
+job is asked about again, at growing intervals, and blocks no other job (L14).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ostler.errors import (
     Suspended,
 )
 from ostler.reasons import meaning_of
+from ostler.task_names import UNRESOLVED_JOBS
 from rules.claims.job_outcomes import NextStep
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
@@ -39,9 +40,9 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 
-@sweep("unresolved_jobs")
+@sweep(UNRESOLVED_JOBS)
 def unresolved_jobs(tick: Tick) -> None:
-    """Ask about one job after the other; an installation that does not answer is left alone for this tick."""
+    """Ask about one job after the other. An installation that does not answer is skipped for the rest of the tick."""
     follow_names(tick)
     settings = tick.rt.settings
     soon = timedelta(seconds=settings.timings.unresolved_after)
@@ -61,13 +62,16 @@ def unresolved_jobs(tick: Tick) -> None:
         elif isinstance(error, Retryable | Suspended | NotInstalled):
             unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id)
-            ask_later(tick, job)  # later than its neighbours: it may be what fails
+            ask_later(tick, job)  # later than the other jobs of the installation: this job might be the cause
         elif error is not None:
             ask_later(tick, job)
 
 
 def follow_names(tick: Tick) -> None:
-    """Write new names of repositories down that nobody told us: jobs queued since then show them."""
+    """Store the new name of a repository that was renamed without a webhook.
+
+    Newer jobs of the repository show the name.
+    """
     if tick.dry:
         return
     now = utcnow()
@@ -81,7 +85,7 @@ def follow_names(tick: Tick) -> None:
 
 
 def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
-    """Ask about one job and do what the answer says."""
+    """Ask GitHub about one job and act on the answer."""
     rt = tick.rt
     if job.installation_id is None:
         log.warning("unresolved_jobs.no_installation", job=job.id)
@@ -128,7 +132,7 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
         ask_later(tick, job)
         return
     if not moved:
-        return  # by itself: it is found anew if that left it unresolved
+        return  # the job moved by itself; if it is still unresolved, a later tick finds it again
     if job.kind is Unresolved.BUG:
         log.error("unresolved_jobs.bug", job=job.id, move=verdict.move, job_outcome=verdict.job_outcome.next_step)
     if job.pool_id is not None and verdict.job_outcome.next_step is NextStep.REQUEUE:
@@ -136,21 +140,21 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 
 
 def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
-    """Deregister the runners of Pods that are over: GitHub may have given the job to one, and nobody else does it.
+    """Deregister the runners of the job's finished Pods. GitHub might have assigned the job to one of them.
 
-    Raises `Busy` while one of them executes, and what GitHub's adapter raises.
+    No other step does this. Raises `Busy` while one of the runners executes, and what GitHub's adapter raises.
     """
     left = tick.read(unresolved.left_runners, job.id)
     try:
         deregister(tick.rt, left)
     except (Suspended, NotInstalled):
         raise
-    except (Forbidden, Gone) as error:  # its scope is out of reach: the job need not wait for that
+    except (Forbidden, Gone) as error:  # the App has no access to the scope; the job need not wait for that
         log.warning("unresolved_jobs.runner_left", job=job.id, error=meaning_of(error))
 
 
 def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
-    """Ask about a job again, the later the longer it has stood there."""
+    """Ask about a job again later. The wait grows with the time since the job last changed."""
     now, settings = utcnow(), tick.rt.settings
     after = next_ask_after(
         now - job.changed_at,
@@ -163,7 +167,10 @@ def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 def make_room(
     tick: Tick, found: Sequence[unresolved.UnresolvedJob], installation_id: int | None, *, after: float = 0
 ) -> None:
-    """Postpone all jobs found of an installation that does not answer, so that they fill no later tick (L14)."""
+    """Postpone all found jobs of an installation that does not answer, so that they do not use up the next tick (L14).
+
+    `after` is the wait in seconds that GitHub asked for, or 0.
+    """
     settings = tick.rt.settings
     seconds = min(max(after, settings.timings.unresolved_after / 2), settings.timings.unresolved_late_after)
     ids = [job.id for job in found if job.installation_id == installation_id]

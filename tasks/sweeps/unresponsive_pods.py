@@ -1,7 +1,7 @@
-"""`ostler.unresponsive_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
+"""`ostler.unresponsive_pods`: retires Pods that stopped polling, or whose poller failed.
 
-Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The reconciler
-makes the successor.
+The silence of a Pod counts only while web processes send heartbeats. A Pod that might hold a JIT is left alone. The
+reconciler creates the replacement.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from models.claims import busy
 from models.sweeps import unresponsive
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
+from ostler.task_names import UNRESPONSIVE_PODS
 from rules.sweeps.orphans import QuietPod, judge_unresponsive
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
@@ -26,9 +27,9 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
 
 
-@sweep("unresponsive_pods", longest=LONGEST)
+@sweep(UNRESPONSIVE_PODS, longest=LONGEST)
 def unresponsive_pods(tick: Tick) -> None:
-    """List the Pods first, each page's rows second (L8), and check those that nobody hears."""
+    """List the Pods first, then read the rows of each page (L8), and check the Pods that do not poll."""
     rt = tick.rt
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
@@ -37,18 +38,18 @@ def unresponsive_pods(tick: Tick) -> None:
     for page in tick.whole("Pods", pages):
         uids = [pod.uid for pod in page if not pod.terminating]
         quiet += tick.read(unresponsive.quiet_pods, uids, now=NOW)
-    random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
+    random.shuffle(quiet)  # so that Pods that cannot be retired are not always the first (L14)
     tick.each(quiet, lambda row: check(tick, row))
 
 
 def check(tick: Tick, row: unresponsive.Quiet) -> None:
-    """Judge one Pod after a GET of it, and retire it."""
+    """Judge one Pod after a GET, and retire it."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != row.uid or pod.terminating:
         return
     now = utcnow()
-    # Its row may have waited long for a quota.
+    # The row is written before the Pod, and the Pod might have waited long for quota.
     quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
     web_beats = tick.read(unresponsive.web_beats, since=now - timedelta(seconds=row.grace), now=now)
     evidence = evidence_of(tick.read(busy.recorded, pod.uid), pod)

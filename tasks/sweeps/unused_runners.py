@@ -1,7 +1,7 @@
-"""`ostler.unused_runners`: delivered claims of which no execution was seen, and spares that got no job.
+"""`ostler.unused_runners`: handles delivered claims without an observed execution, and spares that got no job.
 
-GitHub's runner list says whether the runner is busy, idle, offline or absent; `rules.sweeps.unused` says what follows.
-A failed list changes nothing (L8), and every release obeys GitHub's refusal to delete a busy runner (L3).
+GitHub's runner list shows whether the runner is busy, idle, offline or absent. `rules.sweeps.unused` decides by this. A
+failed list changes nothing (L8). Every release obeys GitHub's refusal to delete a busy runner (L3).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from models.tables import claim_checks, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.task_names import UNUSED_RUNNERS
 from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
 from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
@@ -51,11 +52,11 @@ for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
     telemetry.UNUSED_RUNNER_CHECKS.labels(_verdict)
 
 
-@sweep("unused_runners", longest=LONGEST)
+@sweep(UNUSED_RUNNERS, longest=LONGEST)
 def unused_runners(tick: Tick) -> None:
-    """Look at each scope once, in a random order; one that cannot be listed, or a claim that fails, stops no other.
+    """Check each scope once, in a random order. A scope or a claim that fails stops no other.
 
-    An installation for which GitHub does not answer is left alone for this tick (L14).
+    An installation that does not answer is skipped for the rest of the tick (L14).
     """
     settings = tick.rt.settings
     rows = tick.read(
@@ -84,7 +85,10 @@ def unused_runners(tick: Tick) -> None:
 
 
 def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
-    """Look at the claims of one scope; False when GitHub would not answer for its installation's others either."""
+    """Check the claims of one scope.
+
+    Return False if GitHub would not answer for other scopes of the installation either.
+    """
     try:
         seen = runners_of(tick, installation_id=installation_id, scope=scope)
     except UpstreamError as error:
@@ -101,7 +105,7 @@ def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[R
 
 
 def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
-    """Judge one claim and act."""
+    """Judge one claim and act on the verdict."""
     verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
         absent = claim.runner_name not in seen.runners
@@ -124,7 +128,11 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
 
 
 def still_offline(tick: Tick, claim: Row[Any]) -> bool:
-    """Ask for the runner itself: the list may be a minute old, and one that came online may begin any moment."""
+    """Return whether GitHub still shows the runner as offline.
+
+    The list might be a minute old, and a runner that came online could begin a job at any moment. A runner that might
+    be updating itself counts as not offline.
+    """
     found = tick.rt.github.find_runner(
         installation_id=claim.installation_id,
         scope=Scope.parse(claim.scope),
@@ -138,7 +146,10 @@ def still_offline(tick: Tick, claim: Row[Any]) -> bool:
 
 
 def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
-    """Return the verdict. The age that counts is that at the time of the list: what came later it cannot show."""
+    """Return the verdict on a claim.
+
+    Its age is measured at the time of the list, because the list shows nothing later.
+    """
     settings = tick.rt.settings
     is_spare = claim.spare_since is not None
     runner = seen.runners.get(claim.runner_name)
@@ -162,10 +173,10 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
 
 
 def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
-    """Ask GitHub for the claimed job, and what becomes of it without this claim.
+    """Ask GitHub for the claimed job. Return its state, and what happens to it without this claim.
 
-    To the claim a 404 is the end of its job; the job itself is asked about again (`unresolved_jobs`). One that is
-    queued in a run that is over is over too.
+    For the claim, a 404 means that its job is over. The job itself is asked about again by `unresolved_jobs`. A job
+    that is queued in a run that is over counts as over too.
     """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
@@ -188,7 +199,7 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
 
 
 def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOutcome) -> None:
-    """Carry a verdict out; each is one guarded transaction."""
+    """Apply a verdict in one guarded transaction."""
     who = tick.rt.who
     executes = verdict.action in {UnusedAction.EXECUTE, UnusedAction.EXECUTE_UNBOUND}
     releases_it = not executes and verdict.action is not UnusedAction.SPARE
@@ -208,7 +219,7 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOut
             )
         if verdict.action is UnusedAction.SPARE:
             return sweeps.make_spare(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=who)
-        # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
+        # The release asks GitHub for the job, so the verdicts `finish` and `requeue` need no code of their own here.
         begun = releases.request_release(
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
         )

@@ -1,1 +1,1 @@
-"""The worker itself: application, decorator, runtime, beat and Flower."""
+"""The worker process: application, task decorator, runtime, beat and Flower."""

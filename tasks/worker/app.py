@@ -1,8 +1,8 @@
-"""The Celery application: its settings, asserted when a process starts.
+"""The Celery application. Its settings are asserted when a process starts.
 
-Settings and their reasons are those of reference measurements with Celery 5.7 on Redis: late
-acknowledgement and reject-on-lost so that a killed worker's task comes back, prefetch 1, a socket timeout
-*and* a health check (either alone leaves a worker deaf after a silent cut), JSON only, no result backend.
+The settings come from measurements with Celery 5.7 on Redis. Late acknowledgement and reject-on-lost make the task of a
+killed worker come back. Prefetch is 1. A socket timeout and a health check are both needed: with one of them alone, a
+worker stays deaf after its connection is cut silently. Messages are JSON only, and there is no result backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from beat_schedule import schedule
 from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import BeatSettings, Settings
-from ostler.wakes import QUEUES
+from ostler.task_names import QUEUES, ROUTES
 from tasks.worker.events import BatchedEvents
 
 MODULES = (
@@ -54,23 +54,23 @@ MODULES = (
 )
 
 VISIBILITY_TIMEOUT = 300
-"""Seconds after which Redis gives a message of a dead worker to another."""
+"""Seconds after which Redis gives the message of a dead worker to another worker."""
 
 BEAT_INTERVAL = 2
-"""Seconds after which the active beat extends its lock at the latest, and between two tries of a standby to take it."""
+"""Longest time in seconds until the active beat extends its lock.
+
+A standby tries to take the lock at this interval.
+"""
 
 BEAT_LOCK_TIMEOUT = 12
-"""Seconds that the lock of a killed beat lives: with one interval at most 14 until a standby ticks.
+"""Seconds after which the lock of a killed beat expires. A standby ticks at most one interval later, after 14 seconds.
 
-Redbeat needs five intervals or more: the active beat must extend its lock in time although a tick takes long.
+Redbeat needs at least five intervals, so that the active beat extends its lock in time even if a tick is slow.
 """
 
 transport.install()
 app = Celery("ostler", include=list(MODULES), set_as_current=True)
 app.steps["consumer"].add(BatchedEvents)
-
-ROUTES: dict[str, dict[str, str]] = {}
-"""Task name → queue, filled by `tasks.worker.base.task`."""
 
 SETTINGS: dict[str, Any] = {
     "task_acks_late": True,
@@ -81,12 +81,12 @@ SETTINGS: dict[str, Any] = {
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "worker_hijack_root_logger": False,
     "worker_send_task_events": True,
-    # A message could stop a worker's consumers, or end it: whoever may write to Redis may send one.
+    # Any client that can write to Redis could otherwise stop the consumers of a worker, or the worker.
     "worker_enable_remote_control": False,
     "task_send_sent_event": True,
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
-    # A Redis that is full, read-only or without its replicas answers with errors of this kind: wait, do not end.
+    # A Redis that is full, read-only or without replicas answers with such errors. The worker must wait, not exit.
     "broker_channel_error_retry": True,
     "broker_transport_options": {
         "visibility_timeout": VISIBILITY_TIMEOUT,
@@ -128,9 +128,9 @@ _ASSERTED = (
 
 
 def configure(settings: Settings | BeatSettings) -> Celery:
-    """Give the application its settings, check what is in force, and return it.
+    """Apply the settings to the application, assert those in force, and return the application.
 
-    Raises `ConfigurationError` when something else (an environment variable of Celery, say) has overridden one.
+    Raises `ConfigurationError` if another source, for example an environment variable of Celery, overrides a setting.
     """
     app.conf.update(
         broker_url=settings.redis_url.reveal(),
@@ -148,7 +148,7 @@ def configure(settings: Settings | BeatSettings) -> Celery:
 
 
 def assert_in_force(celery: Celery) -> None:
-    """Raise `ConfigurationError` when a setting that the laws lean on is not in force."""
+    """Raise `ConfigurationError` if a setting that the laws depend on is not in force."""
     for name in _ASSERTED:
         if celery.conf[name] != SETTINGS[name]:
             raise ConfigurationError(f"celery setting {name}: found {celery.conf[name]!r}, needs {SETTINGS[name]!r}")
@@ -165,4 +165,4 @@ def assert_in_force(celery: Celery) -> None:
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
 def _keep_our_logging(**_: Any) -> None:
-    """Having a receiver keeps Celery from replacing what `ostler.logging` has set up."""
+    """Do nothing. While this receiver exists, Celery does not replace the logging of `ostler.logging`."""

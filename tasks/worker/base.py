@@ -1,8 +1,8 @@
-"""The one decorator of tasks and the one table of retry policies.
+"""The decorator of all tasks, and the table of retry policies.
 
-Every task has an explicit stable name and keyword-only ids, returns None (Flower shows results, L13), has one
-total deadline of which each call gets what is left, and ignores arguments that it does not know, so that old
-and new workers can run side by side during a deploy.
+Every task has an explicit stable name and takes ids as keyword arguments. It returns None, because Flower shows results
+(L13). It has one deadline, which all its calls share. It ignores unknown arguments, so that old and new workers can run
+side by side during a deploy.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from models.db import client_waits
 from ostler import telemetry
 from ostler.errors import Retryable
 from ostler.logging import about, ids_of
+from ostler.task_names import TaskName, queue_of, short_name
 from rules.upstream.retry import RetryPolicy
-from tasks.worker.app import ROUTES, app
+from tasks.worker.app import app
 
 RECONCILES = frozenset({"pools", "pool_changed", "reconcile", "autoscale"})
-"""What no frame of sweeps runs, which would note its successes (`tasks.sweeps.tick`)."""
+"""Tasks that reconcile without the frame of the sweeps, so that this decorator records their success."""
 
 DEADLINE = 20.0
-"""Seconds that one execution of a task may take in all."""
+"""Longest time in seconds of one execution of a task."""
 
 log = structlog.get_logger(__name__)
 _ends_at: contextvars.ContextVar[float] = contextvars.ContextVar("ends_at")
@@ -40,11 +41,12 @@ _ends_at: contextvars.ContextVar[float] = contextvars.ContextVar("ends_at")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How Celery repeats a task that raised `Retryable`: full jitter under a doubling backoff, in seconds.
+    """Retry policy of a task that raised `Retryable`: exponential backoff with full jitter, in seconds.
 
-    `adapter_attempts` is how often the calls inside repeat; one of the two layers is always 1 or 0, so
-    that attempts never multiply. `call_seconds` is what one call may take of the task's deadline. `brief_waits`: the
-    task serves many rows one after the other, so a locked row is skipped soon (`models.db.client_waits`).
+    `adapter_attempts`: attempts of each call inside the task. `task_retries`: retries of the task by Celery. One of the
+    two layers is always 1 or 0, so that attempts never multiply. `backoff` and `backoff_max`: first and largest upper
+    bound of a wait. `call_seconds`: share of the task's deadline that one call may take. `brief_waits`: the task serves
+    many rows one after the other, so it soon skips a locked row (`models.db.client_waits`).
     """
 
     adapter_attempts: int
@@ -55,7 +57,7 @@ class Policy:
     brief_waits: bool = False
 
     def longest_wait(self, retries: int) -> float:
-        """Return the upper bound of the wait before the next execution, after `retries` of them."""
+        """Return the upper bound of the wait in seconds before the next execution, after `retries` retries."""
         return float(min(self.backoff_max, self.backoff * 2**retries))
 
 
@@ -66,35 +68,46 @@ RELEASE = Policy(adapter_attempts=4, task_retries=0)
 RETIRE = Policy(adapter_attempts=4, task_retries=0)
 SWEEP = Policy(adapter_attempts=4, task_retries=0, brief_waits=True)
 
-# Of calls in a loop: one that fails must leave time for the others, and the next run makes it again (L14).
+# For calls in a loop. A failed call must leave time for the other calls, and the next run repeats it (L14).
 SWEEP_ROW = Policy(adapter_attempts=2, task_retries=0, call_seconds=5)
 SWEEP_LIST = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 
 
 def calls(policy: Policy) -> RetryPolicy:
-    """Return how a call of the current task repeats: by the task's policy, within what it has left."""
+    """Return the retry policy of one call in the current task.
+
+    Its deadline is bounded by the rest of the task's deadline.
+    """
     return RetryPolicy(attempts=policy.adapter_attempts, deadline=remaining(policy.call_seconds))
 
 
 def remaining(most: float = DEADLINE) -> float:
-    """Return the seconds that the current task has left, `most` at most and 0.05 at least."""
+    """Return the seconds until the deadline of the current task, at most `most` and at least 0.05."""
     return max(0.05, min(most, _ends_at.get(time.monotonic() + DEADLINE) - time.monotonic()))
 
 
 def begin_page() -> None:
-    """Give the current task a new deadline: a sweep that goes through pages has one for each. No task, no deadline."""
+    """Give the current task a new deadline. A sweep that reads pages has one deadline per page.
+
+    Outside of a task this does nothing.
+    """
     if _ends_at.get(None) is not None:
         _ends_at.set(time.monotonic() + DEADLINE)
         client_waits.renew()
 
 
 def stopping() -> bool:
-    """Return whether this worker was told to end: what it has begun may finish, nothing more is to be begun."""
+    """Return whether this worker is stopping. A task may finish the row that it began, and must begin no other."""
     return state.should_stop is not None and state.should_stop is not False
 
 
-def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:
-    """Register a function as the task `ostler.<name>`; with `bind` it gets the Celery task first."""
+def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:
+    """Register a function as the task of this name. With `bind`, its first argument is the Celery task.
+
+    Raises `LookupError` if the table of tasks has no such name: its messages would have no queue.
+    """
+    queue_of(name)
+    short = short_name(name)
 
     def register(body: Callable[..., None]) -> Task:
         known = {
@@ -125,20 +138,19 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
                 raise
             finally:
                 _ends_at.reset(token)
-                telemetry.TASKS.labels(name, outcome).inc()
-                telemetry.TASK_SECONDS.labels(name).observe(time.monotonic() - began)
-                if outcome == "succeeded" and name in RECONCILES:
-                    telemetry.SWEEP_SUCCESS.labels(name).set_to_current_time()
+                telemetry.TASKS.labels(short, outcome).inc()
+                telemetry.TASK_SECONDS.labels(short).observe(time.monotonic() - began)
+                if outcome == "succeeded" and short in RECONCILES:
+                    telemetry.SWEEP_SUCCESS.labels(short).set_to_current_time()
 
         for outcome in telemetry.TASK_OUTCOMES:
-            telemetry.TASKS.labels(name, outcome)
-        telemetry.TASK_SECONDS.labels(name)
-        if name in RECONCILES:
-            telemetry.SWEEP_SUCCESS.labels(name)
-        ROUTES[f"ostler.{name}"] = {"queue": queue}
+            telemetry.TASKS.labels(short, outcome)
+        telemetry.TASK_SECONDS.labels(short)
+        if short in RECONCILES:
+            telemetry.SWEEP_SUCCESS.labels(short)
         registered: Task = app.task(
             bind=True,
-            name=f"ostler.{name}",
+            name=name,
             autoretry_for=(Retryable,) if policy.task_retries else (),
             max_retries=policy.task_retries,
             retry_backoff=policy.backoff,

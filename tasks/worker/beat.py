@@ -1,9 +1,9 @@
-"""The program behind `ostler beat`: redbeat, of which one copy is active and every other stands by.
+"""The program of `ostler beat`: redbeat with one active copy, while every other copy stands by.
 
-A beat that lost its lock (Redis was emptied, or the process was stopped for longer than the lock lives) or its Redis
-does not end: it stands by again. The lock expires after 12 s and a standby tries to take it every 2 s
-(`tasks.worker.app`), so the sweeps go on within 15 s and one period, whatever happens to Redis or to the active beat,
-and nobody has to start anything again. Whoever becomes active installs the schedule anew.
+A beat does not exit when it loses Redis or its lock, but stands by again. It loses the lock if Redis was flushed, or if
+the process was stopped for longer than the lock lives. The lock expires after 12 s, and a standby tries to take it
+every 2 s (`tasks.worker.app`). The sweeps therefore go on within 15 s and one period, without an operator. The beat
+that becomes active installs the schedule again.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ from ostler.settings import BeatSettings
 from tasks.worker.app import configure
 
 PAUSE = 2.0
-"""Seconds before another try to reach Redis, or to stand by."""
+"""Seconds before the next attempt to reach Redis or to stand by."""
 
 SOCKET_TIMEOUT = 30.0
-"""Seconds, where a client brings none of its own."""
+"""Default socket timeout in seconds for clients that set none of their own."""
 
 log = structlog.get_logger(__name__)
 
 
 class LockNotHad(BaseException):
-    """Redis failed while this beat waited for the lock. Celery swallows any `Exception` there and goes on without."""
+    """Redis failed while this beat waited for the lock.
+
+    This is no `Exception`, because Celery would swallow it at that place and run without the lock.
+    """
 
 
 class Scheduler(RedBeatScheduler):  # type: ignore[misc]
-    """Redbeat's, which sees at each tick whether its entries are still there: without them it would tick nothing."""
+    """Scheduler of redbeat that installs its entries again if they are lost. Without entries it would send nothing."""
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due, and return the seconds until the next tick."""
+        """Send the tasks that are due, and return the seconds until the next tick."""
         wait: float = super().tick(*args, **kwargs)
         conf = self.app.redbeat_conf
         if get_redis(self.app).zcard(conf.schedule_key) < len(conf.schedule):
@@ -57,8 +60,9 @@ class Scheduler(RedBeatScheduler):  # type: ignore[misc]
 def reinstall(sender: Any, **_: Any) -> None:
     """Install the static entries again when a standby takes over.
 
-    After a flush of Redis redbeat's winner would hold the lock over an empty schedule and tick nothing. And where Redis
-    failed while it waited for the lock it would go on without one, and break at its first tick.
+    After a flush of Redis, the beat that takes the lock would otherwise have an empty schedule and send nothing. If
+    Redis failed during the wait for the lock, redbeat would run without a lock and fail at its first tick. `LockNotHad`
+    prevents this.
     """
     if sender.scheduler.lock_key and sender.scheduler.lock is None:
         raise LockNotHad
@@ -67,7 +71,7 @@ def reinstall(sender: Any, **_: Any) -> None:
 
 
 def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return once Redis takes writes."""
+    """Wait until Redis accepts writes."""
     with redis.Redis.from_url(url.reveal(), socket_timeout=5, socket_connect_timeout=5) as client:
         while True:
             try:
@@ -80,12 +84,12 @@ def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) 
 
 
 def run_beat(settings: BeatSettings) -> None:
-    """Run beat under redbeat until SIGTERM or SIGINT; of two copies one is active."""
+    """Run beat under redbeat until SIGTERM or SIGINT. One of two copies is active."""
     app = configure(settings)
-    # Not for workers: Flower shows their settings, and Celery hides a password in `broker_url` only.
+    # This setting is not for workers. Flower shows their settings, and Celery masks a password in `broker_url` only.
     app.conf.redbeat_redis_url = settings.redis_url.reveal()
     socket.setdefaulttimeout(SOCKET_TIMEOUT)
-    app.finalize()  # the tasks' modules stay out: beat sends by name, to the queue that the schedule says
+    app.finalize()  # the modules of tasks are not imported: beat sends by name, to the queue of the schedule
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     while True:
@@ -100,7 +104,10 @@ def _end(*_: object) -> None:
 
 
 def _beat(app: Celery) -> bool:
-    """Stand by, then be the active one; return whether the process was told to end, else why is in the log."""
+    """Stand by, then be the active beat.
+
+    Return whether the process was asked to stop; otherwise the cause is in the log.
+    """
     service = Service(app=app, max_interval=app.conf.beat_max_loop_interval, scheduler_cls=Scheduler)
     try:
         service.start()

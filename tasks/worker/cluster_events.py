@@ -1,6 +1,6 @@
-"""Kubernetes Events: told by tasks, written by a thread of their own, so that none fails or delays a task.
+"""Kubernetes Events of tasks. A separate thread writes them, so that no Event fails or delays a task.
 
-Events are for people: nothing is decided by them. One that is too many, or that cannot be written, is dropped and
+Events are for people, and no code decides by them. An Event that exceeds the limits or cannot be written is dropped and
 counted (`ostler_kubernetes_events_total`).
 """
 
@@ -25,13 +25,13 @@ from rules.upstream.retry import RetryPolicy
 log = structlog.get_logger(__name__)
 
 MOST = 100
-"""Events that may wait to be written."""
+"""Upper bound on Events that wait to be written."""
 
 ONCE = RetryPolicy(attempts=1, deadline=5.0)
 
 
 class Recorder:
-    """Writes the Events of one process. Its methods never raise what an upstream does, and never wait for one."""
+    """Writes the Events of one process. Its methods never raise an upstream's error and never wait for an upstream."""
 
     def __init__(self, client: KubeClient, *, who: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
 
     def record(self, regarding: Regarding, kind: Type, reason: str, note: str) -> None:
-        """Have an Event written soon, unless there were too many lately."""
+        """Queue an Event, or drop it if its object had too many Events lately."""
         told = EventNote(regarding, kind, reason, note, utcnow())
         with self._guard:
             if not self._pace.admits(regarding.uid, reason, note, now=self._clock()):
@@ -51,7 +51,7 @@ class Recorder:
                 return
             try:
                 self._run()
-            except RuntimeError:  # no further thread can be started: an Event is not worth the work that it tells of
+            except RuntimeError:  # no thread can be started; the task is worth more than its Event
                 telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
                 return
         try:
@@ -80,5 +80,5 @@ class Recorder:
         telemetry.KUBERNETES_EVENTS.labels("written").inc()
 
     def flush(self) -> None:
-        """Wait until everything that was told is written or given up. For tests."""
+        """Wait until each queued Event is written or dropped. For tests."""
         self._waiting.join()

@@ -1,8 +1,8 @@
-"""Events of workers about their tasks (Flower shows them), sent in batches.
+"""Celery events of workers about their tasks, sent in batches. Flower shows them.
 
-Celery sends a batch of events with every turn of the worker's loop, which under load is one publication for each two
-or three events. Here they wait for half a second: Flower shows them that much later, with the times at which they
-happened, and a worker that is killed takes as much with it.
+Celery sends a batch with every turn of the worker's loop. Under load this is one publication for every two or three
+events. Here events wait for up to half a second. Flower shows them later by this time, with their original timestamps.
+A killed worker loses the events of at most half a second.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ EVERY = 0.5
 """Seconds between two batches."""
 
 MOST = 500
-"""Events of a batch; one more sends them at once."""
+"""Upper bound on events in a batch. A further event sends the batch at once."""
 
 
 class BatchedEvents(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A step of the worker, after the one that makes a dispatcher of events for each new connection."""
+    """Step of the worker that runs after Celery's step that creates an event dispatcher for each new connection."""
 
     requires = ("celery.worker.consumer.events:Events",)
 
@@ -28,20 +28,20 @@ class BatchedEvents(bootsteps.StartStopStep):  # type: ignore[misc]
         self._ticks: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Send batches from now on."""
+        """Start to send events in batches."""
         dispatcher = consumer.event_dispatcher
         dispatcher.buffer_limit = MOST
         dispatcher.on_send_buffered = None
         self._ticks = consumer.timer.call_repeatedly(EVERY, dispatcher.flush)
 
     def stop(self, consumer: Any) -> None:  # noqa: ARG002 - Celery's
-        """Send no more; the connection may be broken."""
+        """Stop sending. The connection might already be broken."""
         if self._ticks is not None:
             self._ticks.cancel()
             self._ticks = None
 
     def shutdown(self, consumer: Any) -> None:
-        """Send what is left, at the end of the worker."""
+        """Send the remaining events when the worker ends."""
         self.stop(consumer)
         if consumer.event_dispatcher is not None:
             consumer.event_dispatcher.flush()

@@ -1,11 +1,11 @@
-"""`ostler flower`: Flower with the options that make it a view and nothing else.
+"""`ostler flower`: Flower as a read-only view.
 
-It is read-only (Flower answers every call that would change a worker or a task with 403), asks for a login,
-and needs no secret of Ostler's but the way to Redis. Options come from `FlowerSettings` alone: neither
-`FLOWER_…` variables nor a `flowerconfig.py` are read, so that nothing can open it by accident.
+Flower answers every call that would change a worker or a task with 403. It requires a login, and its only secret is the
+address of Redis. All options come from `FlowerSettings`. `FLOWER_…` variables and `flowerconfig.py` are not read, so
+that neither can open Flower by accident.
 
-It sends nothing to workers, not even questions: workers take no remote control (`tasks.worker.app`). Tasks and workers
-are shown from events alone, and the page of a single worker answers 404.
+Flower sends nothing to workers, not even queries, because workers accept no remote control (`tasks.worker.app`). Tasks
+and workers are shown from events alone, and the page of a single worker answers 404.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ostler.settings import FlowerSettings
 from tasks.worker.app import SETTINGS, app, assert_in_force
 
 MOST_TASKS = 10_000
-"""Tasks that are kept; the oldest go first."""
+"""Upper bound on tasks in Flower's memory. The oldest are dropped first."""
 
 SAVED_EVERY = 60_000
 """Milliseconds between two writes of the state file."""
 
 FORGOTTEN_AFTER = 600
-"""Seconds after which a worker that is gone is no longer shown: every deploy brings new names."""
+"""Seconds after which an offline worker is no longer shown. Each deploy starts workers with new names."""
 
 COLUMNS = "name,kwargs,state,received,started,runtime,retries,worker"
 
@@ -44,30 +44,33 @@ log = structlog.get_logger(__name__)
 
 
 class Silent(Control):  # type: ignore[misc]
-    """Remote control that sends nothing: even a listener for events would ask workers for a heartbeat."""
+    """Remote control that sends nothing. Otherwise even a listener for events would ask workers for a heartbeat."""
 
     def broadcast(self, *_: Any, **__: Any) -> None:
         """Send nothing."""
 
 
 class View(Flower):  # type: ignore[misc]
-    """Flower that asks no worker for anything."""
+    """Flower that sends no query to a worker."""
 
     def update_workers(self, workername: str | None = None) -> Awaitable[None]:  # noqa: ARG002 - Flower's
-        """Return at once: what is known of workers comes with their events."""
+        """Return a finished future. Information on workers comes with their events."""
         done: asyncio.Future[None] = asyncio.get_event_loop().create_future()
         done.set_result(None)
         return done
 
 
 def tls_options(url: str) -> dict[str, Any] | None:
-    """Return the options of TLS in an address of Redis, which Flower's page of the broker reads nowhere else."""
+    """Return the TLS options of a Redis address, or None. Flower's broker page has no other source for them."""
     found: dict[str, Any] | None = parse_url(url).get("ssl")
     return found
 
 
 def run_flower(settings: FlowerSettings) -> None:
-    """Serve Flower until SIGTERM or SIGINT. Raises ConfigurationError without a login, unless that is asked for."""
+    """Serve Flower until SIGTERM or SIGINT.
+
+    Raises `ConfigurationError` if no login is set, unless the settings allow Flower without a login.
+    """
     if not settings.flower_basic_auth and not settings.flower_without_login:
         raise ConfigurationError(
             "OSTLER_FLOWER_BASIC_AUTH: it is not set; set it to `user:password`, or set "
@@ -90,7 +93,7 @@ def run_flower(settings: FlowerSettings) -> None:
 
 
 def _set_options(settings: FlowerSettings) -> None:
-    # It would let any web page that a logged-in person visits read the API.
+    # This variable would allow any web page to read the API through the browser of a logged-in person.
     os.environ.pop("FLOWER_UNAUTHENTICATED_API", None)
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     options.address = settings.flower_host

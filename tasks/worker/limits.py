@@ -1,4 +1,4 @@
-"""Limits of GitHub's client in Postgres: those that must survive a flush of Redis, and removed installations."""
+"""State of GitHub's client in Postgres: rate limits that must survive a flush of Redis, and removed installations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ log = structlog.get_logger(__name__)
 
 
 def make_governor(settings: Settings, engine: Engine) -> Governor:
-    """Return the governor of this process. Its queries are short transactions beside a call, never around it (L15)."""
+    """Return the rate limiter of this process.
+
+    Its queries are short transactions beside a call, never around it (L15).
+    """
 
     def remember(installation_id: int, quota: str, seconds: float) -> None:
         log.warning("github.limited", installation=installation_id, quota=quota, seconds=round(seconds))
@@ -31,7 +34,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
                     db, installation_id=installation_id, quota=quota, seconds=seconds, now=utcnow()
                 ),
             )
-        except SQLAlchemyError as error:  # Redis and this process know it; the call's own outcome matters more
+        except SQLAlchemyError as error:  # Redis and this process have the limit; the outcome of the call matters more
             log.warning("github.limit_not_stored", installation=installation_id, error=reason_of(error))
 
     def recall(installation_id: int) -> Mapping[str, float]:
@@ -46,7 +49,10 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
 
 
 def make_left(engine: Engine) -> Callable[[int], None]:
-    """Return what GitHub's client calls for an installation that GitHub does not know, in a transaction of its own."""
+    """Return the callback that GitHub's client calls when GitHub does not know an installation.
+
+    The callback marks the installation as removed, in a transaction of its own.
+    """
 
     def left(installation_id: int) -> None:
         try:

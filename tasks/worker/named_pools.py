@@ -1,4 +1,4 @@
-"""The pools that a message means: by id, or by the name that programs outside of Ostler know."""
+"""Pools that a message names, by id or by name. Programs outside of Ostler know only the names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ log = structlog.get_logger(__name__)
 
 
 def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequence[int]:
-    """Return the ids that a message means. The id counts where both are given.
+    """Return the ids of the pools that a message names. If both are given, the id counts.
 
-    A name may have several rows: those of earlier pools of that name, whose Pods may still be there. A message that
-    names no known pool means none, which is logged.
+    One name may have several rows: earlier pools of that name might still have Pods. If no pool has the name, the
+    result is empty and a warning is logged.
     """
     if pool_id is not None:
         return [pool_id]

@@ -1,7 +1,8 @@
-"""The nodes of the cluster as this process last listed them, shared by the autoscaler and the reconciler.
+"""Cached list of the cluster's nodes in this process. The autoscaler and the reconciler share it.
 
-They are listed once in ten seconds at most. When the list cannot be had nothing is known of any node, so that nobody
-is retired or replaced for it (L8). `gone_now` does not use this list: it asks again, right before a Pod is deleted.
+The nodes are listed at most once in ten seconds. If the list fails, the state of every node is unknown, and no Pod is
+retired or replaced because of its node (L8). `gone_now` does not use this cache: it reads the nodes again right before
+a Pod is deleted.
 """
 
 from __future__ import annotations
@@ -24,18 +25,17 @@ from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 
 EVERY = 10.0
-"""Seconds between two lists at least."""
+"""Shortest time in seconds between two lists."""
 
 ASKED = 10
-"""Nodes that were not in the list and are asked for by name, of one list at most: others are asked for after the next.
-"""
+"""Upper bound on nodes that are read by name per list, because the list lacks them. Others wait for the next list."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Known:
-    """A list of nodes, None while it is not there, and what was answered for names that were not in it."""
+    """One list of nodes. `nodes` is None until it arrives. `asked` has the answers for names that the list lacks."""
 
     at: float
     nodes: Mapping[str, NodeSeen] | None = None
@@ -48,9 +48,9 @@ _asking = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """The nodes on which some Pods are, in one check. `known`: those of which anything is known at all.
+    """State of the nodes of some Pods in one check.
 
-    `gone`: those that are gone, and why.
+    `known`: nodes whose state is known. `cordoned`: nodes that accept no new Pods. `gone`: gone nodes, with the reason.
     """
 
     known: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ class NodeSnapshot:
 
 
 def listed_nodes(rt: Runtime) -> Mapping[str, NodeSeen] | None:
-    """Return the nodes by name, at most `EVERY` seconds old; None when they cannot be had."""
+    """Return the nodes by name, at most `EVERY` seconds old, or None if they cannot be listed."""
     return _listed(rt).nodes
 
 
@@ -70,7 +70,7 @@ def _listed(rt: Runtime) -> _Known:
         known = _known.get(kube)
         if known is not None and now - known.at < EVERY:
             return known
-        known = _known[kube] = _Known(now)  # callers that come meanwhile do not wait
+        known = _known[kube] = _Known(now)  # callers that arrive meanwhile do not wait
     try:
         known.nodes = {node.name: node for node in list_nodes(kube, policy=calls(SWEEP_ROW))}
     except UpstreamError as error:
@@ -79,7 +79,7 @@ def _listed(rt: Runtime) -> _Known:
 
 
 def observe_nodes(rt: Runtime, names: Collection[str]) -> NodeSnapshot:
-    """Return what is known of these nodes. One that is not in the list is gone only when a GET by name says so."""
+    """Return the state of the given nodes. A node that the list lacks is gone only if a GET by name confirms it."""
     if not names:
         return NodeSnapshot()
     known = _listed(rt)
@@ -104,7 +104,7 @@ def observe_nodes(rt: Runtime, names: Collection[str]) -> NodeSnapshot:
 
 
 def _ask(rt: Runtime, known: _Known, name: str) -> bool:
-    """Ask for a node that was not in the list; False when that was not answered, or too many were asked for."""
+    """Read a node that the list lacks. Return False if the read failed, or if too many nodes were read already."""
     if len(known.asked) >= ASKED:
         return False
     try:
@@ -116,9 +116,9 @@ def _ask(rt: Runtime, known: _Known, name: str) -> bool:
 
 
 def gone_now(rt: Runtime, name: str) -> Gone | None:
-    """Return why a node is gone, by a new list and a GET by its name; None while it may live.
+    """Return why a node is gone, or None if it might be alive. The nodes are listed and the node is read again.
 
-    Also None while more than half of all nodes are unreachable (L8). Raises what the client raises.
+    The result is also None while more than half of all nodes are unreachable (L8). Raises what the client raises.
     """
     listed = {node.name: node for node in list_nodes(rt.kube, policy=calls(SWEEP_ROW))}
     if nothing_forced(node.health for node in listed.values()):
@@ -126,11 +126,11 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
         return None
     node = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     if node is None and name in listed:
-        return None  # two answers that contradict each other, or a deletion of this moment
+        return None  # the two answers contradict each other, or the node was deleted between them
     return judge_node(None if node is None else node.health, lost_after=rt.settings.node_lost_after, now=utcnow())
 
 
 def forget() -> None:
-    """List the nodes again at the next check. For tests, in which ten seconds are long."""
+    """Drop the cached list, so that the next check lists the nodes again. For tests, which cannot wait ten seconds."""
     with _asking:
         _known.clear()

@@ -1,4 +1,4 @@
-"""Start of the worker process: the program behind `ostler worker`."""
+"""Start of the worker process, for `ostler worker`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from celery.signals import heartbeat_sent, worker_ready
 from models.upstream.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
+from ostler.task_names import EXPIRES, POOLS, QUEUES
 from ostler.transport import reading
-from ostler.wakes import EXPIRES, POOLS, QUEUES
 from tasks.worker.app import configure
 from tasks.worker.runtime import Runtime, install
 
 READS_WITHIN = 30.0
-"""Seconds since a worker last read its queues within which it counts as alive; a read waits one second for a message.
+"""A worker is alive if it read its queues within this time in seconds. One read waits one second for a message.
 
-After a cut of the network that nobody announced it reads again within 21 seconds."""
+After a silent cut of the network, a worker reads again within 21 seconds.
+"""
 
 
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
-    """Run a worker of threads until SIGTERM; what it had begun is finished.
+    """Run a worker of threads until SIGTERM. Running tasks are finished first.
 
-    Raises what `models.db.connections.admit` raises, before a message is taken.
+    Raises what `models.db.connections.admit` raises, before the worker takes a message.
     """
     app = configure(settings)
     telemetry.serve(settings.metrics_port)
@@ -53,15 +54,15 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def reconcile_at_start(sender: Any, **_: Any) -> None:
-    """Have the pools reconciled as soon as somebody can: after a deploy they need not wait for beat's first tick."""
+    """Send a reconcile of all pools, so that they need not wait for the first tick of beat after a deploy."""
     with sender.app.connection_for_write() as connection:
-        sender.app.send_task(POOLS, queue="pools", expires=EXPIRES, ignore_result=True, connection=connection)
+        sender.app.send_task(POOLS, expires=EXPIRES, ignore_result=True, connection=connection)
 
 
 def leave_signs_of_life(file: Path) -> None:
     """Touch a file with each heartbeat of this worker, every 2 s, while it reads its queues.
 
-    It sends heartbeats only while it has Redis. A worker that has Redis and reads no queue is of no use.
+    A worker sends heartbeats only while it reaches Redis. A worker that reaches Redis but reads no queue is not alive.
     """
     file.unlink(missing_ok=True)
 

@@ -1,6 +1,6 @@
-"""Shared objects of the tasks of one process: engine, clients, cipher. Each is created once, on first use.
+"""Shared objects of all tasks in one process: engine, clients, cipher. Each is created once, on first use.
 
-The clients are reached through properties that refuse to be used inside a transaction (law L15).
+The properties of the clients raise an error inside a transaction (L15).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from models.db.connections import admit, worker_pool
 from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
+from ostler.task_names import QUEUES
 from ostler.timings import Timings
-from ostler.wakes import QUEUES, Waker
+from ostler.wakes import Waker
 from tasks.worker.app import app
 from tasks.worker.cluster_events import Recorder
 from tasks.worker.limits import make_governor, make_left
@@ -55,30 +56,33 @@ class Runtime(Transactions):
 
     @property
     def timings(self) -> Timings:
-        """The timings among the settings."""
+        """Return the timings of the settings."""
         return self.settings.timings
 
     @property
     def kube(self) -> KubeClient:
-        """The cluster."""
+        """Return the client of the Kubernetes API."""
         _outside()
         return self._kube
 
     @property
     def github(self) -> GitHub:
-        """GitHub."""
+        """Return the client of GitHub."""
         _outside()
         return self._github
 
     @property
     def waker(self) -> Waker:
-        """Redis, for wake-ups and messages."""
+        """Return the client of Redis for wakes and messages."""
         _outside()
         return self._waker
 
     @property
     def wake_keys(self) -> Waker:
-        """Redis under the pool's lock, the one exception of L15: only to delete the wake key."""
+        """Return the client of Redis for use under the pool's lock, the one exception of L15.
+
+        The caller must only delete the wake key with it.
+        """
         return self._waker
 
 
@@ -87,7 +91,7 @@ _making = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """Return the runtime of this process, made on first use."""
+    """Return the runtime of this process. It is created on first use."""
     with _making:
         if not _made:
             _made.append(Runtime(load()))
@@ -95,6 +99,6 @@ def runtime() -> Runtime:
 
 
 def install(rt: Runtime | None) -> None:
-    """Let the tasks of this process use `rt`; None makes a new one at the next use. For tests that bring their own."""
+    """Make the tasks of this process use `rt`. None discards the current one. For tests that bring their own."""
     with _making:
         _made[:] = [] if rt is None else [rt]

@@ -20,10 +20,10 @@ class _BeginTime(datetime):
 
 
 NOW: Final[datetime] = _BeginTime(1, 1, 1)
-"""Stands for the time at which a transaction begins, as the argument `now` of `Transactions.transaction`.
+"""Placeholder for the begin time of a transaction, passed as the argument `now` of `Transactions.transaction`.
 
-The clock is read once the connection is there and again in each retry, because leases are granted from that time. A
-time taken by the caller would be older by the wait for a connection and by the attempts before.
+The clock is read once the connection is there, and again in each retry, because leases are granted from that time. A
+time taken by the caller would be too old: it would miss the wait for a connection and the earlier attempts.
 """
 
 
@@ -33,9 +33,9 @@ class Transactions:
     engine: Engine
 
     def transaction(self, function: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `function` returns for a connection and these arguments, in one transaction.
+        """Run `function` with a connection and these arguments in one transaction, and return its result.
 
-        The arguments are evaluated once, and `now=NOW` once for each attempt. Retries and raises as
+        The arguments are evaluated once. `now=NOW` is replaced in each attempt. Retries and raises as
         `models.db.engine.transaction` does.
         """
         is_dated = kwargs.get("now") is NOW

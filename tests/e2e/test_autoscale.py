@@ -17,7 +17,7 @@ from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
 from ostler.secrets import Secret
-from ostler.wakes import AUTOSCALE, Waker
+from ostler.wakes import Waker
 from tests.cluster import delete_namespace
 from tests.waiting import eventually
 
@@ -68,7 +68,7 @@ def test_pool_grows_with_jobs_without_a_tick_and_shrinks_to_its_floor_after_them
     assert replicas() == MOST, "woken by jobs without Pods, it grew as far as it may"
 
     def settled() -> bool:
-        waker.send(AUTOSCALE, queue="pools")
+        waker.autoscale()
         alive = rows("""
             SELECT count(*) FROM runner_pods p WHERE p.gone_at IS NULL AND p.terminal_at IS NULL
             AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.purpose = 'retire')

@@ -18,7 +18,7 @@ from k8s_adapters.client import KubeClient
 from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System
-from ostler.wakes import QUEUES
+from ostler.task_names import QUEUES
 from tests.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "small")

@@ -18,17 +18,8 @@ from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.redis_users import RedisUser, as_user, passwords_from
 from ostler.secrets import Secret
-from ostler.wakes import (
-    MISSING_PODS,
-    POD_GONE,
-    PODS_CHANGED,
-    POOL_CHANGED,
-    POOLS,
-    QUEUES,
-    WATCH_QUEUES,
-    Waker,
-    producer,
-)
+from ostler.task_names import MISSING_PODS, POD_GONE, PODS_CHANGED, POOL_CHANGED, POOLS, QUEUES, WATCH_QUEUES
+from ostler.wakes import Waker, producer
 from tasks.worker.flower import Silent
 from tests.waiting import eventually
 
@@ -163,10 +154,10 @@ def test_each_sender_reaches_its_queues(server: Redis, process: str, queues: tup
 def test_watch_sends_every_hint_and_its_sign_of_life(server: Redis) -> None:
     waker = Waker(Secret(server.url_of("watch")))
     waker.mark_watched("runners", seconds=9)
-    waker.send(POOLS, queue="pools")
-    waker.send(MISSING_PODS, queue="sweeps")
-    waker.send(POOL_CHANGED, queue="pools", namespace="n", pool="p")
-    waker.send(PODS_CHANGED, queue="dispatch", namespace="n")
+    waker.send(POOLS)
+    waker.send(MISSING_PODS)
+    waker.send(POOL_CHANGED, namespace="n", pool="p")
+    waker.send(PODS_CHANGED, namespace="n")
     with server.client() as reader:
         assert {queue: reader.llen(queue) for queue in WATCH_QUEUES} == {"dispatch": 1, "pools": 2, "sweeps": 1}
         assert reader.exists("ostler:watched:runners")

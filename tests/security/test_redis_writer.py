@@ -16,7 +16,7 @@ from celery.worker import WorkController
 
 from lab.redis import Redis
 from ostler import telemetry, transport
-from ostler.wakes import QUEUES
+from ostler.task_names import QUEUES
 from tasks.worker import processes
 from tasks.worker.app import SETTINGS, app
 from tasks.worker.processes import leave_signs_of_life

@@ -60,8 +60,12 @@ def test_contract_of_the_lab_names_every_package_of_the_product() -> None:
     assert set(ours["source_modules"]) == packages
 
 
-def test_beat_schedule_imports_only_the_standard_library() -> None:
-    tree = ast.parse((ROOT / "beat_schedule.py").read_text())
-    named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    named += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    assert [name for name in named if name.split(".")[0] not in sys.stdlib_module_names] == []
+@pytest.mark.parametrize(
+    ("module", "ours"), [("beat_schedule.py", ("ostler.task_names",)), ("ostler/task_names.py", ())]
+)
+def test_schedule_and_table_of_tasks_import_only_the_standard_library(module: str, ours: tuple[str, ...]) -> None:
+    imports = [node for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.Import)]
+    froms = [node for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.ImportFrom)]
+    named = {alias.name for node in imports for alias in node.names}
+    named |= {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+    assert {n for n in named if n.split(".")[0] not in sys.stdlib_module_names and not n.startswith(ours)} == set()

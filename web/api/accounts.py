@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from models.browse.accounts import AccountFilter, account_story, list_accounts
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from rules.claims.fairness import Budget, Usage
 from rules.routing.access import Access
 from web.api.cursors import Cursors
@@ -23,6 +23,7 @@ from web.api.gate import HOLDER
 from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Id, Integer, Listing, Name, Page, Shown, cores, gib
+from web.process.publisher import Publisher
 
 MOST_JOBS = 1_000_000
 MOST_VCPU = 10_000_000
@@ -103,16 +104,6 @@ class AccountDetail(Account):
     jobs: AccountJobs
 
 
-class Publisher(Protocol):
-    """What sends after the commit; see `web.process.publisher`."""
-
-    def wake(self, pool_ids: list[int]) -> None:
-        """Wake the matchers of these pools."""
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Send a task by name."""
-
-
 def shown(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
     """Return an account's row and usage as the API shows them."""
     return {
@@ -165,9 +156,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         pools, story = done
         log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
-        publisher().send(
-            REMATCH, queue="sweeps"
-        )  # lifts the holds of an account that could run nothing, a page at a time
+        publisher().send(REMATCH)  # lifts the holds of an account that could run nothing, a page at a time
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
 
     @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)

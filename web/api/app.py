@@ -21,6 +21,7 @@ from web.api.gate import Gate
 from web.api.limited import refuse_limited
 from web.api.problems import MEDIA_TYPE, FieldProblem, Problem
 from web.api.schema import RESPONSES
+from web.process.publisher import Publisher
 
 _DESCRIPTION = """
 Jobs, claims, Pods, pools, accounts and repairs of an Ostler, to read; budgets and weights to set, and sweeps to pause.
@@ -56,9 +57,7 @@ class _Api(FastAPI):
         return self.openapi_schema or {}
 
 
-def build_api(
-    settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], accounts.Publisher]
-) -> ASGIApp:
+def build_api(settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], Publisher]) -> ASGIApp:
     """Return the API behind its gate; `database` and `publisher` are asked for when a request comes."""
     cursors = Cursors(settings.encryption_keys)
     api = _Api(

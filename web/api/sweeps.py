@@ -10,12 +10,12 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from beat_schedule import SWEEPS
 from models.browse.repairs import RepairFilter, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
 from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.task_names import SWEEPS
 from rules.sweeps.reaping import Expect, Outcome, Repaired
 from web.api.cursors import Cursors
 from web.api.database import Database
@@ -62,7 +62,7 @@ class Switch(BaseModel):
 class Repairs(Listing):
     """Which repairs; newest first."""
 
-    sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in beat_schedule.py
+    sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
     outcome: Repaired | None = None
     dry: bool | None = Field(default=None, description="only those of dry runs, or none of them")
     claim_id: FilterId | None = None

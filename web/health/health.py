@@ -32,9 +32,9 @@ from models.sweeps import sweep_runs
 from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.secrets import Secret
+from ostler.task_names import QUEUES
 from ostler.transport import HEAD, head_of
 from ostler.upstreams import Upstream
-from ostler.wakes import QUEUES
 from web.health.watchdog import Watchdog
 
 T = TypeVar("T")

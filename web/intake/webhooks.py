@@ -12,12 +12,12 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -34,13 +34,14 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.wakes import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
+from ostler.task_names import ASK_OWNER, ASK_RUN, RELEASE, REMATCH
 from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
 from web.intake import announcements
 from web.intake.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.intake.malformed import MalformedNotes
+from web.process.publisher import Publisher
 
 ANSWER_WITHIN = 8.0
 """Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
@@ -68,16 +69,6 @@ _REFUSALS = {
 }
 
 log = get_logger(__name__)
-
-
-class Publisher(Protocol):
-    """What sends wakes and tasks; it returns at once and never raises for a broker that is away."""
-
-    def wake(self, pool_ids: Iterable[int]) -> None:
-        """Wake the matchers of these pools."""
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Send a task by name."""
 
 
 class _Refused(Exception):
@@ -237,7 +228,7 @@ class Intake:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
         log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
         if rematch:
-            self._publisher.send(REMATCH, queue="sweeps")
+            self._publisher.send(REMATCH)
         return _Accepted(outcome)
 
     async def _try_announcement(self, apply: Callable[[], tuple[intake.Outcome, bool]]) -> tuple[intake.Outcome, bool]:
@@ -292,17 +283,17 @@ class Intake:
         if applied.wakes:
             self._publisher.wake(sorted(applied.wakes))
         for run_id in sorted(applied.asks):
-            self._publisher.send(ASK_RUN, queue="github", run_id=run_id)
+            self._publisher.send(ASK_RUN, run_id=run_id)
         if applied.strangers:
-            self._publisher.send(ASK_OWNER, queue="github")
+            self._publisher.send(ASK_OWNER)
         for claim_id in applied.releases:
-            self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
+            self._publisher.send(RELEASE, claim_id=claim_id)
         for pool_id in applied.reconcile - self._reconciles.keys():
             self._reconciles[pool_id] = asyncio.get_running_loop().call_later(RECONCILE_AFTER, self._reconcile, pool_id)
 
     def _reconcile(self, pool_id: int) -> None:
         self._reconciles.pop(pool_id).cancel()
-        self._publisher.send(RECONCILE, queue="pools", pool_id=pool_id)
+        self._publisher.reconcile(pool_id)
 
     # Answers
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import redis
@@ -17,6 +18,7 @@ from kombu.exceptions import KombuError, OperationalError
 
 from ostler.logging import get_logger
 from ostler.secrets import Secret
+from ostler.task_names import RECONCILE, TaskName
 from ostler.wakes import Waker
 
 MOST_POOLS = 10_000
@@ -36,7 +38,10 @@ class Sender(Protocol):
     def clear_wake(self, pool_id: int) -> None:
         """Forget that a dispatch of the pool waits."""
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def reconcile(self, pool_id: int) -> None:
+        """Send a reconcile of the pool unless one waits."""
+
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
 
     def close(self) -> None:
@@ -46,8 +51,7 @@ class Sender(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Message:
     name: str
-    queue: str
-    kwargs: dict[str, Any]
+    send: Callable[[], None]
 
 
 class Publisher:
@@ -95,13 +99,20 @@ class Publisher:
                 self._pools[pool_id] = None
             self._changed.notify()
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def reconcile(self, pool_id: int) -> None:
+        """Have a reconcile of this pool sent unless one waits. Returns at once."""
+        self._append(_Message(RECONCILE, partial(self._sender.reconcile, pool_id)))
+
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         """Have a task sent by its name; arguments are ids only (L13). Returns at once."""
+        self._append(_Message(name, partial(self._sender.send, name, **kwargs)))
+
+    def _append(self, message: _Message) -> None:
         with self._changed:
             if len(self._messages) >= MOST_MESSAGES:
-                self._drop(name)
+                self._drop(message.name)
                 return
-            self._messages.append(_Message(name, queue, kwargs))
+            self._messages.append(message)
             self._changed.notify()
 
     def _drop(self, what: str) -> None:
@@ -147,7 +158,7 @@ class Publisher:
         if isinstance(item, int):
             self._sender.wake(item)
         else:
-            self._sender.send(item.name, queue=item.queue, **item.kwargs)
+            item.send()
 
     def _put_back(self, item: int | _Message) -> None:
         with self._changed:

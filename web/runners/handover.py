@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher, Undecryptable
 from ostler.logging import get_logger
 from ostler.secrets import Secret
-from ostler.wakes import STAMP
+from ostler.task_names import STAMP
 from rules.claims.machines import Stamp
 from web.process.publisher import Publisher
 from web.process.threads import Threads
@@ -161,4 +161,4 @@ class Handover:
 
     async def _stamp(self, claim_id: int) -> None:
         # Directly behind the answer the stamp could cut it off. `resume` sends it where this process is killed before.
-        self._publisher.send(STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)
+        self._publisher.send(STAMP, after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)

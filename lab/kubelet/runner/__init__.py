@@ -1,1 +1,1 @@
-"""Files that a real runner Pod's processes find where actions/runner is installed."""
+"""Files that a real runner Pod's processes find in place of an installed actions/runner."""

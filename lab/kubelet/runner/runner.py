@@ -1,8 +1,8 @@
-"""The runner of the lab's GitHub as a process: one session, at most one job, then the end.
+"""The runner of the lab's GitHub as a process: one session, at most one job, then exit.
 
-Speaks `/_runner/…` at LAB_GITHUB_URL, runs the job-started hook (ACTIONS_RUNNER_HOOK_JOB_STARTED) before it says
-`started`, and reports its events on its output, one JSON object a line. Standard library only: it starts
-once per Pod, so its imports are the cost of a Pod.
+It uses the protocol `/_runner/…` at LAB_GITHUB_URL. It runs the job-started hook (ACTIONS_RUNNER_HOOK_JOB_STARTED)
+before it reports `started`. It writes its events to its output, one JSON object per line. It imports the standard
+library only: it starts once per Pod, so its imports are most of the cost of a Pod.
 """
 
 import http.client
@@ -24,7 +24,7 @@ ONLINE_BEFORE_UPDATE = 0.5
 
 
 class GitHub:
-    """The runner protocol of one session. Errors that pass are retried; status 0 stands for no answer at all."""
+    """Runner protocol of one session. Temporary errors are retried. Status 0 means that there was no answer."""
 
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
@@ -36,7 +36,7 @@ class GitHub:
     def ask(
         self, method: str, path: str, body: Any = None, *, seconds: float = CALL_SECONDS, attempts: int = ATTEMPTS
     ) -> tuple[int, Any]:
-        """Return status and JSON body of one call."""
+        """Return the status and JSON body of one call."""
         wait = 0.25
         status, answer = NO_ANSWER, None
         for attempt in range(attempts):
@@ -49,9 +49,9 @@ class GitHub:
         return status, answer
 
     def tell(self, path: str, body: Any) -> bool:
-        """Tell GitHub; False when it will not hear it.
+        """Report to GitHub. Return False if GitHub refuses the report.
 
-        A refusal after an attempt without an answer is no refusal: that attempt may have been heard.
+        A refusal after an attempt without an answer counts as success, because that attempt might have arrived.
         """
         doubt, wait = False, 0.25
         for _ in range(ATTEMPTS):
@@ -80,15 +80,16 @@ class GitHub:
 
 
 def say(event: str, **facts: Any) -> None:
-    """Tell one thing that happened."""
+    """Write one event to the output."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
 def run(github: GitHub, jit_config: str) -> int:
-    """Run one runner to its end and return the exit code of run.sh.
+    """Run one runner until it ends and return the exit code of run.sh.
 
-    That of actions/runner ends with 0 for almost every failure: its helper takes them for ends that need no restart.
+    The run.sh of actions/runner exits with 0 after almost every failure. Its helper script treats these failures as
+    final and does not restart the runner.
     """
     config = {"jit_config": jit_config, "version": os.environ.get("LAB_RUNNER_VERSION", "")}
     update = os.environ.get("LAB_RUNNER_UPDATE_SECONDS")
@@ -120,7 +121,7 @@ def run(github: GitHub, jit_config: str) -> int:
 
 
 def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
-    """Do a job and return how it ended: `success`, or `lost` when GitHub would not have it of us."""
+    """Execute a job and return its conclusion: `success`, or `lost` if GitHub refused a report of this runner."""
     hook = os.environ.get("ACTIONS_RUNNER_HOOK_JOB_STARTED")
     if hook:
         subprocess.run([hook], check=True)
@@ -136,7 +137,7 @@ def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
 
 
 def beat(github: GitHub, path: str, lost: threading.Event) -> None:
-    """Renew the lock on the job until GitHub knows nothing of it."""
+    """Renew the lock on the job until GitHub no longer knows it, then set `lost`."""
     while not lost.is_set():
         time.sleep(HEARTBEAT_SECONDS)
         status, _ = github.ask("POST", f"{path}/heartbeat", {}, attempts=1)
@@ -145,7 +146,10 @@ def beat(github: GitHub, path: str, lost: threading.Event) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Read the input of actions/runner: no arguments, ACTIONS_RUNNER_INPUT_JITCONFIG, which leaves the environment."""
+    """Read the input as actions/runner does and run one job.
+
+    It accepts no arguments. ACTIONS_RUNNER_INPUT_JITCONFIG has the JIT config and is removed from the environment.
+    """
     config = os.environ.pop("ACTIONS_RUNNER_INPUT_JITCONFIG", "")
     if arguments or not config:
         sys.stderr.write("usage: ACTIONS_RUNNER_INPUT_JITCONFIG=CONFIG run.sh\n")

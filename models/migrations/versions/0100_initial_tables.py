@@ -1,4 +1,4 @@
-"""All tables, as they are before the first release.
+"""All tables as of the first release.
 
 Every later change of a table is a migration of its own.
 """

@@ -22,6 +22,7 @@ from sqlalchemy import text
 from lab.processes import Child
 from lab.redis import Redis
 from ostler.secrets import Secret
+from ostler.task_names import MINT
 from ostler.wakes import Waker, producer
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
 from tests.contract.github.test_governor import mints
@@ -86,7 +87,7 @@ class Fleet:
     def send(self, claims: list[int]) -> None:
         """Send the message of each claim's mint."""
         for claim_id in claims:
-            self.waker.send("ostler.mint", queue="github", claim_id=claim_id, chain_no=1)
+            self.waker.send(MINT, claim_id=claim_id, chain_no=1)
 
     def decided(self, claims: list[int]) -> Counter[tuple[str, str]]:
         """Return who did what with these claims once a worker has decided on each: minted, or given up."""

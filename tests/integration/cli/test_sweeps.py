@@ -12,8 +12,8 @@ from redis import Redis as RedisClient
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from beat_schedule import SWEEPS
 from lab.redis import Redis
+from ostler.task_names import SWEEPS
 from tasks.sweeps.rematch import rematch
 from tasks.worker import runtime as current
 from tests.database import Database

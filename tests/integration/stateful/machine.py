@@ -24,6 +24,7 @@ from models.routing import accounts
 from models.routing.accounts import NewAccount
 from models.tables import offers
 from ostler.settings import Settings
+from ostler.task_names import RELEASE, REMATCH, RETIRE
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
 from rules.intake.events import WorkflowJobEvent
@@ -260,7 +261,7 @@ class ClaimPath(RuleBasedStateMachine):
                 ),
             )
             if claim_id is not None:
-                self.world.send("ostler.retire", queue="retire", claim_id=claim_id)
+                self.world.send(RETIRE, claim_id=claim_id)
 
     def a_pod_vanishes(self, draw: Draw) -> None:
         pods = list(self.world.cluster.pods.values())
@@ -445,7 +446,7 @@ class ClaimPath(RuleBasedStateMachine):
                 changed = True
                 transaction(self.engine, partial(pool_mirror.end_pool, pool_id=row.id, now=self.world.now))
         if changed:
-            self.world.send("ostler.rematch", queue="sweeps")
+            self.world.send(REMATCH)
             self._reconcile(CallOutcome.ANSWERED, 1)  # moves the jobs of changed pools
 
     def _budget(self, account: int, count: int) -> None:
@@ -460,7 +461,7 @@ class ClaimPath(RuleBasedStateMachine):
         for pool_id in sorted(applied.wakes):
             self.world.wake(pool_id)
         for claim_id in applied.releases:
-            self.world.send("ostler.release", queue="dispatch", claim_id=claim_id)
+            self.world.send(RELEASE, claim_id=claim_id)
 
     def _poll(self, pods: Sequence[Pod], web: str, outcome: CallOutcome, at: int) -> None:
         """Let Pods poll; what is minted is handed over at once, and an answer that ends a poller ends it."""

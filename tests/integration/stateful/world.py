@@ -31,8 +31,8 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.task_names import AUTOSCALE, DISPATCH, RECONCILE, TaskName, queue_of
 from ostler.timings import Timings
-from ostler.wakes import QUEUES
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
 from tasks.worker.transactions import Transactions
@@ -126,10 +126,14 @@ class World(Transactions):
         """There is no wake key: a wake is not sent while one like it waits."""
 
     def wake(self, pool_id: int) -> None:
-        self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
+        self.send(DISPATCH, pool_id=pool_id)
 
-    def keep(self, pool_id: int) -> None:
-        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
+    def autoscale(self) -> None:
+        self.send(AUTOSCALE)
+
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+        how = {"after": after} if after else {}
+        self.send(RECONCILE, pool_id=pool_id, **how | ({"shared": True} if shared else {}))
 
     def is_watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
@@ -152,8 +156,8 @@ class World(Transactions):
     def single_flight(self, _what: str) -> Iterator[bool]:
         yield True
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        assert queue in QUEUES
+    def send(self, name: TaskName, **kwargs: Any) -> None:
+        queue_of(name)
         message = Message(name, kwargs)
         if message not in self.messages:
             self.messages.append(message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -38,6 +37,7 @@ from tasks.worker import runtime as current
 from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of, job_seen
+from tests.outbox import Outbox
 from tests.rows import insert_pool, run_sql
 from tests.timed import changed
 
@@ -57,57 +57,6 @@ def run_seen(
         created_at=created_at,
         home=home_of("acme/shop"),
     )
-
-
-class Outbox:
-    """Stands for Redis: what was sent, in order."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.done_by_others: set[str] = set()
-        self.pods_are_watched = False
-        self.heads: dict[str, datetime | None] = {}
-
-    def oldest(self, queue: str) -> datetime | None:
-        """Return what the test says."""
-        return self.heads.get(queue)
-
-    def record_pod_count(self, pool_id: int, *, pods: int) -> None:
-        """Nobody asks."""
-
-    def may_reconcile(self, pool_id: int) -> bool:
-        """Say that a reconcile may begin."""
-        del pool_id
-        return True
-
-    def is_watched(self, namespace: str) -> bool:
-        """Return what the test says."""
-        del namespace
-        return self.pods_are_watched
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Note a message down."""
-        del queue
-        self.sent.append((name, kwargs))
-
-    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
-        """There is no key to delete."""
-
-    @contextmanager
-    def single_flight(self, what: str) -> Iterator[bool]:
-        """Say that nobody else does this, unless the test has somebody do it."""
-        yield what.partition(":")[0] not in self.done_by_others
-
-    def wake(self, pool_id: int) -> bool:
-        """Note a wake-up down."""
-        self.sent.append(("wake", {"pool_id": pool_id}))
-        return True
-
-    def take(self, name: str) -> list[dict[str, Any]]:
-        """Return and forget the messages of one name."""
-        taken = [kwargs for sent, kwargs in self.sent if sent == name]
-        self.sent = [(sent, kwargs) for sent, kwargs in self.sent if sent != name]
-        return taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from models.claims.releases import insert_retire
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
-from ostler.wakes import RECONCILE, RELEASE, RETIRE, STAMP, Waker
+from ostler.task_names import RECONCILE, RELEASE, RETIRE, STAMP
+from ostler.wakes import Waker
 from tasks.pools.pools import reconcile
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage
@@ -26,23 +27,23 @@ OLD = timedelta(seconds=60)
 
 
 def test_a_queue_says_when_its_next_message_was_sent(waker: Waker, redis_server: Redis) -> None:
-    assert waker.oldest("pools") is None
+    assert waker.oldest("retire") is None
     before = utcnow()
-    waker.send(RETIRE, queue="pools", claim_id=1)
+    waker.send(RETIRE, claim_id=1)
     between = utcnow()
-    waker.send(RETIRE, queue="pools", claim_id=2)
-    first = waker.oldest("pools")
+    waker.send(RETIRE, claim_id=2)
+    first = waker.oldest("retire")
     assert first is not None
     assert before <= first <= between
     with redis_server.client() as client:
-        client.rpop("pools")
-        second = waker.oldest("pools")
+        client.rpop("retire")
+        second = waker.oldest("retire")
         assert second is not None
         assert second >= between
-        client.rpush("pools", json.dumps({"headers": {}}), "nobody's")
-        assert waker.oldest("pools") == second, "those that come before it do not say"
-        client.ltrim("pools", 1, -1)
-        assert waker.oldest("pools") is None
+        client.rpush("retire", json.dumps({"headers": {}}), "nobody's")
+        assert waker.oldest("retire") == second, "those that come before it do not say"
+        client.ltrim("retire", 1, -1)
+        assert waker.oldest("retire") is None
 
 
 def test_the_messages_of_a_chain_say_it_too(waker: Waker) -> None:
@@ -152,7 +153,7 @@ def test_reconciles_of_a_large_pool_keep_a_distance_and_those_of_a_small_one_do_
     waker.record_pod_count(2, pods=1000)
     assert [waker.may_reconcile(2) for _ in range(3)] == [True, False, False]
     for pool_id in (1, 2):
-        waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+        waker.reconcile(pool_id)
     with redis_server.client() as client:
         messages = [json.loads(each)["headers"] for each in client.lrange("pools", 0, -1)]
     small, large = sorted(messages, key=lambda each: each["eta"] is not None)
@@ -167,15 +168,15 @@ def test_a_wake_is_sent_beside_a_reconcile_by_the_list_of_a_tick(waker: Waker, r
             return int(client.llen("pools"))
 
     for _ in range(2):
-        waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
+        waker.reconcile(1, shared=True)
     assert waiting() == 1
     for _ in range(2):
-        waker.send(RECONCILE, queue="pools", pool_id=1)
+        waker.reconcile(1)
     assert waiting() == 2, "that list is older than what the wake tells of"
     waker.clear_reconcile(1, shared=True)
-    waker.send(RECONCILE, queue="pools", pool_id=1)
+    waker.reconcile(1)
     assert waiting() == 2
-    waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
+    waker.reconcile(1, shared=True)
     assert waiting() == 3
 
 

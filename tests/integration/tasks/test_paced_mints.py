@@ -14,7 +14,7 @@ from lab.redis import Redis
 from ostler.encryption import Cipher
 from ostler.errors import RateLimited
 from ostler.secrets import Secret
-from ostler.wakes import QUEUES
+from ostler.task_names import QUEUES
 from rules.routing.scopes import Scope
 from tasks.claims.mint import LONGEST_MESSAGE, mint
 from tasks.sweeps import resume as of_resume

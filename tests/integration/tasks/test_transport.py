@@ -12,7 +12,8 @@ from celery import Celery
 
 from lab.redis import Redis
 from ostler.secrets import Secret
-from ostler.wakes import DISPATCH, producer
+from ostler.task_names import DISPATCH
+from ostler.wakes import producer
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 
 from lab.redis import Redis
 from ostler.secrets import Secret
-from ostler.wakes import AUTOSCALE, AUTOSCALE_MS, Waker
+from ostler.task_names import AUTOSCALE
+from ostler.wakes import AUTOSCALE_MS, Waker
 
 
 class Sender:
@@ -41,11 +42,11 @@ def test_the_first_goes_out_at_once_and_one_more_for_those_who_came_too_late(
     waker: Waker, sender: Sender, redis_server: Redis
 ) -> None:
     for _ in range(10):
-        waker.send(AUTOSCALE, queue="pools")
+        waker.autoscale()
     assert sender.sent == [(AUTOSCALE, None), (AUTOSCALE, AUTOSCALE_MS / 1000)]
     with redis_server.client() as client:
         assert 0 < client.pttl("ostler:autoscale") <= AUTOSCALE_MS
         assert 0 < client.pttl("ostler:autoscale:next") <= AUTOSCALE_MS
     redis_server.flush()
-    waker.send(AUTOSCALE, queue="pools")
+    waker.autoscale()
     assert sender.sent[-1] == (AUTOSCALE, None)

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
@@ -27,6 +27,7 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, count, job_row
+from tests.outbox import PublisherOutbox
 from tests.timed import arranged
 from web.intake import batches, webhooks
 from web.intake.webhooks import Intake
@@ -38,21 +39,7 @@ OLD, NEW = "It's a Secret to Everybody", "the next one of these tests"
 _guids = itertools.count(1)
 
 
-@dataclass
-class Outbox:
-    """A publisher that writes down what it was told."""
-
-    wakes: list[int] = field(default_factory=list)
-    sent: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-
-    def wake(self, pool_ids: Iterable[int]) -> None:
-        self.wakes += pool_ids
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        self.sent.append((name, queue, kwargs))
-
-
-class Broken(Outbox):
+class Broken(PublisherOutbox):
     """A publisher with a bug."""
 
     def wake(self, pool_ids: Iterable[int]) -> None:
@@ -65,7 +52,7 @@ class Stage:
 
     intake: Intake
     client: httpx.AsyncClient
-    outbox: Outbox
+    outbox: PublisherOutbox
     engine: Engine
 
     async def send(self, body: bytes, *, secret: str | None = NEW, **headers: str | None) -> httpx.Response:
@@ -136,7 +123,7 @@ async def running(engine: Engine, *, outbox: Any = None, **changes: Any) -> Asyn
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
         **arranged({"new_accounts": "serve"} | changes),
     )
-    told = Outbox() if outbox is None else outbox
+    told = PublisherOutbox() if outbox is None else outbox
     intake = Intake(engine=engine, settings=settings, publisher=told)
     app = Starlette(routes=[Route("/webhooks", intake.receive, methods=["POST"])])
     intake.start()
@@ -624,12 +611,12 @@ def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> 
         add_claim(engine, pool, None, runner="r-1")
         loser = add_claim(engine, pool, 1, runner="r-2", state="minted")
         await stage.send(payload(1, "in_progress", runner_name="r-1", runner_id=4))
-        await until(lambda: stage.outbox.sent == [("ostler.release", "dispatch", {"claim_id": loser})])
+        await until(lambda: stage.outbox.sent == [("ostler.release", {"claim_id": loser})])
         assert stage.intake.counts["remapped"] == 1
         await stage.send(
             payload(1, "completed", runner_name="r-1", conclusion="success", completed_at="2026-11-20T12:01:00Z")
         )
-        await until(lambda: stage.outbox.sent[1:] == [("ostler.reconcile", "pools", {"pool_id": pool})])
+        await until(lambda: stage.outbox.sent[1:] == [("ostler.reconcile", {"pool_id": pool})])
 
     on(database, act)
 
@@ -641,7 +628,7 @@ def test_a_strangers_job_is_held_and_github_is_asked_whose_the_app_is(database: 
     async def act(stage: Stage) -> None:
         await stage.send(payload(1))
         assert job_row(stage.engine, 1).hold_reason == "unknown_account"
-        await until(lambda: stage.outbox.sent == [("ostler.ask_owner", "github", {})])
+        await until(lambda: stage.outbox.sent == [("ostler.ask_owner", {})])
         assert stage.outbox.wakes == []
 
     on(database, act, new_accounts="hold")
@@ -654,7 +641,7 @@ def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
     engine = database.engine
     pool = add_pool(engine, "linux")
 
-    async def act(stage: Stage) -> Outbox:
+    async def act(stage: Stage) -> PublisherOutbox:
         for job_id in (1, 2, 3):
             await stage.send(payload(job_id))
             add_claim(engine, pool, job_id, runner=f"r-{job_id}")
@@ -663,7 +650,7 @@ def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
         return stage.outbox
 
     # Stopping sends what was put off.
-    assert on(database, act).sent == [("ostler.reconcile", "pools", {"pool_id": pool})]
+    assert on(database, act).sent == [("ostler.reconcile", {"pool_id": pool})]
 
 
 def test_nothing_is_sent_before_the_commit(database: Database) -> None:

@@ -16,8 +16,10 @@ import pytest
 import structlog
 from celery.app import trace
 
+from ostler import task_names
 from ostler.logging import IDS, about, also_about, configure, get_logger, ids_of
-from tasks.worker.app import ROUTES, app
+from ostler.task_names import TaskName
+from tasks.worker.app import app
 from tasks.worker.base import DISPATCH, task
 
 ROOT = Path(__file__).parents[3]
@@ -121,11 +123,13 @@ def test_ids_are_on_every_line_of_block_and_on_none_after_it() -> None:
     assert four == {"event": "four"}
 
 
-def test_task_logs_its_ids_and_neither_lists_nor_reasons() -> None:
+def test_task_logs_its_ids_and_neither_lists_nor_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = TaskName("ostler.of_a_test_of_logs")
+    monkeypatch.setattr(task_names, "QUEUE_OF", {name: "dispatch"})
     arguments = {"claim_id": 7, "chain_no": 1, "reason": "r", "gone": ["u"], "pool_id": 3, "endings": {}}
     assert ids_of(arguments) == {"claim": 7, "chain_no": 1, "pool_id": 3}
 
-    @task("of_a_test_of_logs", queue="dispatch", policy=DISPATCH)
+    @task(name, policy=DISPATCH)
     def of_a_test(*, claim_id: int, gone: list[str]) -> None:
         del claim_id, gone
         also_about(job=11)
@@ -145,7 +149,6 @@ def test_task_logs_its_ids_and_neither_lists_nor_reasons() -> None:
 
 def forget(name: str) -> None:
     """Let the application know nothing of a task of a test."""
-    ROUTES.pop(name)
     app.tasks.pop(name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from beat_schedule import SWEEPS
+from ostler.task_names import SWEEPS
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "recovery.md"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from beat_schedule import SWEEPS
 from ostler import telemetry
 from ostler.errors import ConfigurationError
+from ostler.task_names import SWEEPS
 from rules.sweeps.reaping import Repaired
 from tasks.worker.app import MODULES
 

@@ -299,7 +299,7 @@ def test_notes_of_a_verdict_name_what_was_not_checked() -> None:
     asked = judge(Deploy(old=read(pool("a")), new=read(other), live=Live(read(pool("a"))))).notes
     assert [note.partition(" ")[0] for note in asked] == ["these", "not"]
     kept = judge(Deploy(old=read(pool("a", annotations=KEPT)), new=read())).notes
-    assert [note.partition(" ")[0] for note in kept] == ["no", "the"]
+    assert [note.partition(" ")[0] for note in kept] == ["these", "the"]
 
 
 def test_the_runners_are_where_the_caller_or_the_objects_say() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.pools.autoscaler import stuck
+from rules.pools.node_sharing import stuck
 from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, wanted
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

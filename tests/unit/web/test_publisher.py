@@ -10,6 +10,8 @@ import redis
 from kombu.exceptions import OperationalError
 
 from ostler.secrets import Secret
+from ostler.task_names import RECONCILE, REMATCH, STAMP
+from tests.outbox import Outbox
 from tests.waiting import eventually
 from web.process import publisher
 from web.process.publisher import Publisher
@@ -17,48 +19,41 @@ from web.process.publisher import Publisher
 NOWHERE = Secret("redis://127.0.0.1:1/0")
 
 
-class Sender:
-    """Fails while `away` is set."""
+class Sender(Outbox):
+    """An outbox that fails while `away` is set, and that has the wake keys of Redis."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.away: Exception | None = None
         self.keys: set[int] = set()
-        self.woken: list[int] = []
-        self.sent: list[tuple[str, dict[str, Any]]] = []
         self.tried = threading.Event()
 
     def wake(self, pool_id: int) -> bool:
         if pool_id in self.keys:
             return False
         self.keys.add(pool_id)
-        self.tried.set()
-        if self.away is not None:
-            raise self.away
-        self.woken.append(pool_id)
-        return True
+        return super().wake(pool_id)
 
     def clear_wake(self, pool_id: int) -> None:
         self.keys.discard(pool_id)
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+    def _note(self, name: str, kwargs: dict[str, Any]) -> None:
         self.tried.set()
         if self.away is not None:
             raise self.away
-        self.sent.append((f"{queue}:{name}", kwargs))
-
-    def close(self) -> None:
-        """Nothing to close."""
+        super()._note(name, kwargs)
 
 
 def test_what_is_asked_for_is_sent_in_order() -> None:
     sender = Sender()
     publishing = Publisher(NOWHERE, sender=sender)
     publishing.wake([3, 1, 3])
-    publishing.send("ostler.stamp", queue="dispatch", claim_id=9)
+    publishing.send(STAMP, claim_id=9)
+    publishing.reconcile(3)
     publishing.start()
     publishing.stop()
     assert sender.woken == [3, 1]
-    assert sender.sent == [("dispatch:ostler.stamp", {"claim_id": 9})]
+    assert sender.sent[2:] == [(STAMP, {"claim_id": 9}), (RECONCILE, {"pool_id": 3})]
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError("away"), OperationalError("away"), OSError("away")])
@@ -68,10 +63,10 @@ def test_nothing_is_lost_while_redis_is_away(error: Exception) -> None:
     publishing = Publisher(NOWHERE, sender=sender)
     publishing.start()
     publishing.wake([1, 2])
-    publishing.send("ostler.stamp", queue="dispatch", claim_id=9)
+    publishing.send(STAMP, claim_id=9)
     assert sender.tried.wait(10)
     sender.away = None
-    eventually(lambda: publishing.depth == 0 and len(sender.woken) == 2 and len(sender.sent) == 1)
+    eventually(lambda: publishing.depth == 0 and len(sender.sent) == 3)
     publishing.stop()
     assert sorted(sender.woken) == [1, 2]
 
@@ -93,7 +88,7 @@ def test_what_is_over_the_bound_is_dropped_and_counted(monkeypatch: pytest.Monke
     monkeypatch.setattr(publisher, "MOST_MESSAGES", 1)
     publishing = Publisher(NOWHERE, sender=Sender())
     publishing.wake([1, 2, 3, 2])
-    publishing.send("a", queue="dispatch")
-    publishing.send("b", queue="dispatch")
+    publishing.send(STAMP)
+    publishing.send(REMATCH)
     assert publishing.dropped == 2
     assert publishing.depth == 3

@@ -141,7 +141,9 @@ def the_resource_version_stands_still() -> None:
 @seed(noticed_by="watches")
 def a_watch_misses_deletions() -> None:
     _replace(
-        lists, "_told", lambda real: lambda event, *rest, **more: b"" if event.gone else real(event, *rest, **more)
+        lists,
+        "_event_line",
+        lambda real: lambda event, *rest, **more: b"" if event.gone else real(event, *rest, **more),
     )
 
 

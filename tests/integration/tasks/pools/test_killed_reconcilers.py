@@ -9,6 +9,7 @@ from multiprocessing import get_context
 import pytest
 
 from lab.control_plane import ClusterAccess
+from ostler.task_names import RETIRE
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools import mortal
@@ -120,7 +121,7 @@ def heal(stage: Stage) -> None:
         stage.rows("UPDATE claims SET leased_until = NULL WHERE purpose = 'retire' AND ended_at IS NULL")
         stage.outbox.sent.clear()
         for row in stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"):
-            stage.outbox.send("ostler.retire", queue="retire", claim_id=row.id)
+            stage.outbox.send(RETIRE, claim_id=row.id)
         retired(stage)
         before = state(stage)
         kept(stage)

@@ -25,6 +25,7 @@ from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
+from tests.outbox import Outbox
 from tests.rows import pool_facts
 
 POOL = pool_facts(autoscaled=True)
@@ -39,27 +40,13 @@ JOBS = 7
 
 
 @dataclass
-class Waker:
-    """Writes down what it is told."""
-
-    sent: list[str] = field(default_factory=list)
-    woken: list[int] = field(default_factory=list)
-
-    def send(self, name: str, **_: object) -> None:
-        self.sent.append(name)
-
-    def wake(self, pool_id: int, **_: object) -> None:
-        self.woken.append(pool_id)
-
-
-@dataclass
 class Scene(Transactions):
     """A pool with a warm Pod and queued jobs; `change` changes it, `go_on` is what its reconcile does for the jobs."""
 
     stage: Stage
     pool_id: int
     jobs: list[int]
-    waker: Waker = field(default_factory=Waker)
+    waker: Outbox = field(default_factory=Outbox)
 
     def change(self, how: str) -> None:
         body: Any
@@ -115,8 +102,7 @@ def test_jobs_of_a_changed_pool_wait_unmatched_until_they_were_moved(scene: Scen
     scene.go_on()
     assert scene.in_pool() == []
     assert not scene.is_marked()
-    assert scene.waker.sent == ["ostler.rematch"]
-    assert scene.waker.woken == [scene.pool_id]
+    assert scene.waker.sent == [("ostler.rematch", {}), ("wake", {"pool_id": scene.pool_id})]
     assert {row.hold_reason for row in scene.stage.rows("SELECT hold_reason FROM jobs")} == {"no_pool"}
 
 
@@ -150,7 +136,7 @@ def test_a_locked_job_delays_no_other_and_is_moved_once_it_is_free(scene: Scene)
         scene.go_on()
         assert scene.in_pool() == [locked]
         assert scene.matched() == []
-    assert scene.waker.sent == ["ostler.rematch", "ostler.reconcile"]
+    assert [name for name, _ in scene.waker.sent] == ["ostler.rematch", "wake", "ostler.reconcile"]
     assert scene.matched() == []
 
     scene.go_on()

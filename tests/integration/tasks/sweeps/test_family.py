@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, select
 
-import beat_schedule
 from k8s_adapters import metadata
 from k8s_adapters.client import KubeClient
 from k8s_adapters.names import OWNER_LABEL
@@ -28,6 +27,7 @@ from models.db.engine import transaction
 from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
+from ostler.task_names import SWEEPS
 from ostler.upstreams import TALLY
 from rules.pools.fleets import NOTHING, Node
 from rules.sweeps.nodes import NodeHealth, Ready
@@ -64,7 +64,7 @@ def of(*days: str) -> pytest.MarkDecorator:
 
 
 def test_every_sweep_is_of_the_family_and_says_why_a_bad_day_does_not_concern_it() -> None:
-    registered = set(beat_schedule.SWEEPS) | {
+    registered = set(SWEEPS) | {
         name.removeprefix("ostler.") for name, task in app.tasks.items() if task.__module__.startswith("tasks.sweeps.")
     }
     assert sorted(member.name for member in FAMILY) == sorted(registered)

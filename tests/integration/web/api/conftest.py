@@ -20,24 +20,10 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.token_scopes import TokenScope
 from tests.database import Database
+from tests.outbox import PublisherOutbox
 from tests.rows import insert_pool, run_sql
 from web.api.app import build_api, mount_api
 from web.api.database import Database as ApiDatabase
-
-
-class Outbox:
-    """A publisher that writes down what it was told."""
-
-    def __init__(self) -> None:
-        self.wakes: list[int] = []
-        self.sent: list[str] = []
-
-    def wake(self, pool_ids: list[int]) -> None:
-        self.wakes += pool_ids
-
-    def send(self, name: str, *, queue: str, **_: Any) -> None:
-        assert queue == "sweeps"
-        self.sent.append(name)
 
 
 class Client:
@@ -66,7 +52,7 @@ class Stage:
     engine: Engine
     app: FastAPI
     client: Client
-    outbox: Outbox
+    outbox: PublisherOutbox
     reader: str
     writer: str
 
@@ -138,7 +124,7 @@ def make_settings(database: Database) -> Settings:
 
 @pytest.fixture
 def stage(database: Database) -> Iterator[Stage]:
-    outbox = Outbox()
+    outbox = PublisherOutbox()
     pool = ApiDatabase(database.engine)
     app = FastAPI()
     mount_api(app, build_api(make_settings(database), database=lambda: pool, publisher=lambda: outbox))

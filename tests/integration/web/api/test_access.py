@@ -17,7 +17,8 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from rules.token_scopes import TokenScope
 from tests.database import Database
-from tests.integration.web.api.conftest import Client, Outbox, Stage, make_settings
+from tests.integration.web.api.conftest import Client, Stage, make_settings
+from tests.outbox import PublisherOutbox
 from web.api.app import build_api, mount_api
 from web.api.gate import LARGEST_BODY, OPEN
 
@@ -166,7 +167,7 @@ def test_what_fails_within_is_a_problem_that_tells_nothing(
 ) -> None:
     failing: Any = Failing(error, after=after)
     app = FastAPI()
-    mount_api(app, build_api(make_settings(database), database=lambda: failing, publisher=Outbox))
+    mount_api(app, build_api(make_settings(database), database=lambda: failing, publisher=PublisherOutbox))
     client = Client(app)
     answer = client.call("GET", "/api/v1/jobs", token=f"ostler_{'0' * 16}_{'A' * 43}")
     client.close()

@@ -8,7 +8,7 @@ import pytest
 
 from models.pools import scaling
 from ostler.clock import utcnow
-from ostler.wakes import REMATCH
+from ostler.task_names import REMATCH
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Stage
 
@@ -147,7 +147,7 @@ def test_a_new_budget_is_kept_shown_and_wakes_where_the_account_waits(stage: Sta
     (row,) = stage.execute("SELECT budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = 7")
     assert tuple(row) == (3, 1500, 512)
     assert stage.outbox.wakes == [small]
-    assert stage.outbox.sent == [REMATCH]  # it lifts the hold of job 2 and wakes its pool
+    assert stage.outbox.sent == [(REMATCH, {})]  # it lifts the hold of job 2 and wakes its pool
 
 
 def test_a_new_weight_is_kept_and_wakes_too(stage: Stage) -> None:
@@ -221,7 +221,7 @@ def test_an_account_is_let_in_and_its_held_jobs_are_matched_again(stage: Stage) 
     answer = stage.put("/accounts/7/access", {"access": "allowed"})
 
     assert (answer.status_code, answer.json()["access"]) == (200, "allowed")
-    assert stage.outbox.sent == [REMATCH]
+    assert stage.outbox.sent == [(REMATCH, {})]
     assert stage.put("/accounts/7/access", {"access": "held"}).status_code == 422
 
 

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
-from beat_schedule import SWEEPS
 from models.db.engine import make_engine, transaction
 from models.tables.transitions import move_jobs
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.secrets import Secret
+from ostler.task_names import SWEEPS
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Stage
 from web.api.database import Database

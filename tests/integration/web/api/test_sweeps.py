@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from beat_schedule import SWEEPS
 from models.db.engine import transaction
 from models.sweeps import repairs, sweep_runs
 from models.sweeps.repairs import Case, Page
 from ostler.clock import utcnow
+from ostler.task_names import SWEEPS
 from rules.sweeps.reaping import Repaired, Source, Witness
 from tests.integration.web.api.conftest import Stage
 

@@ -24,6 +24,7 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from ostler.timings import Timings
 from tests.database import Database
+from tests.outbox import Outbox
 from tests.rows import insert_pool, run_sql
 from tests.timed import changed
 from tests.waiting import eventually
@@ -81,28 +82,6 @@ class StubCluster:
         return name in self.pools
 
 
-class StubSender:
-    """Remembers what would have been sent."""
-
-    def __init__(self) -> None:
-        self.woken: list[int] = []
-        self.sent: list[tuple[str, dict[str, Any]]] = []
-
-    def wake(self, pool_id: int) -> bool:
-        self.woken.append(pool_id)
-        return True
-
-    def clear_wake(self, pool_id: int) -> None:
-        """Nothing is kept."""
-
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        assert queue == "dispatch"
-        self.sent.append((name, kwargs))
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A runner Pod of the story."""
@@ -121,7 +100,7 @@ class WebProcess:
     """One web process: its own event loop, in a thread of the test."""
 
     def __init__(self, settings: Settings, cluster: Any) -> None:
-        self.sender = StubSender()
+        self.sender = Outbox()
         self._app = build_app(settings, cluster=cluster, sender=self.sender)
         self._server: Server = make_server(settings, app=self._app)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -14,6 +14,7 @@ from models.claims.deliver import Delivery
 from models.db.engine import in_transaction
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
+from ostler.task_names import STAMP
 from tests.integration.web.polls.stage import JIT, Stage, WebProcess
 from tests.waiting import eventually
 from web.process.threads import CLUSTER_THREADS
@@ -180,7 +181,7 @@ def test_nothing_is_delivered_to_an_older_poll_while_the_stamp_comes_off(stage: 
     stage.execute("SELECT pg_notify('ostler', :payload)", payload=f"minted {claim_id} {pod.uid}")
 
     assert answer.result(90).status_code == 200
-    eventually(lambda: web.sender.sent == [("ostler.stamp", {"after": 5, "claim_id": claim_id, "chain_no": None})])
+    eventually(lambda: web.sender.named(STAMP) == [{"after": 5, "claim_id": claim_id, "chain_no": None}])
 
 
 def test_a_new_poll_cancels_the_unstamp_of_its_pod_and_the_stamp_returns_later(stage: Stage) -> None:
@@ -191,7 +192,7 @@ def test_a_new_poll_cancels_the_unstamp_of_its_pod_and_the_stamp_returns_later(s
     assert web.poll(pod.token).status_code == 200
     assert stage.scalar("SELECT stamp FROM claims") == "off"
     assert stage.scalar("SELECT stamp_after > now() + interval '1 s' AND due_at > stamp_after FROM claims")
-    eventually(lambda: web.sender.sent == [("ostler.stamp", {"after": 5, "claim_id": claim_id, "chain_no": None})])
+    eventually(lambda: web.sender.named(STAMP) == [{"after": 5, "claim_id": claim_id, "chain_no": None}])
 
 
 def test_new_poll_cancels_the_unstamp_of_its_pod_although_its_claim_was_locked_first(stage: Stage) -> None:

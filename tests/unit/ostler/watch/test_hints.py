@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+from ostler.task_names import TaskName
 from rules.upstream.watching import Hint
+from tests.outbox import Outbox
 from watch import hints as module
 from watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
 
@@ -104,20 +107,19 @@ def test_former_leader_sends_nothing() -> None:
     assert due(hints) is None
 
 
-class Redis:
+class Redis(Outbox):
     """Stands for a waker whose Redis is away at first."""
 
     def __init__(self, *, fails: int) -> None:
+        super().__init__()
         self.fails = fails
-        self.sent: list[tuple[str, object]] = []
         self.told = threading.Event()
 
-    def send(self, name: str, *, queue: str, **kwargs: object) -> None:
-        del queue
+    def send(self, name: TaskName, **kwargs: Any) -> None:
         if self.fails:
             self.fails -= 1
             raise ConnectionError
-        self.sent.append((name, kwargs.get("gone")))
+        super().send(name, **kwargs)
         self.told.set()
 
 
@@ -140,7 +142,7 @@ def test_a_redis_that_is_away_loses_no_hint() -> None:
     hints.close()
     sender.join(20)
     assert not sender.is_alive()
-    assert redis.sent == [("ostler.pods_changed", ["a"])]
+    assert [(name, kwargs["gone"]) for name, kwargs in redis.sent] == [("ostler.pods_changed", ["a"])]
 
 
 def test_ending_travels_with_its_pod_and_survives_a_message_that_was_not_sent() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan
 from rules.pools.fleets import Fleet, Node, Size, Taint
+from rules.pools.node_sharing import Doubts, Outcome, PoolView, plan
 from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
