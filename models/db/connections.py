@@ -68,7 +68,7 @@ def admit(
     """
     if needs > share:
         raise ConfigurationError(
-            f"OSTLER_CONNECTION_SHARE: found {share}, but this process takes {needs} connections; "
+            f"OSTLER_CONNECTION_SHARE: found {share}, but this process needs {needs} connections; "
             "raise it and OSTLER_CONNECTION_BUDGET, or lower OSTLER_WORKER_THREADS"
         )
     if share > budget:
@@ -79,8 +79,8 @@ def admit(
     most = _first_answer(engine, within=within, sleep=sleep, monotonic=monotonic)
     if budget + RESERVE > most:
         raise ConfigurationError(
-            f"OSTLER_CONNECTION_BUDGET: found {budget}, and Postgres has max_connections = {most}; with {RESERVE} kept "
-            f"free it must be {most - RESERVE} at most: raise max_connections, or run fewer replicas or threads"
+            f"OSTLER_CONNECTION_BUDGET: found {budget}, and Postgres has max_connections = {most}; {RESERVE} "
+            f"must stay free, so at most {most - RESERVE} is possible: raise max_connections, or run fewer replicas"
         )
     assert_isolation(engine)
 

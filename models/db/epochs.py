@@ -69,8 +69,10 @@ class EpochSeen:
             return f"Postgres is older than the cluster, noticed {self.older_since:%H:%M:%S} UTC: {self.why}; {CURE}"
         if self.trusted:
             return None
-        since = "never" if self.confirmed_at is None else f"last {self.confirmed_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"that Postgres is as new as the cluster was confirmed {since}" + (f": {self.why}" if self.why else "")
+        since = "never" if self.confirmed_at is None else f"{self.confirmed_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"last confirmation that Postgres is as new as the cluster: {since}" + (
+            f"; {self.why}" if self.why else ""
+        )
 
 
 def read(db: Connection, *, now: datetime) -> EpochSeen:
