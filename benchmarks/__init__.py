@@ -1,6 +1,6 @@
-"""Benchmarks: cost and speed of Ostler, measured, never asserted, each figure beside its bound from the same run.
+"""Benchmarks of the cost and speed of Ostler. Each figure is compared with its bound from the same run.
 
-A subject is one module with a `run(recorder)`; loads come from processes of their own, memory and CPU from the
-operating system. `python -m benchmarks --help` lists the subjects. Results are JSON in `results/`;
-`docs/performance.md` is generated from them. `rest_api` stands alone and prints its figures.
+A subject is a module with a function `run(recorder)`. Separate processes generate the load, and memory and CPU are read
+from the operating system. `python -m benchmarks --help` lists the subjects. Results are JSON files in `results/`, and
+`docs/performance.md` is generated from them. `rest_api` is separate and prints its figures.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks SUBJECT… | all | report`: measure, and write what was measured."""
+"""`python -m benchmarks SUBJECT… | all | report`: run benchmarks, write their results, and render the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCUMENT = ROOT / "docs" / "performance.md"
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the subjects that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("what", nargs="+", choices=[*SUBJECTS, "all", "report"])
     parser.add_argument("--quick", action="store_true", help="tiny sizes: proves that it runs, measures nothing")

@@ -1,4 +1,4 @@
-"""Attacks: webhooks at 200/s and 2,000 held polls, while one machine does all it can against the public port."""
+"""Latency of 200 webhooks per second beside 2,000 held polls while one machine attacks the public port."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FIRST = 700_000_000
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     first = itertools.count(_FIRST, 1_000_000)
     count = recorder.size(2_000, 40)
     with Stage() as stage:
         stage.add_pool("bench")
         web = stage.start_web()
-        # The webhooks' jobs must not take the Pods: these have other labels.
+        # The idle Pods have other labels, so that no job of a webhook uses them.
         pods = stage.add_pods(stage.add_pool("idle", ("self-hosted", "idle")), count)
         polls = stage.start_polls("polls", pods, ramp=recorder.size(10, 1))
         stage.wait(lambda: stage.offered() >= count, timeout=180, what="every offer")
@@ -30,7 +30,7 @@ def run(recorder: Recorder) -> None:
             "attackers": f"one process at nice {NICE} on the same cores; benchmarks/load/attacks.py says what it does",
             "polls": f"{count}, held at the port for polls",
         }
-        _send(stage, next(first), count=recorder.size(400, 20), rate=200)  # warm
+        _send(stage, next(first), count=recorder.size(400, 20), rate=200)  # warm-up
         for number in range(recorder.size(3, 1)):
             recorder.say(f"round {number + 1}, in peace")
             _round(recorder, stage, web, next(first), attacked=False)

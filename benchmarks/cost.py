@@ -1,7 +1,7 @@
 """CPU cost of a job by process, and the jobs per second that the whole demo sustains, on each kind of cluster.
 
-Everything runs: the cluster, the lab's GitHub and kubelet, every process of Ostler. As many jobs are kept open as keep
-every Pod at work; nothing is idle. The machine is the limit, and the measured processes share it with the others.
+The cluster, the lab's GitHub and kubelet, and every process of Ostler run. The benchmark always has enough open jobs to
+use every Pod. The CPU of the machine is the limit, and the measured processes share it with the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTLES = 120.0
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     for cluster in CLUSTERS:
         _whole(recorder, cluster)
     with Stage() as stage:
@@ -76,7 +76,7 @@ def _whole(recorder: Recorder, cluster: str) -> None:
 
 
 class _Driver:
-    """Keeps jobs open at the lab's GitHub."""
+    """Sender of jobs, which maintains a constant number of open jobs at the lab's GitHub."""
 
     def __init__(self, system: System, *, keep_open: int) -> None:
         self.system = system
@@ -85,7 +85,7 @@ class _Driver:
         self._sent = 0
 
     def drive(self, seconds: float) -> tuple[int, int]:
-        """Send for `seconds`; return how many jobs were completed meanwhile, and how many calls GitHub took."""
+        """Send jobs for `seconds`. Return the number of completed jobs and of calls to GitHub in that time."""
         end = time.monotonic() + seconds
         first = self._look()
         while time.monotonic() < end:
@@ -96,7 +96,7 @@ class _Driver:
         return last[1] - first[1], last[2] - first[2]
 
     def settle(self) -> None:
-        """Send no more, and return when all is over, or after a while: the verdict says what is not."""
+        """Stop sending and wait until every job has ended, up to `SETTLES` seconds. The verdict reports open jobs."""
         end = time.monotonic() + SETTLES
         while self._look()[0] and time.monotonic() < end:
             time.sleep(0.5)

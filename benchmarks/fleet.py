@@ -1,7 +1,8 @@
-"""A pool from 0 to many Pods, rolled, scaled to 0 and deleted, with jobs flowing and some running over all of it.
+"""Cost of a pool that is scaled up from 0, rolled, scaled to 0 and deleted, while jobs run.
 
-On the real control plane with simulated Pods, every process of Ostler behind the proxy that counts its calls. Each
-phase ends when the cluster shows what was asked for. With few Pods and with many: a Pod is to cost the same.
+The benchmark uses a real Kubernetes control plane with simulated Pods. A proxy counts the calls of Ostler's processes.
+Each phase ends when the cluster has the requested state. It runs with few and with many Pods, and a Pod should cost the
+same.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from ostler.secrets import Secret
 
 POOL = LabPool("fleet", ("self-hosted", "linux", "fleet"), 0, cpu="1", memory="1Gi")
 SIZES = {"few": (100, 6), "many": (1000, 12)}
-"""Pods, and with --quick."""
+"""Number of Pods in each size, and the number with --quick."""
 
 LONG = 8
-"""Jobs that run over the roll and the scale-down, or a third of the Pods."""
+"""Number of jobs that run during the roll and the scale-down, but at most a third of the Pods."""
 
 PHASES = ("up", "roll", "down", "delete")
 WITHIN = 1500.0
@@ -49,7 +50,7 @@ CONTROL_PLANE = ("kube-apiserver", "etcd", "kube-controller-manager")
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     costs: dict[str, dict[str, tuple[float, float]]] = {}
     for name, (normal, quick) in SIZES.items():
         costs[name] = _fleet(recorder, name, recorder.size(normal, quick))
@@ -115,13 +116,13 @@ def _fleet(recorder: Recorder, name: str, pods: int) -> dict[str, tuple[float, f
 
 
 def waits(log: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return for how long each job waited that began, in seconds."""
+    """Return the wait in seconds of each job that began."""
     queued = {event["job"]: event["at"] for event in log if event["event"] == "job_queued"}
     return [event["at"] - queued[event["job"]] for event in log if event["event"] == "job_started"]
 
 
 class _Fleet:
-    """One pool of one size, and what was spent on it."""
+    """One pool of one size, with the CPU and the calls that it costs."""
 
     def __init__(
         self, recorder: Recorder, system: System, kube: KubeClient, engine: Engine, name: str, pods: int
@@ -132,7 +133,7 @@ class _Fleet:
         self._over = threading.Event()
 
     def phases(self) -> dict[str, tuple[float, float]]:
-        """Return per phase the CPU seconds of Ostler's processes and their calls, of each Pod."""
+        """Run all phases. Return for each phase the CPU seconds and the calls of Ostler's processes per Pod."""
         self._bound()
         found = {"up": self._phase("up", lambda: self._scale(self.pods), lambda: self._warm() >= self.pods)}
         with self._jobs():
@@ -177,7 +178,7 @@ class _Fleet:
         return ours, calls / self.pods
 
     def _bound(self) -> None:
-        """Create and delete as many Pods with their ServiceAccounts as one caller can."""
+        """Measure how fast one caller creates Pods with their ServiceAccounts, as the bound for the scale-up."""
         count = min(self.pods, 100)
         namespace = f"bare-{secrets.token_hex(4)}"
         self.kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
@@ -203,7 +204,7 @@ class _Fleet:
 
     @contextlib.contextmanager
     def _jobs(self) -> Iterator[None]:
-        """Long jobs, and a trickle of short ones until the scale-down; returns when all are over."""
+        """Run long jobs, and one short job per second until the scale-down."""
         self._send(self.long, seconds=self.pods * 0.4 + 20)
         self._until(lambda: self._states().get("in_progress", 0) >= self.long)
 

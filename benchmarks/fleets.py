@@ -1,8 +1,9 @@
-"""Cost of bad fleets for healthy neighbours: queued → JIT beside pools that fail, and beside as many idle Pods.
+"""Cost of failing pools for healthy neighbours, compared with the cost of idle Pods.
 
-Pairs in turns on the embedded cluster with simulated Pods: the same jobs in the same two healthy pools, once beside the
-bad pools of `make chaos SCENARIO=fleets` with jobs of their own, once beside as many Pods that are well and idle. The
-lost node is not among them: it needs minutes to be found.
+The figure is the time from `queued` to the JIT. Each pair of runs uses the embedded cluster, simulated Pods, and the
+same jobs in the same two healthy pools. One run has the bad pools of `make chaos SCENARIO=fleets`, with jobs of their
+own. The other run has the same number of healthy, idle Pods. The scenario with a lost node is left out, because its
+detection takes minutes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from lab.chaos.fleets import BAD, CAUSES, GROUP, HEALTHY
 from lab.system import Options, System, read_log
 
 RATE = 3.0
-"""Jobs a second in the healthy pools together."""
+"""Number of jobs per second in all healthy pools together."""
 
 BAD_EVERY = 5.0
 """Seconds between two jobs of each bad pool."""
 
 SETTLES = 20.0
-"""Seconds in which the first failures happen, before anything is measured."""
+"""Seconds to wait for the first failures before the measurement begins."""
 
 CORES = 2
 ILL, IDLE = "bad fleets", "idle Pods"
@@ -38,7 +39,7 @@ _JOBS = "SELECT id, job_id FROM claims WHERE purpose = 'job' AND job_id = ANY(:i
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     bad = [cause.pool for name, cause in CAUSES.items() if name != "lost-node"]
     for number in range(recorder.size(3, 1)):
         p99 = {beside: _once(recorder, bad, beside=beside, number=number) for beside in (ILL, IDLE)}
@@ -98,7 +99,7 @@ def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -
 
 
 class _Load:
-    """Queues jobs in the healthy pools at a rate, and one in each bad pool now and then; `ids`: the healthy ones'."""
+    """Sender of jobs: at a rate for healthy pools, and at intervals for each bad pool. `ids` are the healthy jobs."""
 
     def __init__(self, system: System, bad: list[LabPool]) -> None:
         self.ids: list[int] = []
@@ -108,7 +109,7 @@ class _Load:
         self._sent = 0
 
     def drive(self, seconds: float) -> None:
-        """Send for `seconds`."""
+        """Send jobs for `seconds`."""
         began = time.monotonic()
         for turn in range(int(seconds * RATE)):
             time.sleep(max(0.0, began + turn / RATE - time.monotonic()))
@@ -120,7 +121,7 @@ class _Load:
                 self._system.lab("POST", "/jobs", [{**_job(BAD, each), "duration_seconds": 0.5} for each in self._bad])
 
     def milliseconds(self, *, within: float = 60.0) -> list[float]:
-        """Return for each healthy job the time until a Pod had its JIT. Raises RuntimeError for one without."""
+        """Return the time until delivery of the JIT for each healthy job. Raises RuntimeError if a job got no JIT."""
         engine = create_engine(self._system.postgres.url("ostler"))
         end = time.monotonic() + within
         try:

@@ -1,7 +1,7 @@
-"""Result files of benchmarks: figures with every sample, the machine, the commit, and how busy others were.
+"""Result files of benchmarks: figures with all samples, the machine, the commit, and the load of other processes.
 
-A figure is measured in rounds. A round has observations (one per request, say, or a single number) and remembers the
-load average around it and how much CPU processes outside this benchmark used meanwhile: so a noisy run is seen.
+A figure is measured in rounds. A round has observations, for example one per request, or a single number. It also
+records the load average and the CPU use of processes outside the benchmark, so that a disturbed run is visible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 NOTES = ROOT / "benchmarks" / "notes"
 KEPT = 1000
-"""Observations of one round that are kept; of more, so many evenly spaced ones of their sorted list."""
+"""Maximum number of stored observations per round. A longer sorted list is reduced to evenly spaced observations."""
 PACKAGES = (
     "celery",
     "kombu",
@@ -45,14 +45,14 @@ Statistic = Literal["p50", "p99", "max", "median"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure is held to: `p99 < 50` of its unit."""
+    """Target of a figure, such as `p99 < 50` in its unit."""
 
     statistic: Statistic
     sign: Literal["<", "≤", "≥", "="]
     value: float
 
     def met(self, found: float) -> bool:
-        """Return whether a value meets it."""
+        """Return whether a value meets the target."""
         return {
             "<": found < self.value,
             "≤": found <= self.value,
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One measurement. `load` is the 1-minute load average before and after; `others` are cores used by others."""
+    """One measurement. `load` is the 1-minute load average before and after. `others` is the cores that others used."""
 
     values: Sequence[float]
     count: int
@@ -74,7 +74,7 @@ class Round:
 
 @dataclass(slots=True)
 class Figure:
-    """One figure; `bounds` names the figures of the same run that it is read beside."""
+    """One figure. `bounds` names the figures of the same run to compare it with."""
 
     name: str
     unit: Unit
@@ -90,13 +90,13 @@ class Figure:
         return any(each.count > 1 for each in self.rounds)
 
     def value(self, statistic: Statistic) -> float:
-        """Return the median over the rounds of a statistic of each."""
+        """Return the median of a statistic over all rounds."""
         return statistics.median(_statistic(each.values, statistic) for each in self.rounds)
 
 
 @dataclass(slots=True)
 class Window:
-    """A stretch of time in which something was measured, and how busy the machine was; filled by `Recorder.window`."""
+    """Period of a measurement, with the load of the machine. `Recorder.window` fills it."""
 
     seconds: float = 0.0
     load: tuple[float, float] = (0.0, 0.0)
@@ -104,7 +104,7 @@ class Window:
 
 
 class Recorder:
-    """Collects the figures of one subject; `quick` asks for tiny sizes that prove the code and measure nothing."""
+    """Collector of the figures of one subject. `quick` selects tiny sizes that test the code but measure nothing."""
 
     def __init__(self, subject: str, *, quick: bool) -> None:
         self.subject = subject
@@ -115,12 +115,12 @@ class Recorder:
         self._load = os.getloadavg()[0]
 
     def size(self, normal: int, quick: int) -> int:
-        """Return how much of something: `quick` when that was asked for."""
+        """Return `quick` if the run has tiny sizes, or the normal size otherwise."""
         return quick if self.quick else normal
 
     @contextmanager
     def window(self) -> Iterator[Window]:
-        """Remember the machine around a measurement."""
+        """Record the load of the machine during the measurement inside the block."""
         window = Window()
         load, began = os.getloadavg()[0], time.monotonic()
         busy, ours = machine_cpu(), _ours()
@@ -142,7 +142,7 @@ class Recorder:
         is_bound: bool = False,
         note: str = "",
     ) -> Figure:
-        """Add one round to a figure, made on first use."""
+        """Add one round to a figure. The first call for a figure creates it."""
         figure = self.figures.setdefault(name, Figure(name, unit, targets, bounds, is_bound, note))
         found = [float(values)] if isinstance(values, int | float) else sorted(values)
         if not found:
@@ -154,7 +154,7 @@ class Recorder:
         return figure
 
     def say(self, line: str) -> None:
-        """Show how far it is."""
+        """Print the progress."""
         seconds = (datetime.now(UTC) - self._began).total_seconds()
         print(f"{seconds:6.1f} s  {self.subject}: {line}", flush=True)
 
@@ -179,7 +179,7 @@ class Recorder:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
-    """Return a result's facts and figures."""
+    """Return the facts and figures of a result file."""
     body = json.loads(path.read_text())
     figures = [
         Figure(
@@ -196,7 +196,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
 
 
 def environment() -> dict[str, str]:
-    """Return what the figures depend on and a reader cannot see."""
+    """Return the facts about the machine and the versions that the figures depend on."""
     cpu = next(
         (
             line.partition(":")[2].strip()
@@ -239,7 +239,7 @@ def _thin(values: Sequence[float]) -> list[float]:
 
 
 def _statistic(values: Sequence[float], statistic: Statistic) -> float:
-    """Return a statistic of sorted values, percentiles by nearest rank."""
+    """Return a statistic of sorted values. Percentiles use the nearest rank."""
     if statistic == "max":
         return values[-1]
     share = {"p50": 0.5, "median": 0.5, "p99": 0.99}[statistic]
@@ -247,7 +247,7 @@ def _statistic(values: Sequence[float], statistic: Statistic) -> float:
 
 
 def _dump(body: dict[str, Any]) -> str:
-    """Return JSON with the rounds on one line each."""
+    """Return JSON with one line for each round."""
     rounds: list[str] = []
 
     def hide(figure: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""10,000 idle Pods held by one web process: memory, CPU, SQL, calls to the cluster, and how a restart goes."""
+"""Cost of 10,000 idle Pods at one web process: memory, CPU, SQL, calls to the cluster, and the time of a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATEMENT = "LOG:  statement: "
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     count = recorder.size(10_000, 60)
     with Stage() as stage:
         pool = stage.add_pool("bench")
@@ -44,7 +44,7 @@ def run(recorder: Recorder) -> None:
 
 
 def _held(recorder: Recorder, stage: Stage, web: Child, count: int) -> None:
-    """Watch for as long as every Pod needs to poll again at least once."""
+    """Measure until every Pod has polled again at least once."""
     for _ in range(recorder.size(2, 1)):
         time.sleep(recorder.size(2, 1))
         calls, answered = _calls(stage), _answered(stage)
@@ -90,7 +90,7 @@ def _held(recorder: Recorder, stage: Stage, web: Child, count: int) -> None:
 
 
 def _restarts(recorder: Recorder, stage: Stage, web: Child, count: int) -> Child:
-    """Stop or kill web and start it again; how long until every Pod is offered by the new process."""
+    """Stop or kill web, start it again, and measure the time until the new process offers every Pod."""
     for how in ("stopped", "killed"):
         for _ in range(recorder.size(2, 1)):
             recorder.say(f"web is {how} and started again")
@@ -102,7 +102,7 @@ def _restarts(recorder: Recorder, stage: Stage, web: Child, count: int) -> Child
                 began = time.monotonic()
                 web = stage.start_web()
                 up = time.monotonic() - began
-                # A killed process leaves its offers: only those of the new one count.
+                # A killed process leaves its offers behind, so only offers of the new process count.
                 stage.wait(
                     lambda: _by_newest(stage) >= count, timeout=180, what="every offer after a restart", every=0.2
                 )
@@ -129,7 +129,7 @@ def _by_newest(stage: Stage) -> int:
 
 
 def _bound(recorder: Recorder, stage: Stage, count: int) -> None:
-    """Hold the same polls by an application that does nothing."""
+    """Measure an application that only holds the same polls, as the bound."""
     port = free_port()
     bare = stage.module("bare", "benchmarks.load.bare", "--port", str(port))
     pool = int(stage.scalar("SELECT min(id) FROM pools"))
@@ -160,7 +160,7 @@ def _calls(stage: Stage) -> int:
 
 
 class _Statements:
-    """Counts the statements that Postgres runs for web, from its own log."""
+    """Counter of the statements that Postgres runs for web, from the log of Postgres."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

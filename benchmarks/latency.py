@@ -1,4 +1,4 @@
-"""From GitHub's `queued` to the JIT in the Pod, 10 jobs a second, warm Pods present, upstreams that answer at once."""
+"""Latency from GitHub's `queued` to the JIT in the Pod, with 10 jobs per second, warm Pods and fast upstreams."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PHASES = {
     "stamped → minted": ("stamp_on", "mint"),
     "minted → JIT in the Pod": ("mint", "jit"),
 }
-"""Where the time goes: each phase from one event of the rows to the next."""
+"""Phases of the latency. Each phase is the time between two recorded events."""
 
-# The writes of a job between webhook and JIT, each a transaction as in the product, on rows that are there already.
+# The writes of a job between webhook and JIT, each in its own transaction as in the product, on existing rows.
 _SQL = """\
 SELECT nextval('bench') AS n \\gset
 BEGIN;
@@ -56,7 +56,7 @@ COMMIT;
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     jobs = recorder.size(150, 8)
     rounds = recorder.size(3, 1)
     with Stage() as stage:
@@ -79,7 +79,7 @@ def run(recorder: Recorder) -> None:
 
 
 def _warm(stage: Stage, pool: int, jobs: int) -> None:
-    """Let every process do what it does only once: connections, tokens, keys, plans."""
+    """Warm up every process, so that connections, tokens, keys and query plans exist."""
     pods = stage.add_pods(pool, jobs)
     stage.start_polls("polls-warm", pods, ramp=0)
     stage.wait(lambda: stage.offered() >= jobs, timeout=60, what="every offer")
@@ -110,7 +110,7 @@ def _round(recorder: Recorder, stage: Stage, pool: int, polls: str, *, jobs: int
 
 
 def _queue(stage: Stage, jobs: int, *, rate: float) -> list[int]:
-    """Queue jobs at the lab's GitHub at a rate; return their ids."""
+    """Queue jobs at the lab's GitHub at a rate, and return their ids."""
     found: list[int] = []
     began = time.monotonic()
     for number in range(jobs):
@@ -123,7 +123,7 @@ def _queue(stage: Stage, jobs: int, *, rate: float) -> list[int]:
 
 
 def _times(stage: Stage, polls: str, wanted: set[int]) -> dict[int, dict[str, float]]:
-    """Return, per job, the Unix time of each event on its way; the first and the last are others' clocks."""
+    """Return the Unix time of each event of each job. The first and the last event have the times of other clocks."""
     found: dict[int, dict[str, float]] = {job: {} for job in wanted}
     for event in read_log(stage.folder / "github.jsonl"):
         if event["event"] == "job_queued" and event["job"] in found:

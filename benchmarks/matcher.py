@@ -1,7 +1,7 @@
-"""The matcher: how long one run takes, at few and many queued jobs, 1 and 1,000 accounts, batches of 1 and of 100.
+"""Time of one run of the matcher, with few and many queued jobs, 1 and 1,000 accounts, and batches of 1 and of 100.
 
-It runs in this process, against a real Postgres: its transaction is what is measured, no message, no chain. After
-each run new jobs and new Pods take the place of those it paired, so that every run meets as many; claims stay live.
+The matcher runs in this process with a real Postgres. Only its transaction is measured, without messages. After each
+run, new jobs and Pods replace the paired ones, so that every run starts with the same numbers. The claims stay live.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WEB = "web-bench"
 _PODS = 100
 _CONNECTIONS = 4
 
-# What a batch writes, when somebody has decided already.
+# The writes of a batch without the decisions.
 _SQL = """\
 SELECT nextval('bench') * :batch AS n \\gset
 BEGIN;
@@ -56,13 +56,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Return what the case is called."""
+        """Return the name of the case."""
         beside = f", {self.ending:,} Pods ending" if self.ending else ""
         return f"batch of {self.batch}, {_of(self.accounts, 'account')}, {self.queued:,} queued{beside}"
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     deep, many = recorder.size(100_000, 2000), recorder.size(1000, 200)
     shallow = {(1, 1): 10, (1, 100): 200, (many, 1): many, (many, 100): many}
     with Stage() as stage:
@@ -86,14 +86,14 @@ def run(recorder: Recorder) -> None:
 
 
 class _Runtime(SimpleNamespace, Transactions):
-    """Runtime of a worker as far as the matcher uses it."""
+    """The parts of a worker's runtime that the matcher uses."""
 
 
 class _Keys:
     """Wake keys in memory."""
 
     def clear_wake(self, _pool_id: int) -> None:
-        """Forget a key."""
+        """Delete a key."""
 
 
 class _Matcher:
@@ -110,7 +110,7 @@ class _Matcher:
         self.offer(stage.add_pods(self.pool, _PODS))
 
     def fill(self, case: Case) -> None:
-        """Have exactly so many queued jobs, spread over so many accounts, in no order of either."""
+        """Create exactly this number of queued jobs, spread over the accounts in random order."""
         rows = self.stage.rows
         rows("TRUNCATE claims, claim_events, jobs, job_events, accounts, executions, mint_attempts CASCADE")
         rows(
@@ -146,7 +146,7 @@ class _Matcher:
         )
 
     def once(self, batch: int) -> float:
-        """Run the matcher, put new jobs and Pods in the place of those it paired, and return the seconds of the run."""
+        """Run the matcher once and return its seconds. Then replace the paired jobs and Pods with new ones."""
         timings = Timings(match_batch=batch)
         settings = Settings.model_construct(
             **{name: field.default for name, field in Settings.model_fields.items()} | {"timings": timings}
@@ -161,7 +161,7 @@ class _Matcher:
         return seconds
 
     def calm(self) -> None:
-        """Forget every claim, and have statistics and caches as a server has them that runs for a while."""
+        """Delete every claim, and warm up the statistics and caches of Postgres."""
         self.stage.rows("DELETE FROM claims")
         self.stage.system("VACUUM ANALYZE jobs, accounts, claims, offers, runner_pods")
 
@@ -181,7 +181,7 @@ class _Matcher:
         self.offer(self.stage.add_pods(self.pool, len(claims)))
 
     def offer(self, pods: list[BenchPod]) -> None:
-        """Have Pods offered for a day."""
+        """Offer Pods for a day."""
         self.stage.rows(
             "INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until) "
             "SELECT uid, pool_id, :web, 'p', now() + interval '1 day' FROM runner_pods WHERE uid = ANY(:uids)",
@@ -195,7 +195,7 @@ def _measure(recorder: Recorder, matcher: _Matcher, case: Case) -> None:
     matcher.fill(case)
     for _ in range(recorder.size(3, 1)):
         matcher.calm()
-        for _ in range(_CONNECTIONS):  # each connection reads the catalogue anew after a VACUUM
+        for _ in range(_CONNECTIONS):  # each connection reads the catalogue again after a VACUUM
             matcher.once(case.batch)
         with recorder.window() as window:
             times = [matcher.once(case.batch) for _ in range(recorder.size(15, 2))]
@@ -237,7 +237,7 @@ def _ratio(recorder: Recorder, few: Case, many: Case) -> None:
 
 
 def _bound(recorder: Recorder, stage: Stage) -> None:
-    """Insert the same rows with raw SQL that was told which."""
+    """Insert the same rows with raw SQL that makes no decisions, as the bound."""
     stage.rows("CREATE SEQUENCE bench")
     stage.rows("DELETE FROM offers")
     stage.rows("TRUNCATE runner_pods CASCADE")
@@ -248,7 +248,7 @@ def _bound(recorder: Recorder, stage: Stage) -> None:
         """
     )
     stage.rows("ANALYZE runner_pods")
-    for batch in (1, 100):  # in this order no job is taken twice
+    for batch in (1, 100):  # this order matches no job twice
         for _ in range(recorder.size(3, 1)):
             with recorder.window() as window:
                 times, _ = stage.pgbench(

@@ -12,26 +12,26 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/<pid>/stat behind the name in brackets, from 0.
 _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM = 1, 11, 12, 13, 14
 _IDLE = (3, 4)  # idle, waiting for a disk
-_GUEST = 8  # guest time is in user time already
+_GUEST = 8  # user time already includes guest time
 
 
 def cpu_of(pids: Iterable[int]) -> float:
     """Return the seconds of CPU that processes used since they began, with those of children that have ended."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended; its parent counts it
+        with contextlib.suppress(OSError):  # the process has ended, and its parent counts its CPU time
             found = _stat(pid)
             total += sum(int(found[each]) for each in (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM))
     return total / _TICKS
 
 
 def cpu(pid: int) -> float:
-    """Return the seconds of CPU of a process and everything below it."""
+    """Return the CPU seconds of a process and all its descendants."""
     return cpu_of(descendants(pid))
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and all its descendants."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

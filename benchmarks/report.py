@@ -1,4 +1,4 @@
-"""`docs/performance.md` from the results: pure, so that a test can compare the two."""
+"""Pure renderer of `docs/performance.md` from the results. A test compares both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUBJECTS = {
     "fleets": "Healthy pools beside bad fleets",
     "fleet": "A pool from 0 to many Pods and back",
 }
-"""Subject → heading; the order of the document."""
+"""Heading of each subject, in the order of the document."""
 
 _HEAD = """\
 # Performance
@@ -151,6 +151,6 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    if value == int(value) or abs(value) >= 1000:  # noqa: PLR2004  four figures need no fraction
+    if value == int(value) or abs(value) >= 1000:  # noqa: PLR2004  four digits need no fraction
         return f"{value:.0f}"
     return f"{value:.3g}"

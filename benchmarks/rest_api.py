@@ -72,7 +72,7 @@ _LISTS_INDEXES = (
 
 
 class Nobody:
-    """Takes every call and does nothing: telemetry switched off, or a publisher that sends nothing."""
+    """Stub that accepts every call and does nothing, for disabled telemetry or a publisher that sends nothing."""
 
     def __getattr__(self, _name: str) -> Any:
         return self
@@ -110,7 +110,7 @@ def migrated(postgres: Postgres, name: str) -> Engine:
 
 
 def list_times(postgres: Postgres) -> None:
-    """Print how long lists take, one request at a time."""
+    """Print the latencies of lists, with one request at a time."""
     made = migrated(postgres, "lists")
     with made.begin() as db:
         for statement in _FILL.split(";\n"):
@@ -161,7 +161,7 @@ def percentiles(seconds: list[float]) -> str:
 
 
 def intake_costs(postgres: Postgres) -> None:
-    """Print what the intake loses to metrics, and to the indexes of the lists."""
+    """Print the cost of metrics and of the lists' indexes for the intake."""
     with_indexes, without = migrated(postgres, "indexed"), migrated(postgres, "bare")
     with without.begin() as db:
         for name in _LISTS_INDEXES:
@@ -175,7 +175,7 @@ def intake_costs(postgres: Postgres) -> None:
         with telemetry_off():
             return take(made)
 
-    take(with_indexes), take(without)  # warm
+    take(with_indexes), take(without)  # warm-up
     compare("metrics", lambda: take(with_indexes), lambda: dark(with_indexes))
     compare("the lists' indexes", lambda: take(with_indexes), lambda: take(without))
 
@@ -197,7 +197,7 @@ def telemetry_off() -> Iterator[None]:
 
 
 async def send_all(made: Engine, job_ids: list[int]) -> float:
-    """Return the seconds that so many new jobs take from the first webhook to the last answer."""
+    """Return the seconds from the first webhook to the last answer for `count` new jobs."""
     nobody: Any = Nobody()
     intake = Intake(engine=made, settings=settings_for("postgresql+psycopg2://unused"), publisher=nobody)
     app = Starlette(routes=[Route("/webhooks", intake.receive, methods=["POST"])])

@@ -1,4 +1,4 @@
-"""Workers added and killed while GitHub answers slowly: throughput follows the replicas, nothing is lost or doubled."""
+"""Throughput while workers are added and killed and GitHub answers slowly. No job must be lost or doubled."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lab.system import read_log
 from lab.timings import timings
 
 ANSWER = 0.5
-"""Seconds that GitHub takes for every answer."""
+"""Seconds until GitHub answers each call."""
 THREADS = 2
-"""Of each `github` replica, so that the CPU of this machine is not the limit."""
+"""Threads of each `github` replica, so few that the CPU of this machine is not the limit."""
 
 _names: Iterator[int] = itertools.count(1)
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     with Stage(**timings(due_after=3, resume_every=1)) as stage:
         pool = stage.add_pool("bench")
         stage.start_github()
@@ -56,7 +56,7 @@ def _measure(recorder: Recorder, stage: Stage, pool: int, replicas: int) -> floa
         busy, began = machine_cpu(), time.monotonic()
         received = _flow(stage, pool, jobs=jobs)
         used = (machine_cpu() - busy) / (time.monotonic() - began) / 2 * 100
-    # From the end of the first wave to the last JIT: the queue is full, all threads work.
+    # The rate counts from the end of the first wave to the last JIT, while the queue is full and all threads work.
     wave = replicas * THREADS
     rate = (len(received) - wave) / max(received[-1] - received[wave - 1], 1e-9)
     plural = "s" if replicas > 1 else ""
@@ -76,7 +76,7 @@ def _measure(recorder: Recorder, stage: Stage, pool: int, replicas: int) -> floa
 
 
 def _flow(stage: Stage, pool: int, *, jobs: int) -> list[float]:
-    """Queue jobs at once with a polling Pod each; return when each JIT arrived, in order."""
+    """Queue jobs at once, each with a polling Pod. Return the arrival times of the JITs in order."""
     name = f"polls-{next(_names)}"
     child = _offer(stage, pool, name, jobs)
     _queue(stage, jobs)
@@ -102,7 +102,7 @@ def _queue(stage: Stage, jobs: int) -> list[int]:
 
 
 def _killed(recorder: Recorder, stage: Stage, pool: int, replicas: Sequence[Child]) -> None:
-    """Begin with one replica, add three, kill two in their work; count what came of each job."""
+    """Start with one replica, add three, kill two during their work, and count the results of all jobs."""
     recorder.say("replicas added and killed under load")
     first, *others = replicas
     for child in others:

@@ -1,4 +1,4 @@
-"""Ostler's own processes with everything around them as light as can be: what is measured is theirs.
+"""Test stage with Ostler's own processes in a minimal environment, so that the figures show only their cost.
 
 Real Postgres and Redis, real `ostler web` and `ostler worker`, the lab's GitHub; the API server answers at once
 (`benchmarks.load.upstream`), and Pods are rows and polls. Whole-system figures come from `lab.system` instead.
@@ -48,7 +48,7 @@ class Stage:
 
     def __init__(self, **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
-        # Another user runs Postgres when root measures.
+        # If root runs the benchmark, another user runs Postgres.
         self.folder.chmod(0o755)
         self.postgres = Postgres(self.folder / "postgres")
         self.redis = Redis(self.folder / "redis")
@@ -87,12 +87,12 @@ class Stage:
 
     @property
     def web_url(self) -> str:
-        """The web process: webhooks and API."""
+        """URL of the web process for webhooks and the API."""
         return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def private_url(self) -> str:
-        """The web process: metrics and health."""
+        """URL of the web process for metrics and health."""
         return f"http://127.0.0.1:{self.private_port}"
 
     def _start(self) -> None:
@@ -102,7 +102,7 @@ class Stage:
         self.postgres.create_database("ostler")
         self._engine = make_engine(Secret(self.postgres.url("ostler")), pool_size=2, application="benchmark")
         migrate.upgrade(self._engine)
-        with self._engine.begin() as db:  # no cluster is there to compare with
+        with self._engine.begin() as db:  # there is no cluster to compare the epoch with
             now = utcnow()
             epochs.confirm(db, epochs.read(db, now=now).epoch, trusted_for=timedelta(days=365), now=now)
         port = free_port()
@@ -119,7 +119,7 @@ class Stage:
         self._write_kubeconfig()
 
     def stop(self) -> None:
-        """Stop what was started, the last first."""
+        """Stop all started processes in reverse order."""
         for child in reversed(self.children.values()):
             child.stop(timeout=30)
         if self._engine is not None:
@@ -184,11 +184,11 @@ class Stage:
         return answer.json() if answer.content else None
 
     def start_web(self) -> Child:
-        """Start the web process and return it when it is ready."""
+        """Start the web process, wait until it is ready, and return it."""
         return self.module("web", "ostler", "web", ready=lambda: _answers(f"{self.private_url}/readyz"))
 
     def start_worker(self, name: str, *, queues: str, threads: int) -> Child:
-        """Start a worker and return it when it takes tasks."""
+        """Start a worker, wait until it accepts tasks, and return it."""
         child = self.module(name, "ostler", "worker", "--queues", queues, OSTLER_WORKER_THREADS=str(threads))
         child.wait_until(lambda: "ready." in child.log.read_text(), timeout=60)
         return child
@@ -235,7 +235,7 @@ class Stage:
         return json.loads(done.stdout)
 
     def environment(self) -> dict[str, str]:
-        """Return what Ostler's processes see."""
+        """Return the environment of Ostler's processes."""
         own = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))},
             "OSTLER_DATABASE_URL": self.postgres.url("ostler"),
@@ -258,7 +258,7 @@ class Stage:
             "OSTLER_DEFAULT_BUDGET_COUNT": "100000",
             "OSTLER_DEFAULT_BUDGET_VCPU": "1000000",
             "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": "1000000",
-            # Pods here are rows and polls: nothing may look for them in a cluster.
+            # Pods exist only as rows and polls, so no process must search for them in a cluster.
             **timings(pools_every=NEVER, sweep_every=NEVER),
         }
         return merged(own, self._settings)
@@ -276,7 +276,7 @@ class Stage:
         return self.rows(statement, **values)[0][0]
 
     def system(self, statement: str) -> None:
-        """Run a statement that no transaction may hold."""
+        """Run a statement that cannot run in a transaction."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
             db.exec_driver_sql(statement)
 
@@ -316,7 +316,7 @@ class Stage:
         return [BenchPod(*row) for row in rows]
 
     def wait(self, done: Callable[[], bool], *, timeout: float, what: str, every: float = 0.1) -> None:
-        """Return when `done()`; StartError names what did not come."""
+        """Wait until `done()` is true. Raises StartError, which names `what`, after `timeout` seconds."""
         end = time.monotonic() + timeout
         while not done():
             if time.monotonic() > end:
@@ -324,7 +324,7 @@ class Stage:
             time.sleep(every)
 
     def offered(self) -> int:
-        """Return how many Pods are offered now."""
+        """Return the number of Pods that are offered now."""
         return int(self.scalar("SELECT count(*) FROM offers WHERE until > now()"))
 
     # pgbench

@@ -1,4 +1,4 @@
-"""The sweeps that read the whole cluster: what a tick costs over 10,000 and 100,000 Pods of a real API server."""
+"""Cost of a tick of the sweeps that read the whole cluster, with 10,000 and 100,000 Pods at a real API server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lab.control_plane import ControlPlane
 MAIN = "orphaned_stamps"
 OTHERS = ("missing_pods", "missing_stamps", "orphaned_service_accounts")
 _ORPHANS = 1000
-"""Pods for each stalled one."""
+"""Number of Pods for each stalled Pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run cost: seconds of CPU and of the clock, MiB, calls and statements; and the server's seconds."""
+    """Cost of one run: CPU seconds, elapsed seconds, MiB, calls, statements, and CPU seconds of the API server."""
 
     cpu: float
     wall: float
@@ -36,7 +36,7 @@ class Cost:
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     few, many = recorder.size(10_000, 600), recorder.size(100_000, 1200)
     with Stage() as stage, ControlPlane.start(stage.folder / "control-plane") as cluster:
         fleet = _Fleet(stage, cluster)
@@ -70,7 +70,7 @@ class _Fleet:
         spec = {"image": "runner:1", "runnerLabels": ["self-hosted"], "replicas": 0}
         pool = create_pool(client, namespace=NAMESPACE, name="bench", spec=spec)
         self._herd = Herd(client, pool, etcd_url=cluster.etcd_url)
-        # It would hold all Pods in memory too, and nothing here is its work.
+        # It would store all Pods in memory too, and the benchmark does not need it.
         cluster.program("kube-controller-manager").terminate()
         self._pool_id = stage.add_pool("bench")
         stage.rows(
@@ -82,7 +82,7 @@ class _Fleet:
         )
 
     def grow(self, count: int) -> None:
-        """Have so many Pods and rows, nothing repaired yet."""
+        """Create `count` Pods with their rows, without any repairs."""
         self._herd.grow(count)
         self._stage.wait(self._herd.is_listed, timeout=900, what=f"the API server's list of {count} Pods", every=1)
         self._stage.rows("TRUNCATE claims, claim_events, runner_pods, repairs, sweep_runs, sweeps CASCADE")
@@ -118,7 +118,7 @@ class _Fleet:
         self._stage.system("VACUUM ANALYZE")
 
     def tick(self, recorder: Recorder, name: str) -> Cost:
-        """Run one tick of a sweep, check that it did its work, and undo what it wrote."""
+        """Run one tick of a sweep, check its repairs, and undo its writes."""
         cost = self.measure(recorder, name)
         listed, outcome = self._stage.rows("SELECT listed, outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
         repaired = self._stage.scalar("SELECT count(*) FROM repairs")
@@ -132,7 +132,7 @@ class _Fleet:
         return cost
 
     def measure(self, recorder: Recorder, what: str) -> Cost:
-        """Run it in a process of its own."""
+        """Run a tick in a separate process."""
         used = cpu(self._server)
         with recorder.window() as window:
             said: Any = self._stage.run("benchmarks.load.sweep", what, **self._env)
@@ -164,7 +164,7 @@ def _add_tick(
     targets: tuple[Target, ...] = (),
     loops: tuple[str, ...] = (),
 ) -> None:
-    """Add what a tick cost; `loops` over the same pages bound it."""
+    """Record the cost of a tick. `loops` over the same pages are its bound."""
     pods = f"{count:,} Pods"
     title = f"`{name}`, {pods}"
     recorder.add(
@@ -183,7 +183,7 @@ def _add_tick(
 
 
 def _ratios(recorder: Recorder, few: int, many: int) -> None:
-    """Say whether a Pod costs the same among many."""
+    """Record the ratio of the cost of a Pod between the large and the small cluster."""
 
     def value(count: int, what: str) -> float:
         return recorder.figures[f"`{MAIN}`, {count:,} Pods: {what}"].value("median")

@@ -1,4 +1,4 @@
-"""Webhooks: how fast they are accepted, alone, beside 10,000 held polls, and 2,000 in one second."""
+"""Rate and latency of accepted webhooks: alone, beside 10,000 held polls, and 2,000 in one second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMIT;
 
 
 def run(recorder: Recorder) -> None:
-    """Measure."""
+    """Run the benchmark and record its figures."""
     first = itertools.count(_FIRST, 1_000_000)
     with Stage() as stage:
         pool = stage.add_pool("bench")
@@ -46,7 +46,7 @@ def run(recorder: Recorder) -> None:
         url = f"{stage.web_url}/webhooks/github"
         body = make(1, first=1, labels=LABELS, secret=b"x")[0].body
         recorder.lab = {"body of a webhook": f"{len(body)} bytes", "synchronous_commit": "on, fsync on"}
-        _send(stage, url, next(first), count=recorder.size(400, 20), rate=0)  # warm
+        _send(stage, url, next(first), count=recorder.size(400, 20), rate=0)  # warm-up
         for number in range(recorder.size(3, 1)):
             recorder.say(f"round {number + 1}")
             _at_200(recorder, stage, url, bare_url, next(first))
@@ -135,7 +135,7 @@ def _burst(recorder: Recorder, stage: Stage, url: str, first: int) -> None:
 
 def _beside_polls(recorder: Recorder, stage: Stage, pool: int, url: str, first: Any) -> None:
     count = recorder.size(10_000, 50)
-    # The webhooks' jobs must not take the Pods: those of this pool have other labels.
+    # The Pods of this pool have other labels, so that no job of a webhook uses them.
     other = stage.add_pool("idle", ("self-hosted", "idle"))
     pods = stage.add_pods(other, count)
     polls = stage.start_polls("polls", pods, ramp=recorder.size(20, 1))

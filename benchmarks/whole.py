@@ -1,4 +1,4 @@
-"""Resource usage of the processes of a whole system, by kind."""
+"""CPU use of the processes of a whole system, by kind of process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OURS = ("web", "worker", "beat", "watch")
 
 
 def used(system: System) -> Mapping[str, float]:
-    """Return the CPU seconds by kind of process; copies of one process are added up."""
+    """Return the CPU seconds by kind of process. Replicas of one process are added up."""
     known = {child.pid: name.rpartition("-")[0] or name for name, child in system.children.items()}
     known |= {system.postgres.child.pid: "Postgres", system.redis.child.pid: "Redis"}
     found: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The `ostler` command: one program, one subcommand per process and per thing an operator does."""
+"""The `ostler` command, with one subcommand for each process and for each task of an operator."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 
 
 def main() -> None:
-    """Run the command; what it cannot do is one line on stderr.
+    """Run the command. An error is reported as one line on stderr.
 
-    Exit status 2: a wrong use or a wrong setting. 3: a server does not answer, and the next try may succeed. 1: what
-    was asked for is not there, or was refused. Ctrl-C says nothing and is exit status 130, also while the command is
-    still being imported.
+    Exit status 1: the requested object does not exist, or the request was refused. 2: wrong usage or a wrong setting.
+    3: a server did not answer, and a later attempt might succeed. 130: Ctrl-C, without a message, even while Python
+    still imports the command.
     """
     try:
         _run()

@@ -1,4 +1,4 @@
-"""`ostler account list`, `set` and `allow`: budgets, weights, and whose jobs are served."""
+"""`ostler account list`, `set` and `allow`: budgets, weights and access of accounts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_(
     wide: Wide = False,
     output: Output = None,
 ) -> None:
-    """List accounts with their budgets, and what they use of them now."""
+    """List accounts with their budgets and their current use."""
     from models.browse.accounts import AccountFilter, list_accounts
 
     form = form_of(as_json=as_json, wide=wide, output=output)
@@ -95,7 +95,7 @@ def set_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change the budget or the weight of an account; what is not given stays. A lower budget ends nothing."""
+    """Change the budget or the weight of an account. Omitted values do not change. A lower budget ends no job."""
     from models.browse.accounts import account_story
     from models.routing.accounts import set_budget, set_weight
     from models.routing.usage import pools_with_work
@@ -157,7 +157,7 @@ def allow(
     story = query(body)
     if story is None:
         fail(f"there is no account {account!r}; an account exists after its first webhook: `ostler account list`")
-    wake([])  # the held jobs have no place in any queue; `rematch` gives them one, a page at a time
+    wake([])  # held jobs are in no pool's queue, so no pool is woken; `rematch` releases their holds in pages
     if as_json:
         print_json(_plain(story.account, story.usage, story.ending))
         return
@@ -169,7 +169,11 @@ def allow(
 
 
 def wake(pools: Sequence[int]) -> None:
-    """Have a change felt at once, where Redis can be had; else the sweeps find it within a minute (law L6)."""
+    """Wake the matcher for `pools` and the sweep `rematch`, so that a change takes effect at once.
+
+    If Redis is not configured or does not answer, the command prints a note and the sweeps apply the change within a
+    minute (law L6).
+    """
     import redis
     from kombu.exceptions import KombuError, OperationalError
 
@@ -209,7 +213,10 @@ def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
 
 
 def account_id(db: Connection, given: str | None) -> int | None:
-    """Return the id of the account that was named by login or id; ends the command when there is none."""
+    """Return the id of the account with the login or id `given`, or None if `given` is None.
+
+    Ends the command with a message if no account or several accounts have the login.
+    """
     from models.browse.accounts import AccountFilter, list_accounts
 
     if given is None or (number := given_id(given)) is not None:

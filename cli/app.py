@@ -1,4 +1,4 @@
-"""The subcommands. Each imports what it needs when it runs, so that `--help` is quick."""
+"""Subcommands of `ostler`. Each imports slow modules only when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
 @app.callback()
 def _warn_of_unread_variables(context: typer.Context) -> None:
     """Run warm, single-use CI runner Pods, and assign each queued GitHub Actions job to exactly one of them."""
-    if context.invoked_subcommand not in PROCESSES:  # they log it
+    if context.invoked_subcommand not in PROCESSES:  # the processes log these variables instead
         for each in unread_variables():
             typer.echo(f"ostler: warning: {each}", err=True)
 
@@ -231,7 +231,7 @@ _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 @app.command("demo", hidden=True, context_settings=_ANYTHING)
 @app.command("control-plane", hidden=True, context_settings=_ANYTHING)
 def moved(context: typer.Context) -> None:
-    """Say where a command went that is the lab's."""
+    """Fail with the new name of a command that moved to `ostler-lab`."""
     from ostler.errors import ConfigurationError
 
     raise ConfigurationError(f"{context.info_name} is a command of the lab: run `ostler-lab {context.info_name}`")

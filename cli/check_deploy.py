@@ -1,4 +1,7 @@
-"""`ostler check-deploy`: whether a deploy lets running jobs be. Exit status 0: safe, 1: refused, 2: cannot be told."""
+"""`ostler check-deploy`: check whether a deploy would disturb running jobs.
+
+Exit status 0: the deploy is safe. 1: it is refused. 2: the check was not possible.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, st
 
 
 def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
-    """Return the verdict with the live objects, and the result of a deletion tried as the garbage collector."""
+    """Return the verdict on a deploy with the live objects of the cluster.
+
+    Also return the refusals and notes of a dry-run deletion with the identity of the garbage collector.
+    """
     from dataclasses import replace
 
     from cli.cluster import calling

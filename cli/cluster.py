@@ -1,4 +1,4 @@
-"""Access of commands to the cluster: with the operator's kubeconfig, and with errors that name a cure."""
+"""Access of commands to the cluster with the operator's kubeconfig. Error messages name a cure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InCluster:
-    """A client, and the namespace of the pools."""
+    """A client of the cluster, and the namespace of the pools."""
 
     kube: KubeClient
     namespace: str
 
     def pool(self, name: str) -> PoolSeen:
-        """Return the pool of this name; ends the command when there is none."""
+        """Return the pool with this name. Ends the command with a message if the pool does not exist."""
         from k8s_adapters.pools import get_pool
 
         found = get_pool(self.kube, namespace=self.namespace, name=name)
@@ -40,10 +40,10 @@ class InCluster:
 
 @contextmanager
 def in_cluster(*, verb: str) -> Iterator[InCluster]:
-    """Yield the way to the cluster; what it answers instead of a success ends the command with its cause and cure.
+    """Yield access to the cluster. A failed call ends the command with a message that names cause and cure.
 
-    `verb` is what the identity must be allowed to do with RunnerPools. Raises ConfigurationError when the kubeconfig
-    cannot be read.
+    `verb` is the RBAC verb on RunnerPools that the message names if access is denied. Raises `ConfigurationError` if
+    the kubeconfig cannot be read.
     """
     namespace = load_cluster().namespace
     with calling(needs=f"get and {verb} on runnerpools.ostler.dev in namespace {namespace!r}") as kube:
@@ -54,10 +54,11 @@ def in_cluster(*, verb: str) -> Iterator[InCluster]:
 def calling(
     kubeconfig: str | None = None, *, needs: str, absent: str | None = None, status: int = NOT_FOUND
 ) -> Iterator[KubeClient]:
-    """Yield a client of the operator's cluster, and end the command in one line when a call fails.
+    """Yield a client of the operator's cluster. A failed call ends the command with a message of one line.
 
-    `needs`: the verbs that its calls take. `absent`: what it means that something does not exist. `status`: the exit
-    status when the API server refuses; it is 3 when it does not answer. Raises ConfigurationError as `client_for` does.
+    `needs` names the RBAC verbs of the calls, for the message about denied access. `absent` is the message for an
+    object that does not exist; None selects a general one. `status` is the exit status if the API server refuses a
+    call. If it does not answer, the exit status is 3. Raises `ConfigurationError` as `client_for` does.
     """
     from k8s_adapters.retry import answer_of
     from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError
@@ -96,6 +97,6 @@ def calling(
 
 
 def cause_of(error: UpstreamError) -> str:
-    """Return why the API server did not answer, without the call that it did not answer."""
+    """Return why the API server did not answer, without the method and path of the call."""
     called, _, rest = str(error).partition(": ")
     return rest.partition(";")[0] if " /" in called and rest else str(error) or meaning_of(error)

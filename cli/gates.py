@@ -1,4 +1,4 @@
-"""`ostler gates`: which upstreams can be trusted with a repair now."""
+"""`ostler gates`: list the gates of GitHub and Kubernetes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ostler.clock import utcnow
 
 
 def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
-    """List the gates of GitHub and Kubernetes: a closed one stops reaping and demand growth, never dispatch."""
+    """List the gates of GitHub and Kubernetes. A closed gate stops reaping and demand growth, but never dispatch."""
     from models.upstream import gates as rows
 
     form = form_of(as_json=as_json, wide=wide, output=output)

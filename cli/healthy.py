@@ -1,4 +1,4 @@
-"""`ostler healthy`: what a container's health check asks of the process beside it, with that process's settings."""
+"""`ostler healthy`: health check of a container's process. It reads the settings of that process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from watch.settings import load_watch
 
 BEAT_LOCK = "redbeat::lock"
 WITHIN = 5.0
-"""Seconds that a process may take to answer."""
+"""Seconds to wait for an answer of the process or of Redis."""
 
 ALIVE_FOR = 30.0
-"""Seconds after its last beat during which a process counts as alive; it beats about every two seconds."""
+"""Seconds after its last heartbeat during which a process counts as alive. Heartbeats come about every two seconds."""
 
 
 class Process(StrEnum):
-    """What can be asked."""
+    """Process with a health check."""
 
     WEB = "web"
     WORKER = "worker"
@@ -31,7 +31,10 @@ class Process(StrEnum):
 
 
 def problem_of(process: Process) -> str | None:
-    """Return what is wrong with the process, or None. Raises ConfigurationError when settings are missing."""
+    """Return the problem of a process, or None if it is healthy.
+
+    Raises `ConfigurationError` if settings are missing.
+    """
     match process:
         case Process.WEB:
             return _answers(f"http://127.0.0.1:{load().web_private_port}/readyz")
@@ -47,7 +50,7 @@ def problem_of(process: Process) -> str | None:
 
 def _answers(url: str) -> str | None:
     try:
-        # Our own address: a proxy of the environment is for what lies outside.
+        # The address is local. A proxy in the environment is only for outside addresses.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=WITHIN):
             return None
     except urllib.error.HTTPError as error:
@@ -67,7 +70,7 @@ def _beats(alive_file: str | None, *, never: str) -> str | None:
 
 
 def holds_lock(redis_url: str) -> bool:
-    """Return whether a beat holds the lock in Redis. Raises what Redis raises."""
+    """Return whether a beat process holds the lock in Redis. Every exception of Redis is passed on."""
     from redis import Redis
 
     with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:

@@ -1,8 +1,9 @@
-"""Hold a connection for a while, and tell whether it was broken: what runs inside the Pod of `ostler verify-deploy`.
+"""Hold a connection open and report whether the network broke it. This code runs in the Pod of `ostler verify-deploy`.
 
-An idle connection tells nothing until it is used, so a small HTTP request goes over it every few seconds. A server may
-end a connection between two answers, by saying so or by closing it; that is no break, and a new one is made. A break is
-what a network does: no answer in time, a reset, an end in the middle, and afterwards no new connection.
+The break of an idle connection is invisible, so the code sends a small HTTP request every few seconds. A server can end
+a connection between two answers, with a header or by closing it. That is not a break, and the code connects again. A
+break is a failure of the network: no answer in time, a reset, an end in the middle of an answer, or a failed attempt to
+connect again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
-_KEPT = 10  # breaks that are told one by one: the report is to fit into a termination message of 4 KiB
-_MOST = 64 * 1024  # bytes of headers
+_KEPT = 10  # breaks with details in the report, which must fit into a termination message of 4 KiB
+_MOST = 64 * 1024  # maximum size of the headers in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the connection goes."""
+    """Server and path of the requests. `tls` is true for https."""
 
     host: str
     port: int
@@ -33,10 +34,11 @@ class Target:
 
 @dataclass(slots=True)
 class Report:
-    """What came of it. Times are in seconds since the beginning.
+    """Result of holding a connection. Times are in seconds since the start.
 
-    `connected`: whether there ever was a connection. `breaks` holds the first few, `broken` counts all; `closed` counts
-    connections that the server ended. `longest` is the longest wait for an answer.
+    `connected` is true if at least one answer came. `answers` counts all answers. `closed` counts connections that the
+    server ended. `broken` counts all breaks, and `breaks` has time and cause of the first ten. `longest` is the longest
+    wait for an answer in seconds.
     """
 
     connected: bool = False
@@ -46,7 +48,7 @@ class Report:
     longest: float = 0.0
     breaks: list[dict[str, float | str]] = field(default_factory=list)
     reached: list[str] = field(default_factory=list)
-    """Of those that a stamped Pod must not reach, the ones that it did."""
+    """Addresses that the Pod reached although a stamped Pod must not reach them."""
 
 
 class _Closed(Exception):
@@ -54,7 +56,7 @@ class _Closed(Exception):
 
 
 def parse_target(url: str) -> Target:
-    """Return where a URL leads. ValueError when it is not http or https with a host."""
+    """Return the target of a URL. Raises ValueError if `url` is not http or https with a host."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(f"{url!r} is not a URL like https://github.com/")
@@ -71,10 +73,10 @@ def hold(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Keep a connection in use for `seconds` and return the report; network failures are reported, not raised.
+    """Use a connection for `seconds` and return the report. Network failures are reported and not raised.
 
-    `every`: seconds between two requests; `patience`: how long an answer may take. `connected` is called once, after
-    the first answer.
+    `every` is the number of seconds between two requests. `patience` is the maximum wait for an answer in seconds.
+    `connected` is called once, after the first answer.
     """
     report = Report()
     began = clock()
@@ -91,7 +93,7 @@ def hold(
         except (OSError, ssl.SSLError) as error:
             _drop(link)
             link = None
-            if report.connected:  # before that nothing was held
+            if report.connected:  # a failure before the first connection is not a break
                 report.broken += 1
                 if len(report.breaks) < _KEPT:
                     report.breaks.append({"at": round(now - began, 1), "how": _told(error)})
@@ -107,7 +109,7 @@ def hold(
 
 
 def reaches(address: str, *, patience: float = 3.0) -> bool:
-    """Return whether `host:port` takes a TCP connection."""
+    """Return whether `host:port` accepts a TCP connection within `patience` seconds."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience):
@@ -128,7 +130,10 @@ def _connect(target: Target, patience: float) -> socket.socket:
 
 
 def _ask(link: socket.socket, target: Target) -> None:
-    """Send one request and read its answer. Raises _Closed, or OSError for a break."""
+    """Send one request and read its answer.
+
+    Raises `_Closed` if the server had ended the connection, or OSError if the connection breaks.
+    """
     if _has_ended(link):
         raise _Closed
     link.sendall(
@@ -151,8 +156,8 @@ def _ask(link: socket.socket, target: Target) -> None:
 
 
 def _has_ended(link: socket.socket) -> bool:
-    """Return whether the server ended the connection while nothing was asked."""
-    if link.fileno() < 0:  # its last answer said so
+    """Return whether the server ended the connection since the last answer."""
+    if link.fileno() < 0:  # the last answer had `Connection: close`, so `_ask` closed the socket
         return True
     if not select.select([link], [], [], 0)[0]:
         return False
@@ -160,7 +165,7 @@ def _has_ended(link: socket.socket) -> bool:
     link.settimeout(0.0)
     try:
         return link.recv(1) == b""
-    except (ssl.SSLWantReadError, BlockingIOError):  # TLS has things of its own to say
+    except (ssl.SSLWantReadError, BlockingIOError):  # the data was a TLS record without application data
         return False
     finally:
         link.settimeout(patience)

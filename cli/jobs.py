@@ -1,4 +1,4 @@
-"""`ostler jobs` and `ostler job ID`: the queue, and why one job waits."""
+"""`ostler jobs` and `ostler job ID`: list jobs, and explain why one job waits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def job(
     as_json: Json = False,
     wide: Wide = False,
 ) -> None:
-    """Explain one job: where it stands, why, what would help, and how it came there."""
+    """Explain one job: its state, the reason, a cure, and its history."""
     from models.browse.claims import claim_events
     from models.browse.jobs import job_story
     from models.claims.pod_ends import end_of
@@ -150,4 +150,4 @@ def job(
         at = claim.deletion_at or claim.pod_over_at or claim.pod_gone_at
         if at is not None:
             moments.append((at, f"pod {claim.pod}", None, "ended", None, end, None))
-    print_timeline(moments, empty="nothing was noted about it", wide=wide)
+    print_timeline(moments, empty="no events are recorded for it", wide=wide)

@@ -1,10 +1,10 @@
-"""Find the cluster of an operator's command, as kubectl does and in the same order for every command.
+"""Choice of the cluster of an operator's command, in the same order for every command.
 
-`--kubeconfig`, where the command has it, then `OSTLER_KUBECONFIG`, `KUBECONFIG` (one file, or several with `:` between
-them), `~/.kube/config`, and at last the cluster that this Pod runs in. The first that is set is used, also when it is
-wrong: another cluster than the one that was named must not be changed.
+The order is: the option `--kubeconfig` if the command has it, `OSTLER_KUBECONFIG`, `KUBECONFIG` (one file, or several
+separated by `:`), `~/.kube/config`, and the cluster of the Pod in which the command runs. The first that is set is
+used, even if it is wrong. Otherwise a command could change another cluster than the operator named.
 
-The processes (`web`, `worker`, `watch`) read `OSTLER_KUBECONFIG` alone: they must not serve a cluster by accident.
+The processes (`web`, `worker`, `watch`) read only `OSTLER_KUBECONFIG`, so that none serves a cluster by accident.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 USUAL = "~/.kube/config"
 
 ANSWER_WITHIN = 6.0
-"""Seconds after which a command that waits for an answer of the API server says so and ends."""
+"""Seconds after which a command no longer waits for an answer of the API server, and ends with a message."""
 
 Kubeconfig = Annotated[
     str | None,
@@ -37,14 +37,18 @@ Kubeconfig = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A kubeconfig: its path (or paths, as in KUBECONFIG) and what named it. No path means the cluster of this Pod."""
+    """The chosen kubeconfig.
+
+    `path` is its path, or several paths as in KUBECONFIG, or None for the cluster of this Pod. `named` is the option,
+    variable or file that named it, for messages.
+    """
 
     path: str | None
     named: str
 
 
 def choose(given: str | None = None) -> Chosen:
-    """Return the kubeconfig that a command uses; `given` is its own option."""
+    """Return the kubeconfig that a command uses. `given` is the value of its option, or None."""
     if given:
         return Chosen(given, "--kubeconfig")
     if own := load_cluster().kubeconfig:
@@ -56,9 +60,10 @@ def choose(given: str | None = None) -> Chosen:
 
 
 def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
-    """Return a client for the operator's cluster, whose calls take `ANSWER_WITHIN` with all their attempts.
+    """Return a client of the operator's cluster. A call with all its attempts ends within `ANSWER_WITHIN` seconds.
 
-    Raises ConfigurationError when its credentials cannot be read.
+    `given` is the value of the command's option, or None. Raises `ConfigurationError` if the credentials cannot be
+    read.
     """
     from k8s_adapters.client import make_client
     from rules.upstream.retry import RetryPolicy

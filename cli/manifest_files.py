@@ -1,4 +1,4 @@
-"""Rendered manifests: a file, a folder of them, or stdin. What cannot be read is said in one line, with a cure."""
+"""Reader of rendered manifests from a file, a folder or stdin. An error is one line with a cure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _RENDER = "render it with `helm template`, or take what is deployed with `helm g
 
 
 def read_files(name: str, path: str, *, namespace: str) -> Manifests:
-    """Return what the file, folder or stdin says that was given as `name`.
+    """Return the manifests in a file, in a folder or on stdin.
 
-    Raises ConfigurationError, with cause and cure in one line, if a file is missing, empty, not YAML or not a manifest.
+    `name` is the argument that named the path, for messages. `namespace` is the namespace of objects that name none.
+    Raises `ConfigurationError`, with cause and cure in one line, if a file is missing, empty, not YAML or not a
+    manifest.
     """
     found: list[Any] = []
     for source, text in _texts(name, path):
         try:
-            # JSON is YAML. The C parser where there is one: a rendered chart is long.
+            # JSON is also YAML. The C parser is used if it exists, because a rendered chart is long.
             loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
             found += [each for each in yaml.load_all(text, Loader=loader) if each is not None]
         except yaml.YAMLError as error:

@@ -1,6 +1,6 @@
 """Shared parts of the operator's commands: exit statuses, JSON for scripts, and access to the database.
 
-What is slow to import (SQLAlchemy, Celery) is imported by the commands when they run, so that `--help` is quick.
+Commands import slow modules (SQLAlchemy, Celery) only when they run, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="maximum number of row
 
 BIGGEST_ID = 2**63 - 1
 NOT_FOUND = 1
-"""Exit status when there is nothing with the id or name that was given, or when it was refused."""
+"""Exit status if nothing has the given id or name, or if the request was refused."""
 MISTAKE = 2
-"""Exit status of a wrong use or a wrong setting: trying again does not help."""
+"""Exit status of wrong usage or a wrong setting. The same command will fail again."""
 AWAY = 3
-"""Exit status when Postgres, Redis, Kubernetes or GitHub does not answer: trying again may help."""
+"""Exit status if Postgres, Redis, Kubernetes or GitHub does not answer. A later attempt might succeed."""
 
 _UNDEFINED_TABLE = "42P01"
 _REFUSALS = (
@@ -45,13 +45,14 @@ _REFUSALS = (
     "not permitted to log in",
     "no password",
 )
-"""Messages of Postgres that refuse a login, so waiting does not help. Before a connection they have no code."""
+"""Parts of Postgres messages that refuse a login. Such errors have no SQLSTATE, because no connection exists yet."""
 
 
 def query(body: Callable[[Connection], T]) -> T:
-    """Return what `body` returns from one transaction; only `OSTLER_DATABASE_URL` need be set.
+    """Run `body` in one transaction and return its result. Only `OSTLER_DATABASE_URL` must be set.
 
-    Raises in one line StoreUnreachable when the database does not answer, ConfigurationError when it cannot be used.
+    Raises `StoreUnreachable` if the database does not answer, and `ConfigurationError` if it refuses the login or lacks
+    tables. Both messages are one line.
     """
     from models.db.engine import make_engine, transaction
 
@@ -66,7 +67,7 @@ def query(body: Callable[[Connection], T]) -> T:
 
 @contextmanager
 def speaking_to_postgres(url: Secret) -> Iterator[None]:
-    """Translate what a statement raises when the database cannot be used; raises as `query` does."""
+    """Translate exceptions of SQLAlchemy inside the block into those that `query` raises."""
     from sqlalchemy.exc import DBAPIError
 
     from models.db.engine import why_away
@@ -86,41 +87,44 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
 
 
 def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:
-    """Return one line about a server that does not answer: which, where, why, and what to check."""
+    """Return one line about a server that does not answer: its name, address, the cause and the cure.
+
+    `variable` is the environment variable with the address.
+    """
     return f"{name} at {endpoint(url.reveal())} does not answer: {why}. Check {variable}, and that {name} runs there"
 
 
 def fail(message: str, *, status: int = NOT_FOUND) -> NoReturn:
-    """End with one line on stderr: what was asked for is not there, or cannot be done."""
+    """End the command with `message` on stderr and the exit status `status`."""
     sys.stderr.write(f"ostler: {message}\n")
     raise typer.Exit(status)
 
 
 def given_id(given: str) -> int | None:
-    """Return the id that was given, None when it is a name."""
+    """Return `given` as an id, or None if it is a name."""
     if not (given.isascii() and given.isdecimal()):
         return None
     return min(int(given[:20]), BIGGEST_ID)
 
 
 def print_json(value: Any) -> None:
-    """Print JSON; rows become objects, times ISO 8601."""
+    """Print a value as JSON. Rows become objects, and times become ISO 8601 texts."""
     sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
 
 
 def print_next_page(page: Page) -> None:
-    """Say on stderr that the list goes on."""
+    """Print a note on stderr if the list has more rows than the page."""
     if page.next_id is not None:
         typer.echo(f"there are more than {len(page.rows)}; use a filter or --limit", err=True)
 
 
 def object_of(row: Row[Any]) -> Mapping[str, Any]:
-    """Return a row as an object."""
+    """Return a row as a mapping from column names to values."""
     return dict(row._mapping)
 
 
 def age(since: datetime | None, *, now: datetime) -> str:
-    """Return how long ago that was, in the two largest units."""
+    """Return the time from `since` to `now` in its two largest units, or `-` if `since` is None."""
     if since is None:
         return "-"
     seconds = int(max(timedelta(), now - since).total_seconds())

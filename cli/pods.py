@@ -1,4 +1,4 @@
-"""`ostler pod`: one runner Pod, how it ended, and who had it."""
+"""`ostler pod`: explain one runner Pod, its end and its jobs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pod(
     ):
         if at is not None:
             moments.append((at, "pod", None, what, None, None, None))
-    print_timeline(moments, empty="nothing was noted about it")
+    print_timeline(moments, empty="no events are recorded for it")
 
 
 def _sentence(end: str | None) -> str:

@@ -1,7 +1,8 @@
-"""`ostler pool pause|resume|scale|drain`: changes of a RunnerPool, written to the cluster, where the pools live.
+"""`ostler pool pause|resume|scale|drain`: changes of a RunnerPool object in the cluster.
 
-Each is the smallest patch, guarded by the version that was read, so that two people at once do not undo each other. The
-owner of the pool's manifest (Helm, a GitOps controller) might revert a change: it should leave these fields alone.
+Each change is a minimal patch with the resource version that was read. Two operators can therefore not overwrite each
+other's change. The owner of the pool's manifest (Helm, a GitOps controller) might revert a change, so it should not set
+these fields.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Name = Annotated[str, typer.Argument(help="name of the pool, as `ostler pool lis
 
 
 def pause(name: Name, as_json: Json = False) -> None:
-    """Leave a pool's Pods as they are: none is made, none is retired; warm ones still serve jobs."""
+    """Pause a pool: its Pods are neither created nor retired, and warm Pods still serve jobs."""
     _set_paused(name, paused=True, as_json=as_json)
 
 
@@ -46,7 +47,7 @@ def scale(
     replicas: Annotated[int, typer.Argument(min=0, max=MOST_PODS, help="desired number of Pods")],
     as_json: Json = False,
 ) -> None:
-    """Set how many Pods a pool keeps; of too many it retires warm ones. Not where the pool is autoscaled."""
+    """Set the number of Pods of a pool. Surplus warm Pods are retired. An autoscaled pool is refused."""
     from k8s_adapters.pools import scale_pool
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
@@ -117,14 +118,14 @@ def drain(
 
 
 def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
-    """Return True when the pool is gone; tell on stderr how far it is whenever that changes.
+    """Wait until the pool is deleted, and return True. Print each change of its progress on stderr unless `quiet`.
 
-    Raises Retryable when the API server has not answered for `OUTAGE`.
+    Raises `Retryable` if the API server has not answered for `OUTAGE` seconds, and KeyboardInterrupt after Ctrl-C.
     """
     from ostler.errors import Retryable
 
     interrupted = []
-    # A KeyboardInterrupt can be lost in the middle of a call; this one is seen after it.
+    # A KeyboardInterrupt can get lost inside a call of a library. This handler only records it for the loop.
     before = signal.signal(signal.SIGINT, lambda *_: interrupted.append(True))
     said = ""
     try:
@@ -157,7 +158,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
 
 
 def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
-    """Return in words what is left of a pool that drains; None when its object is gone."""
+    """Return a description of the remaining Pods of a draining pool, or None if its object is deleted."""
     from k8s_adapters.pools import get_pool
 
     found = get_pool(cluster.kube, namespace=pool.namespace, name=pool.name)
@@ -187,13 +188,16 @@ def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
 
 def _refuse_terminating(pool: PoolSeen) -> None:
     if pool.terminating:
-        fail(f"pool {pool.name} is being drained, which nothing takes back; create it anew when it is gone")
+        fail(f"pool {pool.name} is draining, and a drain cannot be cancelled; create it again after its deletion")
 
 
 def _changed(
     cluster: InCluster, name: str, change: Callable[[KubeClient, PoolSeen], PoolSeen]
 ) -> tuple[PoolSeen, PoolSeen]:
-    """Return the pool before and after a change, retried if another client changed it between read and write."""
+    """Apply a change to a pool, and return the pool before and after it.
+
+    If another client changes the pool between read and write, the change is retried.
+    """
     from ostler.errors import Conflict
 
     for left in reversed(range(TRIES)):
@@ -214,7 +218,7 @@ def _tell(pool: PoolSeen, words: str, *, as_json: bool) -> None:
 
 
 def shown(pool: PoolSeen) -> dict[str, Any]:
-    """Return what a change may have changed of a pool."""
+    """Return the fields of a pool that these commands can change, for JSON."""
     return {
         "name": pool.name,
         "namespace": pool.namespace,

@@ -1,6 +1,7 @@
-"""`ostler pool list`: the pools with their Pods and queues in numbers, and what the autoscaler made of them.
+"""`ostler pool list`: pools with the numbers of their Pods and jobs, and the last decision of the autoscaler.
 
-Read from the rows alone, so that it answers when the cluster does not. What changes a pool is in `pool_changes`.
+The command reads only Postgres, so it also works while the cluster does not answer. `pool_changes` has the commands
+that change a pool.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 OUTLIVED = 3
-"""Smallest number of Pods per hour that outlive their runners and are reported: one might just take a moment to end."""
+"""Number of Pods per hour that must outlive their runners before the list reports it.
+
+Fewer Pods might only need a moment to end.
+"""
 
 app = typer.Typer(no_args_is_help=True, help="Show, scale, pause and drain pools.")
 
@@ -35,7 +39,7 @@ def list_(
     wide: Wide = False,
     output: Output = None,
 ) -> None:
-    """List pools with their Pods and jobs in numbers."""
+    """List pools with the numbers of their Pods and jobs."""
     from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles
 
     form = form_of(as_json=as_json, wide=wide, output=output)
@@ -125,15 +129,15 @@ def _starts(condition: Mapping[str, str]) -> bool:
 
 
 def _trouble(story: PoolStory, rows: PoolTroubles) -> str:
-    """Return the problem of a pool, or the progress of its drain.
+    """Return the problem of a pool, or the progress of its drain. It is empty if there is no problem.
 
-    Its conditions say it first, then the holds of its jobs, then Pods that outlive their runners.
+    The pool's conditions come first, then holds of its jobs, then Pods that outlive their runners.
     """
     if story.pool.draining:
         return "".join(f"{each['reason']}: {each['message']}" for each in story.pool.conditions if _drains(each))
     wrong = {("Degraded", "True"), ("Ready", "False")}
     found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong and not _starts(each)]
-    worst = sorted(found, key=lambda each: each["type"])[:1]  # Degraded says why it is not Ready
+    worst = sorted(found, key=lambda each: each["type"])[:1]  # `Degraded` is first and explains why `Ready` is false
     if worst:
         return f"{worst[0]['reason']}: {worst[0]['message']}"
     if rows.held:
@@ -183,7 +187,7 @@ def _print_decisions(stories: Sequence[PoolStory], *, wide: bool) -> None:
 
 
 def _decision(story: PoolStory) -> tuple[str, str]:
-    """Return verdict and reasons of the autoscaler's last decision."""
+    """Return the verdict and the reason of the autoscaler's last decision."""
     if not story.pool.autoscaled:
         return "", "autoscaling.enabled is false: `ostler pool scale` sets the replicas"
     if not story.pool.scaling:
@@ -192,7 +196,10 @@ def _decision(story: PoolStory) -> tuple[str, str]:
 
 
 def pool_id(db: Connection, given: str | None) -> int | None:
-    """Return the id of the pool that was named by name or id; ends the command when there is none."""
+    """Return the id of the pool with the name or id `given`, or None if `given` is None.
+
+    Ends the command with a message if no pool or several pools have the name.
+    """
     from models.browse.pools import pool_names
 
     if given is None or (number := given_id(given)) is not None:

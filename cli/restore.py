@@ -1,4 +1,4 @@
-"""`ostler restore`: rebuilds what a Postgres that was put back from a backup does not know, then lets the sweeps go."""
+"""`ostler restore`: rebuild the claims that a restored Postgres lacks, then allow claims and sweeps again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def restore(
         bool, typer.Option("--emptied", help="restore even if the namespace has lost all its Pods or its epoch")
     ] = False,
 ) -> None:
-    """Rebuild the claims of Pods that a restored Postgres knows nothing of, from the cluster and GitHub's runners.
+    """Rebuild the claims that a restored Postgres lacks, from the Pods in the cluster and the runners at GitHub.
 
-    Needs a worker's settings. May be run again at any time. Exit status 1 when nothing was let go.
+    Needs a worker's settings. It can be run again at any time. Exit status 1: claims and sweeps are still stopped.
     """
     from ostler import logging
     from ostler.settings import load

@@ -1,4 +1,4 @@
-"""`ostler sweep list|pause|resume|run` and `ostler repairs`: the sweeps' switches, and what they did."""
+"""`ostler sweep list|pause|resume|run` and `ostler repairs`: control the sweeps, and list their repairs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Why = Annotated[str, typer.Option("--why", help="reason, shown to all operators"
 
 @app.command("list")
 def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
-    """List sweeps: which are paused, and how their last tick ended."""
+    """List sweeps with their pause switches and the results of their last ticks."""
     from models.browse.sweeps import list_sweeps
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
-        typer.echo(f"No Pod is retired and no runner deregistered now: {obstacle}", err=True)
+        typer.echo(f"No Pod can be retired and no runner deregistered now: {obstacle}", err=True)
     if form is Form.JSON:
         print_json([asdict(each) for each in found])
         return
@@ -76,7 +76,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
 
 @app.command("pause")
 def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
-    """Let a sweep (or `all`) repair nothing until it is resumed; one that runs stops before its next repair."""
+    """Pause a sweep (or `all`) until it is resumed. A running sweep stops before its next repair."""
     from getpass import getuser
 
     from models.sweeps import sweep_runs
@@ -87,7 +87,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
 
 @app.command("resume")
 def resume(name: Name, as_json: Json = False) -> None:
-    """Let a paused sweep (or `all`) run again, from its next tick on."""
+    """Resume a paused sweep (or `all`). It runs again at its next tick."""
     from models.sweeps import sweep_runs
 
     _change(name, sweep_runs.resume, as_json=as_json)
@@ -102,7 +102,7 @@ def run(
     wait: Annotated[float, typer.Option(min=1, max=600, help="seconds to wait for the end of the run")] = 60,
     as_json: Json = False,
 ) -> None:
-    """Have a worker run one tick of a sweep now, and say what it repaired. Needs OSTLER_REDIS_URL."""
+    """Ask a worker to run one tick of a sweep now, and print its repairs. Needs OSTLER_REDIS_URL."""
     from models.browse.repairs import RepairFilter, list_repairs
 
     (only,) = _named(name, several=False)
@@ -203,7 +203,7 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
 
 
 def _obstacle(db: Connection) -> str | None:
-    """Return why no sweep may kill anything now, whatever it finds."""
+    """Return why no sweep can make destructive repairs now, or None if sweeps can."""
     from models.db import epochs
     from models.upstream import gates
 
@@ -211,7 +211,10 @@ def _obstacle(db: Connection) -> str | None:
 
 
 def _named(name: str, *, several: bool = True) -> tuple[str, ...]:
-    """Return the sweeps that a name means; ends the command when it means none."""
+    """Return the sweeps with this name; if `several` is true, `all` means every sweep.
+
+    Ends the command with a message if there is no such sweep.
+    """
     if several and name == "all":
         return SWEEPS
     if name not in SWEEPS:
@@ -259,7 +262,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
 
 
 def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
-    """Return the run that was asked for once it has ended, None when it did not in time."""
+    """Wait for the run with the request id `asked`, and return its row. Return None if it does not end in time."""
     from models.browse.sweeps import run_asked
 
     end = time.monotonic() + seconds

@@ -1,8 +1,8 @@
-"""One table writer for all commands: it fits the width of the terminal, and never cuts what is copied.
+"""Table writer of all commands. A table fits the width of the terminal, and values that people copy stay complete.
 
-Where a table is too wide, columns are dropped in a fixed order, names lose their middle, and texts are wrapped. Ids,
-words and numbers are never cut. A pipe has no width: everything is written there, one line for each row. What a cell
-holds comes from others (GitHub, a cluster): it cannot control the terminal.
+If a table is too wide, columns are dropped in a fixed order, names lose their middle, and texts are wrapped. Ids, words
+and numbers are never shortened. Output to a pipe has no width limit and one line for each row. The contents of cells
+come from GitHub and the cluster, so control characters are replaced before they reach the terminal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GAP = "  "
 _UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 LEAST_NAME = 20
 LEAST_TEXT = 20
-"""Characters that a name and a text keep before a column is dropped."""
+"""Minimum width of a name and of a text in characters. If it does not fit, a column is dropped."""
 
 
 class Kind(Enum):
@@ -34,7 +34,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `drop`: columns with larger numbers are dropped first, those without one never."""
+    """A column of a table.
+
+    Columns with a larger `drop` are dropped first. A column whose `drop` is None is never dropped.
+    """
 
     title: str
     kind: Kind = Kind.WORD
@@ -42,7 +45,7 @@ class Column:
 
 
 class Form(StrEnum):
-    """How a list is printed."""
+    """Output format of a list."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -58,7 +61,7 @@ Output = Annotated[
 
 
 def form_of(*, as_json: bool, wide: bool, output: Form | None) -> Form:
-    """Return the form that the options ask for. Raises BadParameter when they ask for two."""
+    """Return the output format that the options select. Raises BadParameter if they select two."""
     asked = {form for form, given in ((Form.JSON, as_json), (Form.WIDE, wide)) if given} | ({output} - {None})
     if len(asked) > 1:
         raise typer.BadParameter(f"{' and '.join(sorted(str(each) for each in asked))} exclude each other")
@@ -66,14 +69,14 @@ def form_of(*, as_json: bool, wide: bool, output: Form | None) -> Form:
 
 
 def print_names(names: Iterable[Any]) -> None:
-    """Print ids or names, one in a line: for `xargs` and loops."""
+    """Print one id or name per line, for `xargs` and loops."""
     sys.stdout.writelines(f"{plain(each)}\n" for each in names)
 
 
 def print_table(
     columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], *, empty: str, wide: bool = False
 ) -> None:
-    """Print a table, or `empty` when it has no rows."""
+    """Print a table, or the text `empty` if it has no rows. If `wide` is true, print every column."""
     given = [Column(each) if isinstance(each, str) else each for each in columns]
     cells = [["-" if cell is None or cell == "" else plain(cell) for cell in row] for row in rows]
     if not cells:
@@ -94,7 +97,10 @@ def print_table(
 def lay_out(
     columns: Sequence[Column], cells: Sequence[Sequence[str]], *, width: int | None
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of a table, the titles first, and the titles of the columns that were dropped for `width`."""
+    """Return the lines of a table, beginning with the titles, and the titles of the dropped columns.
+
+    `width` is the width of the terminal in characters, or None if there is no limit.
+    """
     natural = [
         max([cell_len(column.title), *(cell_len(row[place]) for row in cells)]) for place, column in enumerate(columns)
     ]
@@ -113,13 +119,13 @@ def lay_out(
 
 
 def plain(value: Any) -> str:
-    """Return a value as text of one line that cannot control a terminal."""
+    """Return a value as one line of text without control characters."""
     text = " ".join(str(value).split())
     return "".join(each if each.isprintable() else _UNPRINTABLE for each in text)
 
 
 def shorten(name: str, width: int) -> str:
-    """Return a name without its middle: the ends of Pods' and repositories' names tell them apart."""
+    """Return a name shortened to `width` characters. The middle is cut, because names of Pods differ at their ends."""
     if cell_len(name) <= width:
         return name
     tail = (width - 1) // 2
@@ -128,7 +134,7 @@ def shorten(name: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Return the lines of a text, broken between words, and within a word that is longer than a line."""
+    """Return the lines of a text. Lines break between words, or inside a word that is longer than a line."""
     lines = [""]
     for word in (part for each in text.split() for part in (chop_cells(each, width) or [each])):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
@@ -144,7 +150,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _least(column: Column, natural: int) -> int:
-    """Return the characters that a column must have."""
+    """Return the minimum width of a column. `natural` is the width of its longest cell."""
     match column.kind:
         case Kind.WORD:
             return natural
@@ -155,7 +161,7 @@ def _least(column: Column, natural: int) -> int:
 
 
 def _widths(columns: Sequence[Column], natural: Sequence[int], width: int | None) -> list[int]:
-    """Return the width of each column; room that is left goes to names first, then to texts in equal parts."""
+    """Return the width of each column. Spare width goes to names first, and then to texts, in equal parts."""
     if width is None or _total(natural) <= width:
         return list(natural)
     widths = [_least(column, most) for column, most in zip(columns, natural, strict=True)]
@@ -171,7 +177,7 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], width: int | None
 
 
 def _row(cells: Sequence[str], kinds: Sequence[Kind], widths: Sequence[int]) -> list[str]:
-    """Return the lines of one row; only texts take more than one."""
+    """Return the lines of one row. Only texts can need more than one line."""
     blocks = []
     for cell, kind, width in zip(cells, kinds, widths, strict=True):
         if kind is Kind.NAME:

@@ -1,4 +1,4 @@
-"""Timelines of jobs and Pods: what happened, oldest first."""
+"""Timelines of jobs and Pods: their events, oldest first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
 Moment = tuple[datetime, str, str | None, str | None, str | None, str | None, int | None]
-"""When, what, from, to, by, why, and milliseconds since the state before."""
+"""Time, subject, old state, new state, author, reason, and milliseconds since the previous state."""
 
 
 def moment(what: str, event: Row[Any]) -> Moment:
-    """Return the line of a timeline of an event."""
+    """Return the timeline entry of an event. `what` names the subject of the event."""
     return event.at, what, event.from_state, event.to_state, event.who, event.why, event.latency_ms
 
 
 def print_timeline(moments: Iterable[Moment], *, empty: str, wide: bool = False) -> None:
-    """Print what happened, oldest first."""
+    """Print a timeline, oldest entry first, or the text `empty` if it has no entries."""
     print_table(
         (
             "when",

@@ -1,4 +1,4 @@
-"""`ostler token create`, `list` and `revoke`: who may call the REST API."""
+"""`ostler token create`, `list` and `revoke`: tokens of the REST API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rules.token_scopes import TokenScope
 LONGEST_NAME = 100
 LONGEST_DAYS = 3650
 DAYS = 90
-"""Days after which a token ends unless its maker says otherwise: one that is forgotten does not stay valid."""
+"""Default lifetime of a token in days, so that a forgotten token does not stay valid."""
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of the REST API.")
 
@@ -36,7 +36,7 @@ def create(
     forever: Annotated[bool, typer.Option("--forever", help="the token never expires")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a token and print it. It is shown this once: only its digest is kept."""
+    """Create a token and print it. It cannot be shown again, because only its digest is stored."""
     from models.browse import api_tokens
 
     if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
@@ -77,7 +77,7 @@ def create(
 
 @app.command("list")
 def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
-    """List tokens, also those that hold no more."""
+    """List tokens, including expired and revoked ones."""
     from models.browse import api_tokens
 
     form = form_of(as_json=as_json, wide=wide, output=output)
@@ -111,14 +111,14 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
             )
             for row in rows
         ),
-        empty="no tokens; `ostler token create NAME` makes one",
+        empty="no tokens; `ostler token create NAME` creates one",
         wide=form is Form.WIDE,
     )
 
 
 @app.command("revoke")
 def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
-    """Make a token useless from now on."""
+    """Revoke a token. The REST API refuses it at once."""
     from models.browse import api_tokens
 
     if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
@@ -127,14 +127,14 @@ def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metava
 
 
 def _ids_of(logins: Sequence[str]) -> list[int]:
-    """Return the ids of these accounts; ends the command for a login that no account has."""
+    """Return the ids of the accounts with these logins. Ends the command if no account has one of them."""
     from models.browse.accounts import AccountFilter, list_accounts
 
     ids = []
     for login in logins:
         found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
         if not found:
-            fail(f"there is no account {login}; `ostler account list` lists them, and its first job makes one")
+            fail(f"there is no account {login}; `ostler account list` lists them, and its first job creates one")
         ids.append(found[0].id)
     return ids
 

@@ -1,7 +1,7 @@
 """`ostler verify-deploy`: hold a connection from a stamped Pod while web rolls. Needs a real network plugin.
 
-The Pod is a probe of our own: network policies take it for a stamped runner Pod, and Ostler for none of its own. What
-it saw comes back as its termination message, so that it needs no rights and no way back.
+The Pod is a probe. Network policies treat it as a stamped runner Pod, but Ostler does not treat it as a runner Pod. The
+probe reports its result in its termination message, so it needs neither permissions nor a network path to Ostler.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WEB = "app.kubernetes.io/component=web"
 _FOLDER = "/run/ostler"
 _MARK = f"{_FOLDER}/connected"
 _MESSAGE = "/dev/termination-log"
-_STARTS_WITHIN = 180.0  # seconds: the image may have to be pulled
-_LATE = 60.0  # seconds that the Pod may take longer than it holds
+_STARTS_WITHIN = 180.0  # seconds until the probe connects, including the pull of its image
+_LATE = 60.0  # seconds to wait for the end of the Pod after the end of the test
 
 
 def hold_connection(
@@ -41,7 +41,7 @@ def hold_connection(
     mark: Annotated[Path, typer.Option()] = Path(_MARK),
     report: Annotated[Path, typer.Option()] = Path(_MESSAGE),
 ) -> None:
-    """Hold a connection and write down what came of it: what runs in the Pod of `ostler verify-deploy`."""
+    """Hold a connection and write a report. This command runs in the Pod of `ostler verify-deploy`."""
     found = hold(parse_target(to), seconds=seconds, every=every, connected=mark.touch)
     found.reached = [each for each in not_to or () if reaches(each)]
     report.write_text(json.dumps(asdict(found)))
@@ -61,7 +61,7 @@ def verify_deploy(
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a connection from a stamped Pod while web rolls, and report what broke it."""
+    """Hold a connection from a stamped Pod while web rolls, and report every break."""
     try:
         parse_target(to)
     except ValueError as error:
@@ -92,10 +92,13 @@ def verify_deploy(
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """Return the problems of a report, each with its cure; a test that could not fail proves nothing."""
+    """Return the problems of a report, each with its cure.
+
+    A test that could not fail is a problem too, for example if web did not roll.
+    """
     wrong: list[str] = []
     if not found["connected"]:
-        wrong.append("there never was a connection; name an address by --to that stamped Pods may reach")
+        wrong.append("there was no connection; name an address with --to that stamped Pods can reach")
     if found["broken"]:
         wrong.append(
             f"the connection broke {found['broken']} times; `ostler check-deploy` says what a deploy changes for "
@@ -104,10 +107,12 @@ def problems(found: dict[str, Any]) -> list[str]:
     if found["reached"]:
         wrong.append(
             f"a stamped Pod reached {', '.join(found['reached'])}: the network plugin does not enforce the policies, "
-            "so that this proves nothing; install one that does"
+            "so this test proves nothing; install a network plugin that does"
         )
     if not found["rolled"]:
-        wrong.append("web did not roll meanwhile, so that this proves nothing; use --roll, or deploy, or hold longer")
+        wrong.append(
+            "web did not roll, so this test proves nothing; use --roll, deploy during the test, or hold longer"
+        )
     return wrong
 
 
@@ -128,7 +133,7 @@ def _web(client: KubeClient, namespace: str) -> Rolling:
 def _verify(
     client: KubeClient, web: Rolling, *, runners: str, image: str, to: str, seconds: float, roll: bool
 ) -> dict[str, Any]:
-    """Return the probe's report, and whether web rolled meanwhile."""
+    """Run the test, and return the probe's report. Its key `rolled` says whether web rolled during the test."""
     from k8s_adapters.probe_pods import create_probe, delete_probe
     from k8s_adapters.rolling import address_of, ended_with, left_of, restart
 

@@ -1,1 +1,1 @@
-"""Deploy checks: what a deploy changes, and every reason not to do it. Pure, and apart from the rules of the fleet."""
+"""Deploy checks: the changes of a deploy, and every reason to refuse it. All functions are pure."""

@@ -1,4 +1,4 @@
-"""Sets of IP addresses of both versions, as NetworkPolicies write them: a block less its exceptions."""
+"""Sets of IPv4 and IPv6 addresses. NetworkPolicies write such a set as a block with exceptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _V4 = 4
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A set of addresses. Equal sets are equal records, however they were written."""
+    """A set of addresses. Two equal sets compare as equal, even if they were written as different blocks."""
 
     v4: Intervals = field(default_factory=Intervals)
     v6: Intervals = field(default_factory=Intervals)
@@ -23,15 +23,15 @@ class Addresses:
         return bool(self.v4) or bool(self.v6)
 
     def union(self, other: Self) -> Addresses:
-        """Return what is in either."""
+        """Return the addresses that are in this set or in `other`."""
         return Addresses(self.v4.union(other.v4), self.v6.union(other.v6))
 
     def minus(self, other: Self) -> Addresses:
-        """Return what is in this one and not in the other."""
+        """Return the addresses that are in this set and not in `other`."""
         return Addresses(self.v4.minus(other.v4), self.v6.minus(other.v6))
 
     def common(self, other: Self) -> Addresses:
-        """Return what is in both."""
+        """Return the addresses that are in both sets."""
         return Addresses(self.v4.common(other.v4), self.v6.common(other.v6))
 
     def cidrs(self) -> tuple[str, ...]:
@@ -47,14 +47,14 @@ class Addresses:
 
 
 def block(cidr: str) -> Addresses:
-    """Return the addresses of one block, or of one address. ValueError when it is neither."""
+    """Return the set for one block or one address. Raises ValueError if `cidr` is neither."""
     network = ipaddress.ip_network(cidr, strict=False)
     numbers = Intervals.of([(int(network.network_address), int(network.broadcast_address))])
     return Addresses(v4=numbers) if network.version == _V4 else Addresses(v6=numbers)
 
 
 def blocks(cidrs: Iterable[str]) -> Addresses:
-    """Return the addresses of several blocks. ValueError when one is none."""
+    """Return the set for several blocks or addresses. Raises ValueError if one is malformed."""
     found = Addresses()
     for cidr in cidrs:
         found = found.union(block(cidr))
@@ -79,7 +79,7 @@ PRIVATE_V4 = (
 )
 PRIVATE_V6 = (
     "::/64",  # unspecified, loopback, and IPv4 written as IPv6: compatible, mapped (::ffff:0:0/96) and translated
-    "64:ff9b::/104",  # the next twelve: what IPv4's private ranges are behind NAT64
+    "64:ff9b::/104",  # this block and the next eleven are the private ranges of IPv4 behind NAT64
     "64:ff9b::a00:0/104",
     "64:ff9b::6440:0/106",
     "64:ff9b::7f00:0/104",
@@ -91,20 +91,20 @@ PRIVATE_V6 = (
     "64:ff9b::c612:0/111",
     "64:ff9b::e000:0/100",
     "64:ff9b::f000:0/100",
-    "64:ff9b:1::/48",  # NAT64 of one's own
-    "100::/64",  # discarded
+    "64:ff9b:1::/48",  # NAT64 with a local prefix
+    "100::/64",  # discard-only
     "2001::/32",  # Teredo, which carries IPv4 inside
     "2002::/16",  # 6to4, which carries IPv4 inside
-    "fc00::/7",  # unique local: also the metadata of clouds
+    "fc00::/7",  # unique local addresses, which some clouds use for metadata
     "fe80::/10",  # link-local
     "fec0::/10",  # site-local, deprecated
     "ff00::/8",  # multicast
 )
 PRIVATE = blocks((*PRIVATE_V4, *PRIVATE_V6))
-"""What is not the internet: no job has business there unless an operator says so.
+"""Addresses outside the public internet. No job needs to reach them unless an operator allows it.
 
-RFC 1918, 3927, 6598, 6890 for IPv4; RFC 4193, 4291, 6052, 6890 for IPv6. The chart's `runners-base` excepts the same;
-a test compares them.
+Sources: RFC 1918, 3927, 6598 and 6890 for IPv4; RFC 4193, 4291, 6052 and 6890 for IPv6. The policy `runners-base` of
+the chart excludes the same addresses, and a test compares both lists.
 """
 
 
@@ -112,7 +112,7 @@ _NAT64 = "64:ff9b::"
 
 
 def behind_nat64(cidr: str) -> str:
-    """Return the block that an IPv4 block is behind NAT64's well-known prefix (RFC 6052)."""
+    """Return the IPv6 block that reaches an IPv4 block through the well-known prefix of NAT64 (RFC 6052)."""
     network = ipaddress.IPv4Network(cidr, strict=False)
     start = int(ipaddress.IPv6Address(_NAT64)) + int(network.network_address)
     return str(ipaddress.IPv6Network((start, 96 + network.prefixlen)))

@@ -1,7 +1,7 @@
-"""Admission policy in the manifests: whether it protects runner Pods from the cluster's garbage collector.
+"""Check that an admission policy in the manifests protects runner Pods from the cluster's garbage collector.
 
-Its form is judged: what it matches, whom it names, that it is bound and denies. What the expressions come to is the API
-server's to say; `k8s_adapters.admission` tries it.
+The check reads only the form of the policy: the objects that it matches, the identity that it names, and that a binding
+with the action Deny exists. Only the API server can evaluate the expressions; `k8s_adapters.admission` tests that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _GROUP = "admissionregistration.k8s.io"
 
 
 def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Refusal]:
-    """Yield a refusal where no admission policy is bound that guards the runner Pods of a namespace."""
+    """Yield a refusal if a namespace has runner Pods and no bound admission policy protects them.
+
+    `namespaces` are the namespaces of the runner Pods.
+    """
     policies = {
         each.key[2]: each
         for each in after.objects.values()
@@ -68,7 +71,10 @@ def _guards(given: Object) -> bool:
 
 
 def _matches(given: Any, network: Network, namespace: str) -> bool:
-    """Return whether a policy or binding takes in the runner Pods of a namespace, stamped or not."""
+    """Return whether a policy or binding matches all runner Pods of a namespace, stamped or not.
+
+    `given` is the `matchConstraints` of a policy or the `matchResources` of a binding.
+    """
     wanted: Mapping[str, Any] = given or {}
     of_namespaces = parse_selector(wanted.get("namespaceSelector") or {}, where="namespaceSelector")
     of_objects = parse_selector(wanted.get("objectSelector") or {}, where="objectSelector")

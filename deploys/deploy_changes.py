@@ -1,7 +1,7 @@
-"""Deletions and renames in a deploy, and those that are refused.
+"""Deletions and renames of objects in a deploy, and the refusals for dangerous ones.
 
-Deleting a pool is no danger by itself: its drain finalizer keeps it until its busy Pods have ended. A namespace has no
-such thing: its Pods go with it, and neither a finalizer nor the admission policy stops that.
+A deletion of a pool is safe by itself, because the drain finalizer delays it until the busy Pods have ended. A deletion
+of a namespace also deletes its Pods, and neither a finalizer nor the admission policy can prevent that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DRAIN_FINALIZER = "ostler.dev/drain"
 
 
 class Action(StrEnum):
-    """What becomes of an object that NEW does not have."""
+    """Effect of the deploy on an object that is missing from the new manifests."""
 
     DELETED = "deleted"
     RENAMED = "renamed"
@@ -26,7 +26,10 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One object that NEW does not have; `to` is what has its content there, of one that was renamed."""
+    """One object that is missing from the new manifests.
+
+    `to` is the key of the new object with the same content if the object was renamed, or None otherwise.
+    """
 
     action: Action
     key: Key
@@ -34,7 +37,10 @@ class Change:
 
 
 def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Change, ...]:
-    """Return what is in `old` and not in `new`; hooks come and go by themselves and are left out."""
+    """Return the objects that are in `old` and not in `new`.
+
+    Objects of Helm hooks are left out, because Helm creates and deletes them apart from the release.
+    """
     added = [each for key, each in new.items() if key not in old and not each.hook]
     found: list[Change] = []
     for key in sorted(key for key, each in old.items() if key not in new and not each.hook):
@@ -50,7 +56,7 @@ def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Ch
 
 
 def _same(one: Object, other: Object) -> bool:
-    """Return whether two objects are one with another name; of a pool its image may be new too."""
+    """Return whether two objects differ only in their names. Two pools need only have the same runner labels."""
     if one.key[0] == POOL_KIND:
         labels = [(each.body.get("spec") or {}).get("runnerLabels") for each in (one, other)]
         return labels[0] == labels[1]
@@ -60,9 +66,10 @@ def _same(one: Object, other: Object) -> bool:
 def judge_changes(
     changes: Iterable[Change], *, live: Mapping[Key, Object] | None, namespaces: frozenset[str]
 ) -> Iterable[Refusal]:
-    """Yield what must not go. `live`: what the cluster has, None when it was not asked.
+    """Yield a refusal for each deletion or rename that would end running jobs.
 
-    `namespaces` are the runners'.
+    `live` contains the objects in the cluster, or is None if the cluster was not read. `namespaces` are the namespaces
+    of the runner Pods.
     """
     for change in changes:
         if change.action is Action.KEPT:
@@ -72,14 +79,14 @@ def judge_changes(
             yield Refusal(
                 Danger.NAMESPACE_DELETED,
                 (told(change.key),),
-                f"The runners' namespace {name} goes, and with it every Pod in it, busy or not: nothing stops that.",
+                f"The runners' namespace {name} is deleted with every Pod in it, busy or not. Nothing prevents that.",
                 "Keep it, by the annotation `helm.sh/resource-policy: keep`; delete it when its pools are gone.",
             )
         if change.key == DEFINITION:
             yield Refusal(
                 Danger.DEFINITION_DELETED,
                 (told(change.key),),
-                "The definition of RunnerPool goes, and with it every pool of the cluster.",
+                "The definition of RunnerPool is deleted, and with it every pool of the cluster.",
                 "Keep it, by the annotation `helm.sh/resource-policy: keep`; delete it when all pools are gone.",
             )
         if kind == POOL_KIND and live is not None and change.key in live:
@@ -89,6 +96,6 @@ def judge_changes(
                     Danger.POOL_WITHOUT_FINALIZER,
                     (told(change.key),),
                     f"{told(change.key)} is {change.action}, and its live object lacks the finalizer "
-                    f"{DRAIN_FINALIZER}: its busy Pods would go with it.",
-                    "The controller puts the finalizer on: see that workers on the queue `pools` run, and deploy then.",
+                    f"{DRAIN_FINALIZER}: its busy Pods would be deleted too.",
+                    "Workers on the queue `pools` add the finalizer: check that they run, and deploy again.",
                 )

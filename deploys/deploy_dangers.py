@@ -1,7 +1,7 @@
-"""Dangers of network policies for one runner Pod: one function for each danger.
+"""Dangers of network policies for one runner Pod, with one function for each danger.
 
-What one network plugin does and another does not is taken the worse way: an `ipBlock` that has an address of web
-reaches web for a stamped Pod; it is no way to web's Pods for an idle one.
+Network plugins differ in whether an `ipBlock` covers a Pod with such an address. The checks assume the worse case: for
+a stamped Pod, an `ipBlock` with an address of web reaches web; for an idle Pod, it does not reach web's Pods.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from deploys.network_policies import Direction, Policy
 from deploys.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
 
 _DNS = Ports(tuple((each, Intervals.of([(53, 53), (5353, 5353)])) for each in ("TCP", "UDP")))
-_SHOWN = 4  # things that one sentence names
+_SHOWN = 4  # maximum number of names in one sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a Pod may do when the deploy is through, towards the Pods of before and after."""
+    """Permissions of a Pod after the deploy, towards the old and the new Pods."""
 
     network: Network
     pod: Pod
@@ -31,14 +31,15 @@ class Seen:
 
 
 def observe(network: Network, pod: Pod) -> Seen:
-    """Return what a Pod may do in both directions."""
+    """Return the permissions of a Pod in both directions."""
     return Seen(network, pod, reach(network, pod, Direction.EGRESS), reach(network, pod, Direction.INGRESS))
 
 
 def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod]) -> list[Refusal]:
-    """Return what the deploy changes for a stamped Pod: its peers, else the policies that select it.
+    """Return refusals for the changes that the deploy makes for a stamped Pod.
 
-    `runners` are the other runner Pods, which are the same before and after.
+    The first direction whose peers change gives one refusal. If no peer changes, each rewritten policy that selects the
+    Pod gives one. `runners` are the other runner Pods, which are the same before and after.
     """
     for direction in Direction:
         was = reach(_network(before, after, runners), pod, direction)
@@ -46,18 +47,24 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
         same = (bool(was.policies), was.pods, was.addresses) == (bool(will.policies), will.pods, will.addresses)
         if same and _by_labels(before.policies, pod, direction) == _by_labels(after.policies, pod, direction):
             continue
-        told = "other labels select their peers, among Pods that are not known here" if same else _told(was, will)
+        told = (
+            "other labels select their peers, and the manifests might not contain all such Pods"
+            if same
+            else _told(was, will)
+        )
         reason = f"{direction} of stamped Pods changes: {told}."
-        return [Refusal(Danger.PEERS_CHANGE, (), reason, f"Leave what rules stamped Pods as it is. {WAIT_FOR_JOBS}")]
+        return [
+            Refusal(Danger.PEERS_CHANGE, (), reason, f"Do not change the policies of stamped Pods. {WAIT_FOR_JOBS}")
+        ]
     old = {each.name: each.text for each in before.policies if each.selects(pod.namespace, pod.labels)}
     new = {each.name: each.text for each in after.policies if each.selects(pod.namespace, pod.labels)}
-    cure = f"Leave the policy as it is, its labels and annotations too: none with a version. {WAIT_FOR_JOBS}"
+    cure = f"Do not change the policy, its labels or its annotations, and put no version into them. {WAIT_FOR_JOBS}"
     return [
         Refusal(
             Danger.POLICY_REWRITTEN,
             (),
             f"Policy {name}, which selects stamped Pods, {_told_write(name, old, new)}. The peers stay the same, but "
-            "the network plugin computes the rules of every such Pod anew.",
+            "the network plugin computes the rules of every such Pod again.",
             cure,
         )
         for name in sorted({*old, *new})
@@ -66,7 +73,7 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
 
 
 def not_ruled(seen: Seen) -> Iterable[Refusal]:
-    """A direction that no policy rules: everything is allowed there."""
+    """Yield a refusal for each direction that no policy rules, because everything is allowed there."""
     for direction, found in ((Direction.EGRESS, seen.egress), (Direction.INGRESS, seen.ingress)):
         if not found.policies:
             yield Refusal(
@@ -78,14 +85,19 @@ def not_ruled(seen: Seen) -> Iterable[Refusal]:
 
 
 def open_ingress(seen: Seen) -> Iterable[Refusal]:
-    """Somebody may connect to the Pod. Any rule will do: it is for Pods that nobody knows of here too."""
+    """Yield a refusal if a policy lets others connect to the Pod.
+
+    Any ingress rule counts, because it might also allow Pods that the manifests do not contain.
+    """
     if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
         reason = f"{_policies(seen.ingress)} let others connect to stamped Pods."
-        yield Refusal(Danger.OPEN_INGRESS, (), reason, "Nobody connects to a runner Pod: leave ingress empty.")
+        yield Refusal(
+            Danger.OPEN_INGRESS, (), reason, "No client needs to connect to a runner Pod: leave ingress empty."
+        )
 
 
 def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
-    """The Pod reaches private addresses that are not allowed, at other ports than those of names."""
+    """Yield a refusal if the Pod can reach private addresses outside `allowed`. The ports of DNS do not count."""
     if not seen.egress.policies:
         return
     private = seen.egress.addresses_beside(_DNS).common(PRIVATE).minus(allowed)
@@ -94,12 +106,15 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
             Danger.PRIVATE_EGRESS,
             (),
             f"{_policies(seen.egress)} let stamped Pods reach private addresses: {_some(private.cidrs())}.",
-            "Except them from the block; for what jobs do need, say --allow-private BLOCK.",
+            "Exclude them from the block; allow a block that jobs need with --allow-private BLOCK.",
         )
 
 
 def rolling_in(network: Network, rolling: Sequence[Pod]) -> dict[Policy, tuple[str, ...]]:
-    """Return of each policy the Pods, of those that come and go, that it has as peers by their labels."""
+    """Return the policies with peers in `rolling`, each with the keys of these Pods.
+
+    `rolling` are Pods that are replaced by deploys or jobs. Only peers that are selected by labels count.
+    """
     found: dict[Policy, tuple[str, ...]] = {}
     for policy in network.policies:
         peers = [peer for rule in (*(policy.ingress or ()), *(policy.egress or ())) for peer in rule.peers or ()]
@@ -110,21 +125,27 @@ def rolling_in(network: Network, rolling: Sequence[Pod]) -> dict[Policy, tuple[s
 
 
 def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iterable[Refusal]:
-    """A policy that selects the Pod has Pods as peers that come and go, with each deploy or each job."""
+    """Yield a refusal for each policy that selects the Pod and has peers that deploys or jobs replace.
+
+    `rolling` is the result of `rolling_in`.
+    """
     for policy, named in rolling.items():
         if policy.selects(seen.pod.namespace, seen.pod.labels):
             yield Refusal(
                 Danger.ROLLING_PEER,
                 (),
                 f"Policy {policy.name} selects stamped Pods and has Pods as peers that roll: {_some(named)}. "
-                "Each time one comes or goes the network plugin computes the rules of every selected Pod anew, and "
-                "connections of running jobs break.",
+                "If one is created or deleted, the network plugin computes the rules of every selected Pod again, "
+                "and connections of running jobs break.",
                 f"Move those peers into a policy that selects only Pods without the label {OWNER_LABEL}.",
             )
 
 
 def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> Iterable[Refusal]:
-    """A stamped Pod reaches web, as Pods or at an address of it; whether web would let it in is not asked."""
+    """Yield a refusal if a stamped Pod can reach web's Pods or one of `addresses`.
+
+    The ingress policies of web are not considered.
+    """
     if not seen.egress.policies:
         return
     ways = [f"as {each.pod.key}" for each in web if seen.egress.ports_of(each.pod.key).common(each.ports or ALL_PORTS)]
@@ -140,7 +161,7 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
 
 
 def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
-    """An idle Pod does not reach Pods of web, of before or after: while they roll both are there."""
+    """Yield a refusal if an idle Pod cannot reach some of web's Pods. Old and new Pods both exist during a rollout."""
     missing = [
         each.pod.key for each in web if not may_connect(seen.network, seen.pod, each.pod, ports=each.ports or ALL_PORTS)
     ]
@@ -160,7 +181,7 @@ def _network(manifests: Manifests, other: Manifests, runners: Sequence[Pod]) -> 
 
 
 def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> frozenset[object]:
-    """Return how peers are selected by labels: it is for Pods too that are in no manifest, as those of DNS."""
+    """Return the label selectors of all peers of a Pod. They also cover Pods outside the manifests, such as DNS."""
     return frozenset(
         (
             None if peer.namespaces else policy.namespace,
@@ -179,7 +200,7 @@ def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> fr
 def _told_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     if name not in old:
         return "is new"
-    return "is written anew" if name in new else "goes"
+    return "is rewritten" if name in new else "is deleted"
 
 
 def _told(was: Reach, will: Reach) -> str:

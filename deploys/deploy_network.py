@@ -1,9 +1,9 @@
-"""The deploy rule of network policies: nothing changes for a stamped Pod (law L12), and every idle one reaches web.
+"""Deploy rule of network policies: nothing changes for a stamped Pod (law L12), and every idle Pod can reach web.
 
-That a stamped Pod's peers come out the same is not enough. A network plugin computes the rules of each selected Pod
-again when a policy is written, and when a Pod comes or goes that a policy names as a peer; connections broke in that
-moment in production, which is why there are two policies. So a policy that selects stamped Pods must not be written at
-all, and must not name Pods that roll.
+It is not enough that the peers of a stamped Pod stay the same. A network plugin computes the rules of every selected
+Pod again when a policy is written, and when a peer of a policy is created or deleted. In production, connections broke
+at such moments. A deploy must therefore not write a policy that selects stamped Pods, and such a policy must not name
+Pods that a deploy replaces. For this reason the chart has separate policies for idle and for all runner Pods.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from deploys.selectors import Operator, Requirement, Selector
 
 WEB = Selector((Requirement("app.kubernetes.io/component", Operator.IN, frozenset({"web"})),))
 ANY_OTHER = "(any other)"
-"""A pool that the manifests do not have: pools are made by hand too."""
+"""Name for pools outside the manifests, because people also create pools by hand."""
 
-_NO_POOL = "NO_POOL"  # fits a label, and no object can have this name
+_NO_POOL = "NO_POOL"  # valid as a label value, but not as the name of an object
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is deployed over what. `before`: None at a first installation.
+    """Input of the network check.
 
-    `namespaces` are the runners'; `web_addresses` where web is reached besides what the manifests say; `allowed`
-    private addresses are wanted for jobs; `seen` are labels of runner Pods that were found alive, by namespace.
+    `before` contains the deployed objects, or is None at a first installation. `after` contains the objects after the
+    deploy. `namespaces` are the namespaces of the runner Pods. `web` selects web's Pods, and `web_addresses` are
+    addresses of web in addition to those in the manifests. `allowed` are private addresses that jobs need. `seen` has
+    namespace and labels of each runner Pod that is alive.
     """
 
     before: Manifests | None
@@ -46,7 +48,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was found of one kind of runner Pods. `same`: None where there is nothing to compare with."""
+    """Result for one kind of runner Pods.
+
+    `state` is `stamped` or `idle`. `same` is true if nothing changes for these Pods, and None if there is nothing to
+    compare. `reaches_web` is None if the manifests contain no Pods of web.
+    """
 
     pool: str
     state: str
@@ -57,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class NetworkVerdict:
-    """What the policies do, with a row for each kind of runner Pods."""
+    """Result of the network check: the refusals, and one row for each kind of runner Pods."""
 
     refusals: tuple[Refusal, ...]
     rows: tuple[Row, ...]
@@ -65,7 +71,10 @@ class NetworkVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """Pods of a pool that look alike to policies. `is_new`: there cannot be one before the deploy."""
+    """Runner Pods of one pool that have the same labels, so that policies treat them alike.
+
+    `is_new` is true if such a Pod cannot exist before the deploy.
+    """
 
     pool: str
     pod: Pod
@@ -74,7 +83,7 @@ class _Runner:
 
 
 def judge_network(question: Question) -> NetworkVerdict:
-    """Return whether network policies let this deploy be, for the stamped and the idle Pods of every pool."""
+    """Return the verdict on a deploy from its network policies, for stamped and idle Pods of every pool."""
     before, after = question.before, question.after
     workloads = _distinct(before, after)
     web = [each for each in workloads if question.web.matches(each.pod.labels)]
@@ -113,7 +122,7 @@ def judge_network(question: Question) -> NetworkVerdict:
 
 
 def _distinct(before: Manifests | None, after: Manifests) -> list[Workload]:
-    """Return the Pods of after, and those of before that look different: both are there while they roll."""
+    """Return the new Pods, and the old Pods that differ from them. Both exist during a rollout."""
     found = list(after.workloads)
     for each in before.workloads if before else ():
         if each not in found:
@@ -130,7 +139,7 @@ def _runners(question: Question) -> list[_Runner]:
     found: list[_Runner] = []
     for key in sorted({*old, *new}):
         one, two = old.get(key), new.get(key)
-        # A template may change the labels: Pods of both are there while they roll.
+        # A new template might change the labels. Pods of the old and the new template both exist during a rollout.
         for pool in (one, two if one is None or two is None or one.labels != two.labels else None):
             if pool is not None:
                 found += _kinds(pool, owners, is_new=one is None)
@@ -138,7 +147,7 @@ def _runners(question: Question) -> list[_Runner]:
         is_new = bool(known) and namespace not in known
         found += _kinds(Pool(namespace, ANY_OTHER, {}), owners, is_new=is_new)
     for namespace, given in question.seen:
-        # Of thousands of busy Pods those look alike whose owners no policy names.
+        # Owners that no policy names are equivalent. One value for all of them avoids thousands of equal runners.
         labels = given if given.get(OWNER_LABEL, "1") in owners else {**given, OWNER_LABEL: "1"}
         told, stamped = f"{namespace}/{labels.get(POOL_LABEL)}", OWNER_LABEL in labels
         found.append(_Runner(told, Pod(_key(told, stamped=stamped), namespace, labels, {}), stamped, is_new=False))
@@ -151,7 +160,7 @@ def _runners(question: Question) -> list[_Runner]:
 
 
 def _numbered(runners: Iterable[_Runner]) -> list[_Runner]:
-    """Return them with keys of their own: Pods of one pool may look different."""
+    """Return the runners with unique keys. Pods of one pool with different labels would otherwise share a key."""
     count: Counter[str] = Counter()
     found: list[_Runner] = []
     for each in runners:
@@ -179,7 +188,7 @@ def _key(pool: str, *, stamped: bool) -> str:
 
 
 def _owners(policies: Sequence[Policy]) -> list[str]:
-    """Return owners to try: any, and each that a policy names."""
+    """Return the owners to check: one that stands for any account, and each owner that a policy names."""
     named = {
         value
         for policy in policies
@@ -191,7 +200,7 @@ def _owners(policies: Sequence[Policy]) -> list[str]:
 
 
 def _merged(found: Iterable[tuple[str, Refusal]]) -> tuple[Refusal, ...]:
-    """Return each refusal once, with all pools that it is about, the worst kind first."""
+    """Return each refusal once, with all its pools, in the order of `Danger`."""
     pools: dict[Refusal, list[str]] = {}
     for pool, refusal in found:
         mine = pools.setdefault(refusal, [])
@@ -205,7 +214,7 @@ def _merged(found: Iterable[tuple[str, Refusal]]) -> tuple[Refusal, ...]:
 
 
 def _worst(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return one row for each pool and state: the owner with the most problems."""
+    """Return one row for each pool and state. It is the row of the owner with the most problems."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         known = found.setdefault((row.pool, row.state), row)

@@ -1,4 +1,4 @@
-"""A deploy as a whole: what there is, what there will be, and every reason not to do it."""
+"""Verdict on a whole deploy: the objects before and after it, and every reason to refuse it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_RUNNERS = "ostler-runners"
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What the cluster has: objects of the kinds that matter, labels of runner Pods by namespace."""
+    """State of the cluster: the objects of all kinds that the checks read, and namespace and labels of runner Pods."""
 
     manifests: Manifests
     runner_pods: tuple[tuple[str, Mapping[str, str]], ...] = ()
@@ -29,9 +29,12 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """What is asked. `old`: what was deployed from, None at a first installation or where `live` tells it.
+    """Input of the checks of a deploy.
 
-    `runners`: the runners' namespaces where the caller names them; else what the objects name.
+    `old` contains the deployed manifests. It is None at a first installation, or if the checks must take them from
+    `live`. `new` contains the new manifests. `live` is the state of the cluster, or None if it was not read. `runners`
+    are the namespaces of the runner Pods; if it is empty, the objects name them. `web` selects web's Pods, and
+    `web_addresses` are further addresses of web. `allowed` are private addresses that jobs need.
     """
 
     old: Manifests | None
@@ -45,9 +48,9 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What comes of it: safe when nothing refuses it. `notes` say what was not checked.
+    """Result of the checks. The deploy is safe if `refusals` is empty.
 
-    They also warn of pools whose Pods will be refused.
+    `notes` name the parts that were not checked, and pools whose Pods an admission policy will refuse.
     """
 
     refusals: tuple[Refusal, ...]
@@ -94,14 +97,14 @@ def judge(deploy: Deploy) -> Verdict:
 
 
 def _of_release(live: Manifests, new: Manifests) -> Manifests:
-    """Return what of the cluster was deployed as the same release, by its labels or Helm's annotation."""
+    """Return the live objects of the release in `new`. A label or Helm's annotation names the release of an object."""
     names = {name for each in new.objects.values() if (name := _release(each)) is not None}
     bodies = [each.body for each in live.objects.values() if _release(each) in names]
     return read_manifests(bodies, namespace="default")
 
 
 def _has_release(before: Manifests | None, new: Manifests) -> bool:
-    """Return whether anything of NEW is there already: else there is nothing whose change could be told."""
+    """Return whether at least one new object already exists. Without one, there is nothing to compare."""
     return before is not None and any(key in before.objects for key in new.objects)
 
 
@@ -114,12 +117,15 @@ def _release(given: Object) -> str | None:
 def _after(
     before: Manifests | None, old: Manifests | None, new: Manifests, changes: Iterable[Change], *, live: bool
 ) -> Manifests:
-    """Return what there will be: what stays of before, with NEW over it. `old` is what the caller gave."""
+    """Return the objects after the deploy: the remaining objects of `before`, overwritten by those of `new`.
+
+    `old` contains the deployed manifests that the caller gave. `live` is true if `before` was read from the cluster.
+    """
     stays = before.objects if before is not None else {}
     if live:
         gone = {each.key for each in changes if each.action is not Action.KEPT}
         staying = [each.body for key, each in stays.items() if key not in gone and key not in new.objects]
-    else:  # nothing is known of a cluster: of OLD stays what Helm keeps
+    else:  # the cluster was not read, so only the objects of OLD remain that Helm keeps
         staying = [stays[each.key].body for each in changes if each.action is Action.KEPT]
     ours = old.objects if old is not None else {}
     over = [_over(stays.get(key) if live else None, ours.get(key), each) for key, each in new.objects.items()]
@@ -127,7 +133,7 @@ def _after(
 
 
 def _over(live: Object | None, old: Object | None, new: Object) -> Mapping[str, Any]:
-    """Return NEW as it will be in the cluster: labels and annotations that others put on the live object stay."""
+    """Return a new object as it will be in the cluster. Labels and annotations that others added remain on it."""
     metadata = {**new.body["metadata"], "namespace": new.key[1]}
     if live is None:
         return {**new.body, "metadata": metadata}
@@ -135,19 +141,21 @@ def _over(live: Object | None, old: Object | None, new: Object) -> Mapping[str, 
         ours = (old.body["metadata"].get(name) or {}) if old is not None else {}
         theirs = {k: v for k, v in (live.body["metadata"].get(name) or {}).items() if k not in ours}
         metadata[name] = {**theirs, **(new.body["metadata"].get(name) or {})}
-    # Of the status, the addresses of a load balancer.
+    # The checks read the addresses of a load balancer from the status.
     return {**new.body, "metadata": metadata, "status": live.body.get("status") or {}}
 
 
 def _notes(deploy: Deploy, after: Manifests, rows: Iterable[Row], changes: Iterable[Change]) -> tuple[str, ...]:
     found: list[str] = []
     if any(each.reaches_web is None for each in rows):
-        found.append("no Pods of web are in these manifests: who reaches it was not checked")
+        found.append("these manifests contain no Pods of web: access to web was not checked")
     if after.not_evaluated:
-        found.append(f"not evaluated, though they rule traffic too: {', '.join(after.not_evaluated)}")
+        found.append(f"not evaluated, although they also control traffic: {', '.join(after.not_evaluated)}")
     found.extend(note_secrets(after))
     if deploy.live is None:
-        found.append("the cluster was not asked (--live): policies of others there, finalizers, admission in force")
+        found.append(
+            "the cluster was not read (use --live): its policies, finalizers and admission policies were not checked"
+        )
         if any(each.key[0].startswith("RunnerPool.") and each.action is not Action.KEPT for each in changes):
-            found.append("pools are deleted or renamed: only with --live is it known whether they drain first")
+            found.append("pools are deleted or renamed: use --live to check whether they drain first")
     return tuple(found)

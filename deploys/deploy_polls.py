@@ -1,8 +1,9 @@
-"""The deploy rule of addresses: idle Pods poll the one that they were made with, until they are replaced.
+"""Deploy rule of poll addresses: web must still serve the address that existing idle Pods poll.
 
-An address is followed as far as manifests show it: from the variable of the processes that make Pods, by its Service,
-to a port of web, and to the settings that say whether polls are served there. What leads elsewhere (an Ingress, a load
-balancer, a name that no Service has) is not judged.
+An idle Pod polls the address that it was created with until it is replaced. The check resolves an address with the
+manifests alone: the variable of the process that creates Pods, the Service of that name, the port of web, and the
+settings that enable polls on that port. An address without a Service in the manifests, such as one of an Ingress or a
+load balancer, is not checked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _NO = frozenset({"false", "0", "no", "off", "f", "n"})
 
 
 def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]:
-    """Yield each address that Pods of before poll, which before serves and after does not."""
+    """Yield a refusal for each address that idle Pods poll and that the new manifests no longer serve.
+
+    Also yield one for each new CA that signs web's certificate although idle Pods do not trust it.
+    """
     if before is None:
         return
     for address in sorted(_addresses(before)):
@@ -30,8 +34,8 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
             yield Refusal(
                 Danger.IDLE_STRANDS,
                 (),
-                f"Idle Pods poll {address}, where NEW serves no polls: they would get no job until they are replaced.",
-                "Leave the old address served (web.publicPolls and web.tls of the chart) and deploy the new one. "
+                f"Idle Pods poll {address}, but NEW serves no polls there: they get no job until they are replaced.",
+                "Keep serving the old address (web.publicPolls and web.tls of the chart) and deploy the new one. "
                 "Switch the old one off in a later deploy, when no Pod polls it any more.",
             )
     trusted = _said(before, _TRUSTS)
@@ -39,7 +43,7 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
         yield Refusal(
             Danger.IDLE_STRANDS,
             (),
-            f"CA {signer} signs the certificate of web in NEW, and idle Pods trust {', '.join(sorted(trusted))} alone.",
+            f"CA {signer} signs the certificate of web in NEW, and idle Pods trust only {', '.join(sorted(trusted))}.",
             f"Add {signer} to web.tls.ownCA.trusted of the chart, deploy that, and have it sign in a later deploy.",
         )
 
@@ -54,7 +58,7 @@ def _addresses(manifests: Manifests) -> set[str]:
 
 
 def _said(manifests: Manifests, annotation: str) -> set[str]:
-    """Return the names of CAs in the annotation of this name, of the chart's objects for TLS."""
+    """Return the names of CAs that ConfigMaps and Secrets list in an annotation, separated by commas."""
     found: set[str] = set()
     for each in manifests.objects.values():
         if each.body.get("kind") in {"ConfigMap", "Secret"}:
@@ -89,7 +93,7 @@ def _serves_polls(container: Mapping[str, Any], target: Any, *, by_tls: bool) ->
     if by_tls:
         return port == settings.get(_TLS) and bool(settings.get(_CERTIFICATE))
     if port == settings.get(_PUBLIC):
-        # A version that does not know the port for polls serves them here.
+        # A version without a separate port for polls serves polls on the public port.
         return _POLLS not in settings or settings.get(_BOTH, "true").lower() not in _NO
     return port == settings.get(_POLLS) and settings.get(_PLAIN, "true").lower() not in _NO
 

@@ -1,4 +1,4 @@
-"""Pools whose Pods read Secrets, where the admission policy for creations refuses such Pods after a deploy."""
+"""Notes about pools whose Pods read Secrets, if the chart's admission policy refuses such Pods after a deploy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POOL = "RunnerPool.ostler.dev"
 
 
 def note_secrets(after: Manifests) -> Iterator[str]:
-    """Yield a note for each pool whose `podTemplate` reads a Secret that the chart's policy keeps from its Pods."""
+    """Yield a note for each pool whose `podTemplate` reads a Secret although the chart's policy refuses such Pods."""
     refusing = {
         each.key[2]: _namespace_of(each.body)
         for each in after.objects.values()
@@ -31,14 +31,17 @@ def note_secrets(after: Manifests) -> Iterator[str]:
 
 
 def _namespace_of(policy: Mapping[str, Any]) -> str | None:
-    """Return the one namespace that a policy names; None when it may be any."""
+    """Return the only namespace that a policy matches, or None if the policy is not limited to one."""
     selector = _map(_map(_map(policy.get("spec")).get("matchConstraints")).get("namespaceSelector"))
     name = _map(selector.get("matchLabels")).get("kubernetes.io/metadata.name")
     return name if isinstance(name, str) else None
 
 
 def secrets_read(pool: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the places of a pool's `podTemplate` that name a Secret; image pull secrets are the kubelet's alone."""
+    """Yield the places of a pool's `podTemplate` that read a Secret.
+
+    Image pull secrets do not count, because only the kubelet reads them.
+    """
     spec = _map(_map(_map(pool.get("spec")).get("podTemplate")).get("spec"))
     for container in (*_maps(spec.get("containers")), *_maps(spec.get("initContainers"))):
         name = container.get("name")

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Danger(StrEnum):
-    """What a deploy would do to Pods that may run a job, or to those that wait for one."""
+    """Harm that a deploy would do to busy or idle Pods."""
 
     NOT_RULED = "not-ruled"
     PEERS_CHANGE = "peers-change"
@@ -27,7 +27,10 @@ class Danger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One reason not to deploy. `subjects`: pools or objects that it is about; `reason` and `cure` are sentences."""
+    """One reason to refuse a deploy.
+
+    `subjects` are the names of the pools or objects concerned. `reason` and `cure` are sentences.
+    """
 
     danger: Danger
     subjects: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Sets of whole numbers as ranges: ports, and addresses taken as numbers."""
+"""Sets of whole numbers, stored as ranges. They represent ports and IP addresses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """A set of whole numbers: closed ranges, sorted, apart from each other. So equal sets are equal records.
+    """A set of whole numbers. `ranges` are closed, sorted, and do not touch, so equal sets compare as equal.
 
-    Make one with `of`, which brings ranges into that form.
+    Create a set with `of`, which brings ranges into that form.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> Self:
-        """Return the numbers that are in any of the closed ranges; one whose end is before its start is empty."""
+        """Return the set of the numbers in any of `ranges`. A range whose end is before its start is empty."""
         joined: list[tuple[int, int]] = []
         for low, high in sorted(each for each in ranges if each[0] <= each[1]):
             if joined and low <= joined[-1][1] + 1:
@@ -34,11 +34,11 @@ class Intervals:
         return any(low <= number <= high for low, high in self.ranges)
 
     def union(self, other: Self) -> Self:
-        """Return what is in either."""
+        """Return the numbers that are in this set or in `other`."""
         return self.of((*self.ranges, *other.ranges))
 
     def minus(self, other: Self) -> Self:
-        """Return what is in this one and not in the other."""
+        """Return the numbers that are in this set and not in `other`."""
         left: list[tuple[int, int]] = []
         for low, high in self.ranges:
             start = low
@@ -51,5 +51,5 @@ class Intervals:
         return self.of(left)
 
     def common(self, other: Self) -> Self:
-        """Return what is in both."""
+        """Return the numbers that are in both sets."""
         return self.minus(self.minus(other))

@@ -1,6 +1,6 @@
-"""Manifests of a deploy: policies, pools, namespaces, and Pods that roll, parsed from Kubernetes objects.
+"""Manifests of a deploy: policies, pools, namespaces and workloads, parsed from Kubernetes objects.
 
-Objects come as JSON, rendered by Helm or read from a cluster. Nothing here asks a server.
+The objects are JSON that Helm rendered or that was read from a cluster. This module calls no server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 POOL_LABEL = "ostler.dev/pool"
 OWNER_LABEL = "ostler.dev/runner-pool-owner"
 WEB_ADDRESSES = "ostler.dev/web-addresses"
-"""Annotation of a policy: blocks at which web is reached from outside, comma-separated."""
+"""Annotation of a policy with the address blocks at which web is reached from outside, separated by commas."""
 
 POOL_KIND = "RunnerPool.ostler.dev"
 POLICY_KIND = "NetworkPolicy.networking.k8s.io"
@@ -38,7 +38,7 @@ NOT_EVALUATED = frozenset(
         "BaselineAdminNetworkPolicy.policy.networking.k8s.io",
     }
 )
-"""Kinds that also control traffic, but are not evaluated here."""
+"""Kinds of objects that also control traffic, but that the checks do not evaluate."""
 
 _TEMPLATES = {
     "Deployment": ("spec", "template"),
@@ -52,12 +52,16 @@ _TEMPLATES = {
 }
 
 Key = tuple[str, str, str]
-"""Kind with its group, namespace (empty where it has none), name."""
+"""Kind with its API group, namespace (empty for a cluster-wide object), and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One object. `kept`: Helm leaves it when it is dropped. `hook`: Helm makes and removes it beside the release."""
+    """One Kubernetes object.
+
+    `kept` is true if Helm does not delete the object when it disappears from the release. `hook` is true if the object
+    is a Helm hook, which Helm creates and deletes apart from the release.
+    """
 
     key: Key
     body: Mapping[str, Any]
@@ -66,7 +70,7 @@ class Object:
 
     @property
     def text(self) -> str:
-        """What it is beside its name: two of the same text are one that was renamed."""
+        """Content of the object without metadata and status. Objects with the same text differ only in their names."""
         return json.dumps(
             {k: v for k, v in self.body.items() if k not in {"metadata", "status"}}, sort_keys=True, default=str
         )
@@ -74,7 +78,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Pods that a deploy replaces: what policies see of them, and the ports that they declare."""
+    """Pods that a deploy replaces. `pod` is their description for policies. `ports` are the ports that they declare."""
 
     pod: Pod
     ports: Ports
@@ -82,7 +86,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool: `labels` are those that its template puts on its Pods besides Ostler's own."""
+    """A pool. `labels` are the labels that its template adds to Pods, without the labels that Ostler adds."""
 
     namespace: str
     name: str
@@ -91,7 +95,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A Service: whom it leads to, and its own addresses."""
+    """A Service: the selector of its Pods, and its own addresses."""
 
     namespace: str
     selector: Mapping[str, str]
@@ -100,7 +104,12 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """A set of objects, read. `runner_namespaces` are those that its own objects name as the runners'."""
+    """Parsed objects.
+
+    `namespaces` has the labels of each Namespace. `runner_namespaces` are the namespaces of runner Pods according to
+    these objects. `web_addresses` come from annotations of policies. `not_evaluated` names objects that also control
+    traffic and that the checks do not evaluate.
+    """
 
     objects: Mapping[Key, Object] = field(default_factory=dict)
     policies: tuple[Policy, ...] = ()
@@ -114,9 +123,10 @@ class Manifests:
 
 
 def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
-    """Return what the objects say; `namespace` is of those that name none. Lists are taken apart.
+    """Return the parsed objects. `namespace` is the namespace of objects that name none. Lists are expanded.
 
-    Malformed, which names the object, if it is not a Kubernetes object or the API would refuse the policy.
+    Raises `Malformed`, whose message names the object, if one is not a Kubernetes object or if the API server would
+    refuse a policy.
     """
     objects: dict[Key, Object] = {}
     for body in _flat(bodies):
@@ -144,7 +154,7 @@ def _of(objects: Iterable[Object], kind: str) -> list[Object]:
 
 
 def _shaped(read: Callable[[Object], T], given: Object) -> T:
-    """Return what is read of an object. Malformed where it has not the shape of its kind."""
+    """Return the result of `read` for an object. Raises `Malformed` if the object does not match its kind."""
     try:
         return read(given)
     except Malformed:
@@ -158,13 +168,13 @@ def _policy(given: Object) -> Policy:
 
 
 def told(key: Key) -> str:
-    """Return how an object is named to people."""
+    """Return the name of an object for messages, such as `Service ostler/web`."""
     kind = key[0].partition(".")[0]
     return f"{kind} {key[1]}/{key[2]}" if key[1] else f"{kind} {key[2]}"
 
 
 def addresses_of(manifests: Manifests, pods: Iterable[Workload]) -> Addresses:
-    """Return the addresses at which Pods are reached besides their own: Services, load balancers, annotations."""
+    """Return the addresses of Services, load balancers and annotations at which the given Pods are reached."""
     found = manifests.web_addresses
     for workload in pods:
         for service in manifests.services:
@@ -280,7 +290,10 @@ def _service(given: Object) -> Service:
 
 
 def _runner_namespaces(given: Object) -> list[str]:
-    """Return the namespaces that an object names as the runners': its own if a pool, or what OSTLER_NAMESPACE says."""
+    """Return the namespaces of runner Pods that an object names.
+
+    A pool names its own namespace. A ConfigMap or a container names a namespace with `OSTLER_NAMESPACE`.
+    """
     found = [given.key[1]] if given.key[0] == POOL_KIND else []
     if given.body["kind"] == "ConfigMap":
         found += [value for key, value in _texts(given.body.get("data")).items() if key == "OSTLER_NAMESPACE"]

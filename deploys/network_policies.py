@@ -1,6 +1,6 @@
-"""NetworkPolicies as records, with every default of the API filled in (networking.k8s.io/v1).
+"""NetworkPolicies (networking.k8s.io/v1) as records, with every default of the API filled in.
 
-A policy says nothing about a direction that is not in its `policyTypes`, whatever rules it has for it.
+A policy does not apply to a direction that is missing from its `policyTypes`, even if it has rules for that direction.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _WRITTEN_BY_TOOLS = (
     "kubectl.kubernetes.io/last-applied-configuration",
     "app.kubernetes.io/managed-by",  # Helm, when it installs
 )
-"""Labels and annotations that a live object has and its manifest lacks."""
+"""Prefixes of labels and annotations that a live object has and its manifest lacks."""
 
 
 class Direction(StrEnum):
-    """Seen from the Pod that a policy selects."""
+    """Direction of traffic, from the view of the Pod that a policy selects."""
 
     INGRESS = "Ingress"
     EGRESS = "Egress"
@@ -34,7 +34,11 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PortRule:
-    """Ports of one protocol: all (both None), a closed range of numbers, or whatever the receiving Pod calls `name`."""
+    """Ports of one protocol.
+
+    `numbers` is a closed range. `name` is the name of a port of the receiving Pod. If both are None, the rule allows
+    every port.
+    """
 
     protocol: str
     numbers: tuple[int, int] | None = None
@@ -43,9 +47,10 @@ class PortRule:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Addresses, or Pods by their labels and those of their namespace; with no `namespaces` those of the policy's own.
+    """Peer of a rule: either `addresses`, or Pods that are selected by their labels and namespaces.
 
-    With `namespaces` and no `pods` it is every Pod in them. `addresses` stands alone.
+    If `namespaces` is None, the peer selects Pods in the namespace of the policy. If `pods` is None, it selects every
+    Pod in the selected namespaces.
     """
 
     pods: Selector | None = None
@@ -55,7 +60,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Traffic that is allowed; None stands for every peer, or every port."""
+    """Traffic that a policy allows. If `peers` or `ports` is None, every peer or every port is allowed."""
 
     peers: tuple[Peer, ...] | None
     ports: tuple[PortRule, ...] | None
@@ -63,9 +68,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One NetworkPolicy. A direction that it does not rule is None; one where it allows nothing is empty.
+    """One NetworkPolicy.
 
-    `text` is everything that a write of the object could change: where it differs, a deploy writes the object again.
+    `ingress` and `egress` are None if the policy does not rule the direction, and empty if it allows nothing there.
+    `text` contains all fields that a deploy can write. If it differs, a deploy writes the object again.
     """
 
     namespace: str
@@ -76,18 +82,18 @@ class Policy:
     text: str
 
     def rules(self, direction: Direction) -> tuple[Rule, ...] | None:
-        """Return what it allows in a direction, None where it has nothing to say."""
+        """Return the rules for a direction, or None if the policy does not rule this direction."""
         return self.ingress if direction is Direction.INGRESS else self.egress
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return whether it is in force for a Pod."""
+        """Return whether the policy selects a Pod with these labels in this namespace."""
         return namespace == self.namespace and self.selector.matches(labels)
 
 
 def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
-    """Return a policy from its JSON; `namespace` is of one that names none.
+    """Return a policy from its JSON. `namespace` is used if the policy names no namespace.
 
-    Malformed, which names the object and the field, when the API would refuse it.
+    Raises `Malformed`, whose message names the object and the field, if the API server would refuse the policy.
     """
     metadata = given.get("metadata") or {}
     where = f"NetworkPolicy {metadata.get('namespace') or namespace}/{metadata.get('name')}: spec"
@@ -119,7 +125,11 @@ def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
 
 
 def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Return what is written, less what tools and the server add; defaults are spelt out, so that both look alike."""
+    """Return the fields that a deploy can write, as text.
+
+    Metadata that tools and the API server add is left out. Defaults are filled in. A rendered policy and its live
+    object therefore have the same text.
+    """
 
     def kept(field: str) -> dict[str, Any]:
         return {k: v for k, v in (metadata.get(field) or {}).items() if not k.startswith(_WRITTEN_BY_TOOLS)}

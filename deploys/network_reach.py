@@ -1,11 +1,11 @@
-"""Reach of a Pod under NetworkPolicies: Pods and addresses, each with its ports.
+"""Reach of a Pod under NetworkPolicies: the Pods and addresses that it can connect to, each with its ports.
 
-A Pod that no policy rules in a direction may do everything there; otherwise it may do what any of the policies that
-select it allows. A connection needs both ends: egress of the one and ingress of the other (`may_connect`).
+If no policy rules a direction of a Pod, everything is allowed there. Otherwise, the union of the policies that select
+the Pod is allowed. A connection needs the egress of its source and the ingress of its target (`may_connect`).
 
-What the specification leaves to the network plugin is evaluated both ways by the caller: whether an `ipBlock` covers a
-Pod that has such an address. So addresses and Pods are two answers. A port's name means something only where the
-receiving Pod is known, so that a named port and addresses allow nothing together.
+The specification does not define whether an `ipBlock` covers a Pod that has such an address. The result therefore lists
+Pods and addresses separately, and the caller considers both cases. A named port has a number only if the receiving Pod
+is known. A rule with a named port and an `ipBlock` therefore allows no address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _ALL = Intervals.of([(1, LAST_PORT)])
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What policies see of a Pod. `key` tells it from others; `named_ports`: name → protocol and number."""
+    """Description of a Pod for policies.
+
+    `key` is unique among the Pods of a check. `named_ports` has the protocol and the number of each named port.
+    """
 
     key: str
     namespace: str
@@ -33,7 +36,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Policies in force, the labels of namespaces, and the Pods that are checked as peers."""
+    """Policies in force, the labels of all namespaces, and the Pods that can be peers."""
 
     policies: tuple[Policy, ...]
     namespaces: Mapping[str, Mapping[str, str]]
@@ -42,7 +45,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Ports of each protocol; protocols without any are left out, so that equal sets are equal records."""
+    """A set of ports by protocol. A protocol without ports is left out, so that equal sets compare as equal."""
 
     by_protocol: tuple[tuple[str, Intervals], ...] = ()
 
@@ -54,15 +57,15 @@ class Ports:
         return dict(self.by_protocol).get(protocol, Intervals())
 
     def union(self, other: Ports) -> Ports:
-        """Return what is in either."""
+        """Return the ports that are in this set or in `other`."""
         return _ports({each: self.of(each).union(other.of(each)) for each in PROTOCOLS})
 
     def common(self, other: Ports) -> Ports:
-        """Return what is in both."""
+        """Return the ports that are in both sets."""
         return _ports({each: self.of(each).common(other.of(each)) for each in PROTOCOLS})
 
     def minus(self, other: Ports) -> Ports:
-        """Return what is in this one and not in the other."""
+        """Return the ports that are in this set and not in `other`."""
         return _ports({each: self.of(each).minus(other.of(each)) for each in PROTOCOLS})
 
 
@@ -71,10 +74,11 @@ ALL_PORTS = Ports(tuple((each, _ALL) for each in sorted(PROTOCOLS)))
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What one Pod may do in one direction. Equal permissions are equal records, however the policies were written.
+    """Permissions of one Pod in one direction. Equal permissions compare as equal, even if the policies differ in form.
 
-    `pods`: key and ports of each Pod that it may talk to. `addresses`: protocol, first and last port, and where to.
-    `policies` are the names of those that say so; none: nothing rules this direction, and everything is allowed.
+    `policies` are the names of the policies that rule this direction. If it is empty, everything is allowed. `pods` has
+    the key and the ports of each permitted Pod. Each item of `addresses` has a protocol, the first and the last port,
+    and the permitted addresses.
     """
 
     policies: tuple[str, ...]
@@ -82,11 +86,11 @@ class Reach:
     addresses: tuple[tuple[str, int, int, Addresses], ...]
 
     def ports_of(self, key: str) -> Ports:
-        """Return the ports at which it may talk to a Pod."""
+        """Return the ports of the permitted connections with the Pod `key`."""
         return dict(self.pods).get(key, Ports())
 
     def addresses_beside(self, ports: Ports) -> Addresses:
-        """Return the addresses that it may talk to at any port but these."""
+        """Return the addresses that are permitted for at least one port outside `ports`."""
         found = Addresses()
         for protocol, low, high, addresses in self.addresses:
             if Intervals.of([(low, high)]).minus(ports.of(protocol)):
@@ -95,7 +99,7 @@ class Reach:
 
 
 def reach(network: Network, pod: Pod, direction: Direction) -> Reach:
-    """Return what a Pod may talk to, or be talked to by. It need not be one of the network's Pods."""
+    """Return the permissions of a Pod in one direction. The Pod need not be one of the network's Pods."""
     ruling = ruled_by(network.policies, pod, direction)
     if not ruling:
         rules: list[tuple[Policy | None, Rule]] = [(None, Rule(peers=None, ports=None))]
@@ -125,26 +129,29 @@ def reach(network: Network, pod: Pod, direction: Direction) -> Reach:
 
 
 def may_connect(network: Network, source: Pod, target: Pod, *, ports: Ports = ALL_PORTS) -> Ports:
-    """Return the ports of these at which one Pod may connect to another: both ends allow it, by Pod peers."""
+    """Return those of `ports` at which `source` can connect to `target`.
+
+    Both the egress of `source` and the ingress of `target` must allow the port. Only peers that select Pods count.
+    """
     both = Network(network.policies, network.namespaces, (source, target))
     out = reach(both, source, Direction.EGRESS).ports_of(target.key)
     return out.common(reach(both, target, Direction.INGRESS).ports_of(source.key)).common(ports)
 
 
 def ruled_by(policies: Sequence[Policy], pod: Pod, direction: Direction) -> list[Policy]:
-    """Return the policies that rule what this Pod does in a direction."""
+    """Return the policies that select a Pod and rule a direction."""
     return [each for each in policies if each.rules(direction) is not None and each.selects(pod.namespace, pod.labels)]
 
 
 def rule_names_pod(network: Network, policy: Policy | None, rule: Rule, other: Pod) -> bool:
-    """Return whether a rule covers a Pod by its labels, or by covering everything."""
+    """Return whether a rule covers a Pod, either by its labels or because the rule covers every peer."""
     return rule.peers is None or any(
         peer_names_pod(network, policy, peer, other) for peer in rule.peers if policy is not None
     )
 
 
 def peer_names_pod(network: Network, policy: Policy | None, peer: Peer, other: Pod) -> bool:
-    """Return whether a peer selects a Pod by labels; addresses never do."""
+    """Return whether a peer selects a Pod by labels. A peer with addresses selects no Pod."""
     if peer.addresses is not None or policy is None:
         return False
     if peer.namespaces is None:
@@ -156,7 +163,7 @@ def peer_names_pod(network: Network, policy: Policy | None, peer: Peer, other: P
 
 
 def labels_of_namespace(network: Network, name: str) -> Mapping[str, str]:
-    """Return the labels of a namespace, with the one that the API server puts on each."""
+    """Return the labels of a namespace, including the name label that the API server adds to every namespace."""
     return {**network.namespaces.get(name, {}), "kubernetes.io/metadata.name": name}
 
 
@@ -171,7 +178,7 @@ def _addresses_of(rule: Rule) -> Addresses:
 
 
 def _ports_at(rules: tuple[PortRule, ...] | None, receiver: Pod | None) -> Ports:
-    """Return the ports that rules mean at a receiver; names mean nothing where it is not known."""
+    """Return the ports that rules allow at a receiver. If `receiver` is None, named ports are ignored."""
     if rules is None:
         return ALL_PORTS
     found: dict[str, Intervals] = {}
@@ -193,7 +200,10 @@ def _ports(by_protocol: Mapping[str, Intervals]) -> Ports:
 
 
 def _canonical(spans: Sequence[tuple[str, int, int, Addresses]]) -> tuple[tuple[str, int, int, Addresses], ...]:
-    """Return the same permissions, each port once, and neighbours with the same addresses joined."""
+    """Return the same permissions in a unique form.
+
+    Each port occurs once, and neighbouring ports with the same addresses are joined.
+    """
     found: list[tuple[str, int, int, Addresses]] = []
     for protocol in sorted({each[0] for each in spans}):
         mine = [each for each in spans if each[0] == protocol]

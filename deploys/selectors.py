@@ -1,4 +1,4 @@
-"""Label selectors as Kubernetes reads them (documentation: "Labels and Selectors")."""
+"""Label selectors of Kubernetes (Kubernetes documentation, "Labels and Selectors")."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class Malformed(ValueError):
-    """An object that the API server would refuse; the message names the field."""
+    """The API server would refuse an object. The message names the field."""
 
 
 class Operator(StrEnum):
-    """How a requirement checks the value of its key."""
+    """Comparison between a label and the values of a requirement."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -23,7 +23,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What one key of the labels has to be; `values` are empty unless the operator is `In` or `NotIn`."""
+    """Condition on the label `key`. `values` is empty unless the operator is `In` or `NotIn`."""
 
     key: str
     operator: Operator
@@ -32,17 +32,20 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Requirements that all have to hold; without any it selects everything."""
+    """Requirements that must all hold. A selector without requirements selects every object."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels fulfil every requirement. `NotIn` holds too where the key is missing."""
+        """Return whether labels fulfil every requirement. `NotIn` also holds if the key is missing."""
         return all(_holds(each, labels) for each in self.requirements)
 
 
 def parse_selector(given: Any, *, where: str) -> Selector:
-    """Return a selector from its JSON. Malformed, which names the place as `where`, when the API would refuse it."""
+    """Return a selector from its JSON. Raises `Malformed` if the API server would refuse the selector.
+
+    `where` is the path of the selector in the message.
+    """
     if not isinstance(given, Mapping):
         raise Malformed(f"{where} is not an object")
     labels, expressions = given.get("matchLabels") or {}, given.get("matchExpressions") or []

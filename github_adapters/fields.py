@@ -131,7 +131,7 @@ def login(source: Mapping[str, Any], key: str) -> str:
     """
     value = source.get(key)
     if not isinstance(value, str) or not _LOGIN.fullmatch(value):
-        raise Malformed(f"{key} is no login")
+        raise Malformed(f"{key} is not a login")
     return value
 
 
@@ -156,7 +156,7 @@ def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
         raise Malformed(f"{key} is not a list of at most {MOST_LABELS}")
     for label in value:
         if not isinstance(label, str) or not 0 < len(label) <= LONGEST_LABEL or not _storable(label):
-            raise Malformed(f"{key} holds something that is no label")
+            raise Malformed(f"{key} contains a value that is not a label")
     return tuple(map(without_controls, value))
 
 

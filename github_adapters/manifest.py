@@ -77,7 +77,7 @@ def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMad
     errors of any call.
     """
     if not _CODE.fullmatch(code):
-        raise Invalid("what GitHub sent back is no code")
+        raise Invalid("GitHub sent back a value that is not a code")
     http = Http(api_url=api_url, timeout=deadline_seconds)
     try:
         answer = http.request(
@@ -89,7 +89,7 @@ def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMad
     finally:
         http.close()
     if answer.status == HTTPStatus.NOT_FOUND:
-        raise Gone("GitHub does not know this code: it is used up, or older than an hour")
+        raise Gone("GitHub does not know this code: it was already used, or it is older than an hour")
     if answer.status != HTTPStatus.CREATED:
         raise refusal(answer, what="exchange of the code", now=utcnow())
     try:
@@ -104,7 +104,9 @@ def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMad
             webhook_secret=_secret(content, "webhook_secret"),
         )
     except fields.Malformed as error:
-        raise Retryable(f"GitHub's answer to the exchange of the code makes no sense: {error}") from None
+        raise Retryable(
+            f"GitHub's answer to the exchange of the code does not have the expected form: {error}"
+        ) from None
 
 
 def _secret(source: Mapping[str, Any], key: str) -> Secret:

@@ -55,7 +55,7 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
     except UpstreamError as error:
         return PolicyAnswer(
             f"a Pod to try it on could not be made in {namespace}: {_said(error)}",
-            cure="run it as somebody who may create, list and delete Pods there",
+            cure="run it with an identity that can create, list and delete Pods there",
         )
     allowed = next((each for each in answers if each.refused is False), None)
     if allowed is not None:
@@ -137,13 +137,14 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
     except (Forbidden, Invalid) as error:
         said = _said(error)
         if "cannot impersonate" in said:
-            cure = "run it as somebody who may impersonate users and service accounts: an administrator of the cluster"
-            return PolicyAnswer(f"we may not ask as {collector}", cure=cure)
+            cure = "run it with an identity that can impersonate users and service accounts"
+            return PolicyAnswer(f"this identity is not allowed to impersonate {collector}", cure=cure)
         if "cannot delete resource" in said:
             # The collector was refused for lack of rights, not by the policy. The collector of this cluster has another
             # name.
             return PolicyAnswer(
-                f"{collector} has no right to delete Pods", cure="say who the collector of this cluster is"
+                f"{collector} has no right to delete Pods",
+                cure="check which identity the garbage collector of this cluster has",
             )
         return PolicyAnswer(f"the API server refuses {collector}: {said}", refused=True)
     except UpstreamError as error:

@@ -287,7 +287,7 @@ def _group(value: Any, problems: list[str]) -> int | str:
         return value
     if isinstance(value, str) and 0 < len(value) <= LONGEST_GROUP and value.isprintable():
         return value
-    problems.append(f"spec.runnerGroup is no number and no name of a runner group: {value!r}")
+    problems.append(f"spec.runnerGroup is neither a number nor the name of a runner group: {value!r}")
     return ""
 
 

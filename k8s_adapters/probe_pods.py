@@ -57,7 +57,7 @@ def delete_probe(client: KubeClient, pod: Json) -> None:
     """
     metadata = pod["metadata"]
     if (metadata.get("labels") or {}).get(POOL_LABEL) != PROBE_POOL:
-        raise ValueError(f"{metadata['name']} is no probe")
+        raise ValueError(f"{metadata['name']} is not a probe")
     path = object_path("pods", namespace=metadata["namespace"], name=metadata["name"])
     try:
         client.request("DELETE", path, body={"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}})

@@ -83,7 +83,7 @@ def _create(
         if _ours(found, body):
             return _record(found, before=True)
         raise Conflict(f"{kind} {namespace}/{name} exists and is not managed by Ostler") from lost
-    raise Retryable(f"{kind} {namespace}/{name} was created and deleted {_ROUNDS} times meanwhile") from lost
+    raise Retryable(f"{kind} {namespace}/{name} was created and deleted {_ROUNDS} times during this call") from lost
 
 
 def _read(client: KubeClient, path: str, policy: RetryPolicy | None) -> Json | None:

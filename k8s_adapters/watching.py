@@ -84,7 +84,7 @@ class Watch(Generic[T]):
             if error.status == _GONE:
                 raise WatchExpired("the resource version of the watch is too old", status=_GONE) from error
             if _is_timeout(error):
-                raise WatchSilent("the watch was not answered") from error
+                raise WatchSilent("the API server did not answer the watch request") from error
             raise
 
     def __enter__(self) -> Self:

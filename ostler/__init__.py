@@ -1,1 +1,1 @@
-"""Ostler: warm, single-use CI runner Pods, and exactly one of them for each queued job."""
+"""Ostler: a control plane that gives each queued CI job exactly one warm, single-use runner Pod."""

@@ -1,4 +1,4 @@
-"""`python -m ostler` is the `ostler` command."""
+"""Entry point of `python -m ostler`, which runs the `ostler` command."""
 
 from __future__ import annotations
 

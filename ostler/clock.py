@@ -1,9 +1,11 @@
-"""The clocks, in one place so that tests can bring their own.
+"""Clocks of a process, collected in one module so that tests can replace them.
 
-`utcnow` is this machine's clock, corrected by its measured offset to the clock of Postgres, so that processes on
-machines with different clocks agree on expiry. `models.db.engine` measures the offset at a new connection and every ten
-seconds. Functions that compare times take `now`; only the outermost callers use this module. A time that is compared
-with the clock of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
+`utcnow` returns the time of this machine, corrected by its measured offset to the clock of Postgres. Processes on
+machines with different clocks therefore agree on when something expires. `models.db.engine` measures the offset at
+each new connection and every ten seconds.
+
+A function that compares times takes `now` as an argument. Only the outermost callers use this module. Code that
+compares a time with the clock of a third system uses `machine_now`, for example for the `iat` of a JWT for GitHub.
 """
 
 from __future__ import annotations
@@ -16,18 +18,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 MEASURE_EVERY = 10.0
-"""Seconds after which the offset is measured again."""
+"""Seconds between two measurements of the offset."""
 
 JUMP = 2.0
-"""Seconds that the clock of Postgres may gain against the time that passed here. More is a jump, as at a failover."""
+"""Seconds by which the clock of Postgres can differ from the time that passed on this machine.
+
+A larger difference counts as a jump, which happens for example at a failover of Postgres.
+"""
 
 UNSTEADY_FOR = 120.0
-"""Seconds after a jump during which ages are not trusted: by then every poll, beat and lease is renewed."""
+"""Seconds after a jump during which ages are not trusted. Every poll, beat and lease is renewed within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The clock of Postgres, which was read between `asked` and `answered`: seconds of a clock that nobody sets."""
+    """One reading of the clock of Postgres.
+
+    `theirs` is the time that Postgres returned. `asked` and `answered` are the start and the end of the query, in
+    seconds of a monotonic clock.
+    """
 
     theirs: datetime
     asked: float
@@ -35,12 +44,15 @@ class Reading:
 
 
 def _since_boot() -> float:
-    """Return seconds that also pass while the machine is suspended."""
+    """Return the seconds since boot, including the time during which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Clock:
-    """The correction of one process. `machine` and `monotonic` are the two clocks of the machine."""
+    """The corrected clock of one process.
+
+    `machine` returns the time of day of the machine. `monotonic` returns seconds that no administrator can set.
+    """
 
     def __init__(
         self,
@@ -57,11 +69,14 @@ class Clock:
         self._lock = threading.Lock()
 
     def now(self) -> datetime:
-        """Return the current time by the clock of Postgres, as far as it is known."""
+        """Return the current time by the clock of Postgres, or the machine's own time before the first measurement."""
         return self.machine() + self.offset
 
     def is_due(self) -> bool:
-        """Return whether the offset has to be measured: it is old, or the machine's clock was set since."""
+        """Return whether the offset must be measured again.
+
+        It must be after `MEASURE_EVERY` seconds, after a new connection, and when the machine's clock was set.
+        """
         last = self._last
         if last is None:
             return True
@@ -71,13 +86,14 @@ class Clock:
         return self._is_new or passed >= MEASURE_EVERY or abs(shown - passed) > JUMP + slow
 
     def connected(self) -> None:
-        """Have the offset measured at the next use of a connection: another server may be at its end."""
+        """Request a measurement at the next use of a connection, because it might lead to another server."""
         self._is_new = True
 
     def measure(self, ask: Callable[[], datetime]) -> None:
-        """Ask Postgres for its time, and correct ours by no more than the round trip leaves no doubt of.
+        """Read the clock of Postgres with `ask` and correct the offset.
 
-        Raises what `ask` raises.
+        The round trip bounds the offset from below and above. The offset changes only as much as these bounds
+        require. Every exception of `ask` is passed on.
         """
         self._is_new = False
         asked, before = self.monotonic(), self.machine()
@@ -86,41 +102,42 @@ class Clock:
         with self._lock:
             last = self._last
             if last is not None and asked < last.answered:
-                return  # another thread has measured meanwhile
+                return  # another thread completed a newer measurement
             self._last = Reading(theirs, asked, answered)
-            # Their clock was read at some time between `before` and `after`: an offset within these bounds fits.
+            # Postgres read its clock between `before` and `after`, so the true offset is within these two bounds.
             self.offset = min(max(self.offset, theirs - after), theirs - before)
             if last is None:
                 return
             shown = (theirs - last.theirs).total_seconds()
-            # The time between the two readings of their clock is within these bounds, however slow the answers were.
+            # The time between the two readings of Postgres is within these bounds, even if its answers were slow.
             least, most = asked - last.answered, answered - last.asked
             if shown > most + JUMP or shown < least - JUMP:
                 self._jump, self._jumped_at = shown - (most if shown > most else least), answered
 
     def leeway(self) -> float:
-        """Return the seconds by which every age is too high after a jump of the clock of Postgres; mostly 0.
+        """Return the seconds by which ages are too high because the clock of Postgres jumped forward.
 
-        Read from rows that were written before the jump. It lasts for `UNSTEADY_FOR`.
+        It concerns ages of rows that were written before the jump. The value is 0 without a jump and again
+        `UNSTEADY_FOR` seconds after one.
         """
         return max(self._jump, 0.0) if self.is_unsteady() else 0.0
 
     def is_unsteady(self) -> bool:
-        """Return whether the clock of Postgres jumped a short while ago."""
+        """Return whether the clock of Postgres jumped within the last `UNSTEADY_FOR` seconds."""
         return self._jumped_at is not None and self.monotonic() - self._jumped_at < UNSTEADY_FOR
 
     def skew(self) -> float:
-        """Return the seconds by which the machine's clock is ahead of that of Postgres; negative when it is behind."""
+        """Return the seconds by which the machine's clock is ahead of the clock of Postgres; negative if behind."""
         return -self.offset.total_seconds()
 
 
 process = Clock()
-"""The clock of this process."""
+"""The corrected clock of this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Sleep, clock and randomness of a retry layer, in seconds; tests bring their own."""
+    """Sleep, clock and random numbers of a retry layer. Times are in seconds. Tests replace the functions."""
 
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -128,10 +145,10 @@ class Timing:
 
 
 def utcnow() -> datetime:
-    """Return the current time by the clock of Postgres, aware, in UTC."""
+    """Return the current time by the clock of Postgres, as an aware datetime in UTC."""
     return process.now()
 
 
 def machine_now() -> datetime:
-    """Return the current time by this machine's own clock, aware, in UTC."""
+    """Return the current time by this machine's own clock, as an aware datetime in UTC."""
     return process.machine()

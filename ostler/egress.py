@@ -1,11 +1,13 @@
-"""The way out of a corporate network: proxies and certificate authorities for calls to GitHub and Redis.
+"""Proxies and private certificate authorities for calls out of a corporate network.
 
-Proxies come from the standard variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, in lower or upper case; lower case
-wins, as in curl. Private certificate authorities come from `OSTLER_CA_BUNDLE` and are added to those of the system, or
-from the standard `SSL_CERT_FILE`. All of them are read when a process starts.
+Proxies come from the standard variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`. A lower-case variable has
+precedence over its upper-case form, as in curl. `OSTLER_CA_BUNDLE` and the standard `SSL_CERT_FILE` name files with
+private certificate authorities, which are trusted in addition to those of the system. A process reads all these
+variables at its start.
 
-Only GitHub is reached by a proxy. Postgres, Redis and the runners' polls never are, and the Kubernetes API only if the
-kubeconfig has a `proxy-url`. No text here shows the login of a proxy (law L13).
+Only calls to GitHub use a proxy. Connections to Postgres and Redis and the polls of runner Pods never use one. Calls to
+the Kubernetes API use one only if the kubeconfig has a `proxy-url`. No text of this module shows the login of a proxy
+(law L13).
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """A forward proxy. `variable` is where it came from; `login` is `user:password`, and is shown nowhere."""
+    """A forward proxy.
+
+    `variable` is the environment variable that named the proxy. `login` is `user:password`, or None without a login;
+    no log line or message shows it.
+    """
 
     variable: str
     scheme: str
@@ -39,23 +45,23 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Its address without its login."""
+        """URL of the proxy without the login."""
         return f"{self.scheme}://{self.address}"
 
     @property
     def address(self) -> str:
-        """Host and port."""
+        """Host and port of the proxy."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __repr__(self) -> str:
-        """Return the address; the login is left out."""
+        """Return the URL of the proxy without the login."""
         return f"Proxy({self.url})"
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy for calls to this address; None where they go directly.
+    """Return the proxy for calls to `url`, or None if the calls are direct.
 
-    Raises `ConfigurationError` for a variable that names no proxy.
+    Raises `ConfigurationError` if the value of the variable is not the address of a proxy.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
@@ -66,10 +72,10 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def bypasses(host: str, port: int, environment: Mapping[str, str]) -> bool:
-    """Return whether `NO_PROXY` names this host.
+    """Return whether `NO_PROXY` excludes a host from the use of a proxy.
 
-    Its entries are names, which stand for all below them too (with or without a dot before them), addresses, blocks of
-    addresses as 10.0.0.0/8, any of these with `:port`, and `*` for everything.
+    An entry is a host name, an IP address, a block of addresses such as 10.0.0.0/8, or `*` for every host. A host name
+    also covers all its subdomains, with or without a leading dot. `:port` limits a host name or an address to a port.
     """
     _, value = _first(environment, NO_PROXY)
     return any(_names(entry.strip().lower(), host.lower(), port) for entry in value.split(","))
@@ -93,7 +99,11 @@ def _names(entry: str, host: str, port: int) -> bool:
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
-    """Return the first of these variables that is set, also one that is empty: `https_proxy=` switches a proxy off."""
+    """Return name and value of the first variable in `names` that is set.
+
+    A variable that is set to the empty string counts, because `https_proxy=` disables a proxy. If no variable is set,
+    the value is empty.
+    """
     return next(((name, environment[name].strip()) for name in names if name in environment), (names[-1], ""))
 
 
@@ -104,7 +114,7 @@ def _proxy(variable: str, value: str) -> Proxy:
     except ValueError:
         port, parts = None, urlsplit("")
     if parts.scheme not in _PORTS or not parts.hostname or port is None:
-        # The value may hold a password.
+        # The message hides the value, because it might contain a password.
         raise ConfigurationError(
             f"{variable}: found an invalid value (hidden); must be http://host:port or https://host:port; "
             "write @ : / # and % in a password as %40 %3A %2F %23 and %25"
@@ -114,12 +124,12 @@ def _proxy(variable: str, value: str) -> Proxy:
 
 
 def ca_bundle(environment: Mapping[str, str]) -> str | None:
-    """Return the file with private certificate authorities, if one is set."""
+    """Return the path of the file with private certificate authorities, or None if `OSTLER_CA_BUNDLE` is not set."""
     return environment.get(CA_BUNDLE, "").strip() or None
 
 
 def check_bundle(path: str) -> None:
-    """Raise ValueError if the path is not a file with certificates in PEM."""
+    """Raise ValueError if `path` is not a readable file with certificates in PEM."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
     except ssl.SSLError:
@@ -129,9 +139,10 @@ def check_bundle(path: str) -> None:
 
 
 def trust(environment: Mapping[str, str]) -> ssl.SSLContext:
-    """Return what certificates of servers are checked with: the system's authorities and the private ones.
+    """Return the TLS context that verifies servers with the system's and the private certificate authorities.
 
-    `SSL_CERT_FILE` would replace the system's file; that file is loaded too. Raises `ConfigurationError`.
+    OpenSSL lets `SSL_CERT_FILE` replace the system's file. This function therefore loads the system's file as well.
+    Raises `ConfigurationError` if a file is not usable.
     """
     context = ssl.create_default_context()
     if environment.get(SYSTEM_CA):
@@ -153,7 +164,7 @@ def _load(context: ssl.SSLContext, variable: str, path: str) -> None:
 
 
 def told(environment: Mapping[str, str], url: str) -> str:
-    """Return in words how an address is reached: the proxy, and what is trusted beside the system's authorities."""
+    """Return a description of the path to `url`: the proxy, and the files with trusted certificate authorities."""
     proxy = proxy_for(url, environment)
     way = "directly" if proxy is None else f"by the proxy {proxy.address} ({proxy.variable})"
     more = [f"{path} ({name})" for name in (CA_BUNDLE, SYSTEM_CA) if (path := environment.get(name, "").strip())]

@@ -1,4 +1,4 @@
-"""JIT configs at rest: Fernet with rotating keys. The newest key encrypts, all of them decrypt."""
+"""Encryption of stored JIT configs: Fernet with rotating keys. The newest key encrypts, and every key can decrypt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ostler.secrets import Secret
 
 
 class Undecryptable(OstlerError):
-    """None of the keys fits: the key that encrypted it was taken out of `OSTLER_ENCRYPTION_KEYS` too early."""
+    """No key decrypts a token: the key that encrypted it was removed from `OSTLER_ENCRYPTION_KEYS` too early."""
 
 
 class Cipher:
@@ -27,11 +27,11 @@ class Cipher:
             ) from None
 
     def encrypt(self, secret: Secret) -> bytes:
-        """Return the token to store."""
+        """Return the encrypted token to store."""
         return self._fernet.encrypt(secret.reveal().encode())
 
     def decrypt(self, token: bytes) -> Secret:
-        """Return the secret; raise Undecryptable when no key fits."""
+        """Return the secret in a stored token. Raises `Undecryptable` if no key decrypts the token."""
         try:
             return Secret(self._fernet.decrypt(bytes(token)).decode())
         except InvalidToken:

@@ -1,7 +1,7 @@
-"""Check of a message's envelope before Celery sees it: a pure decision.
+"""Pure check of the envelope of a message before Celery reads the message.
 
-Celery and kombu take whatever they find in a queue for their own work, and end the worker when it is not. A worker
-drops such a message instead: nobody could ever run it.
+Celery and kombu expect every entry of a queue to be one of their messages. An entry of another shape ends the worker.
+Ostler's transport drops such an entry instead, because no worker could ever run it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _CONTENT_TYPE = "application/json"
 
 
 def problem_of(message: object, *, task: bool) -> str | None:
-    """Return what is wrong with a message as kombu stores it, or None. `task`: it must be a task of Celery's.
+    """Return the problem of a message as kombu stores it, or None if the message is valid.
 
-    The text names fields and never a value.
+    If `task` is true, the message must also be a valid Celery task. The text names fields and never shows a value.
     """
     if not isinstance(message, Mapping):
-        return "it is no object"
+        return "it is not an object"
     headers, properties = message.get("headers"), message.get("properties")
     if not isinstance(headers, Mapping) or not isinstance(properties, Mapping):
         return "it has no headers or no properties"
@@ -37,7 +37,7 @@ def problem_of(message: object, *, task: bool) -> str | None:
 
 def _problem_of_body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
     if not isinstance(message.get("body"), str):
-        return "its body is no text"
+        return "its body is not text"
     if properties.get("body_encoding") not in {None, "base64"}:
         return "its body has an unknown encoding"
     try:
@@ -56,7 +56,7 @@ def _problem_of_arguments(message: Mapping[str, Any]) -> str | None:
     try:
         found = json.loads(_body(message))
     except (ValueError, RecursionError):
-        return "its body is no JSON"
+        return "its body is not JSON"
     kinds = list, dict, dict
     if not isinstance(found, list) or len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
         return "its body is not [args, kwargs, embed]"
@@ -71,9 +71,9 @@ def _problem_of_task(message: Mapping[str, Any], headers: Mapping[str, Any]) -> 
     if headers.get("compression"):
         return "it is compressed"
     if not isinstance(headers.get("retries", 0), int | None):
-        return "its retries are no number"
+        return "its retries are not a number"
     match headers.get("timelimit"):
         case None | [_, _]:
             return _problem_of_arguments(message)
         case _:
-            return "its time limits are no pair"
+            return "its time limits are not a pair"

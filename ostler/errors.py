@@ -1,29 +1,33 @@
-"""Errors by meaning: the small family that adapters raise and everything above them understands.
+"""Exceptions that adapters raise, named by their meaning.
 
-Nothing above an adapter knows HTTP. No message carries a response body or a credential (law L13):
-Celery and Flower show exception texts.
+Code above the adapters handles these classes and no HTTP statuses. No message contains a response body or a credential
+(law L13), because Celery and Flower show the texts of exceptions.
 """
 
 from __future__ import annotations
 
 
 class OstlerError(Exception):
-    """Root of every error that Ostler raises on purpose."""
+    """Base class of every exception that Ostler raises on purpose."""
 
 
 class ConfigurationError(OstlerError):
-    """A setting is missing or malformed; the message is one line that says which and what to do."""
+    """A setting is missing or malformed. The message is one line that names the setting and says what to do."""
 
 
 class StoreUnreachable(OstlerError):
-    """Postgres does not answer a process that starts, or a command; one line, and the next try may succeed."""
+    """Postgres did not answer a command or a process that starts. A later attempt might succeed.
+
+    The message is one line.
+    """
 
 
 class UpstreamError(OstlerError):
     """A call to GitHub or Kubernetes did not succeed.
 
-    `status` is the HTTP status, or None when no answer came or it does not matter. `words` are the upstream's own about
-    a refusal, cleaned and in one line; they are for rows that people read, and no part of the error's text.
+    `status` is the HTTP status, or None if no answer came or the status does not matter. `words` is the upstream's own
+    explanation of a refusal, cleaned and in one line, or None. It is stored in rows that people read, and the text of
+    the exception does not contain it.
     """
 
     status: int | None = None
@@ -31,9 +35,9 @@ class UpstreamError(OstlerError):
 
 
 class Retryable(UpstreamError):
-    """The same call may succeed later; whether it was applied is unknown unless stated.
+    """The same call might succeed later. The upstream might already have applied it, unless the caller knows better.
 
-    `status` is the HTTP status, or None when no answer came.
+    `status` is the HTTP status, or None if no answer came.
     """
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
@@ -42,9 +46,9 @@ class Retryable(UpstreamError):
 
 
 class RateLimited(UpstreamError):
-    """The upstream asks us to wait; `after` is in seconds. The call was not applied.
+    """The caller must wait before it repeats the call. The call was not applied.
 
-    `paced`: the call was not made, and only our own pace asks to wait; a token comes in a moment.
+    `after` is the wait in seconds. `paced` is true if Ostler's own rate limit delayed the call and no request was sent.
     """
 
     def __init__(self, message: str, *, after: float, paced: bool = False) -> None:
@@ -54,23 +58,23 @@ class RateLimited(UpstreamError):
 
 
 class Gone(UpstreamError):
-    """The thing asked for does not exist (404, or another UID lives under the name)."""
+    """The requested object does not exist (404), or an object with another UID has its name."""
 
 
 class NotInstalled(Gone):
-    """The GitHub App is not installed there any more (404 to its token)."""
+    """The GitHub App is no longer installed in the account or repository (404 for the App's token)."""
 
 
 class Conflict(UpstreamError):
-    """The thing exists and is not ours, or a precondition did not hold (409, 422 of a test)."""
+    """The object exists and is not Ostler's, or a precondition failed (409, or 422 of a JSON-patch test)."""
 
 
 class Forbidden(UpstreamError):
-    """We are not allowed to (401, 403 without a rate limit)."""
+    """The upstream denied the call (401, or 403 without a rate limit)."""
 
 
 class Suspended(Forbidden):
-    """The installation of the GitHub App is suspended (403 that says so)."""
+    """The installation of the GitHub App is suspended (a 403 whose body names the suspension)."""
 
 
 class Invalid(UpstreamError):

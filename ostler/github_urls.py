@@ -1,4 +1,4 @@
-"""Addresses of GitHub: github.com, a subdomain of ghe.com (data residency), and an Enterprise Server.
+"""Addresses of GitHub: github.com, subdomains of ghe.com (data residency), and Enterprise Servers.
 
 Sources: GitHub docs, "GitHub Enterprise Cloud with data residency" and "Getting started with the REST API".
 """
@@ -13,7 +13,7 @@ RESIDENCY = ".ghe.com"
 
 
 def api_url_of(github_url: str) -> str:
-    """Return the root of the API that belongs to an address that people open, or that address if it is one itself."""
+    """Return the root of the REST API for GitHub's browser address; a root of the API is returned unchanged."""
     root = github_url.rstrip("/")
     if (urlsplit(root).hostname or "").startswith("api."):
         return root
@@ -25,7 +25,7 @@ def api_url_of(github_url: str) -> str:
 
 
 def misplaced(api_url: str) -> str | None:
-    """Return the root of the API where this is an address for people of github.com or ghe.com; None where it is not."""
+    """Return the right API root if `api_url` is a browser address of github.com or ghe.com, or None otherwise."""
     if (urlsplit(api_url).hostname or "") == urlsplit(GITHUB).hostname:
         return GITHUB_API
     subdomain = _subdomain(api_url)
@@ -33,7 +33,7 @@ def misplaced(api_url: str) -> str | None:
 
 
 def _subdomain(url: str) -> str | None:
-    """Return SUBDOMAIN of `https://SUBDOMAIN.ghe.com`; None for another address, also for that of its API."""
+    """Return SUBDOMAIN of `https://SUBDOMAIN.ghe.com`, or None for any other address, including that of its API."""
     host = urlsplit(url).hostname or ""
     subdomain = host.removesuffix(RESIDENCY)
     return None if subdomain in {host, ""} or "." in subdomain else subdomain

@@ -1,9 +1,10 @@
-"""Halting points: where a fault test stops a real process so that it can be killed there.
+"""Halting points: lines at which a fault test can stop a real process and then kill it.
 
-`OSTLER_HALT_DIR` names a folder. A file `armed/<point>` in it makes the first process that
-reaches `<point>` take the file (an atomic rename to `halted/<point>.<pid>`) and stop itself with
-SIGSTOP; the test then kills it. Without the variable this costs one comparison.
-The points of the claim path are made from `rules.claims.machines` by `models.db.engine`; nothing is listed here.
+`OSTLER_HALT_DIR` names a folder. To arm a point, a test creates the file `armed/<point>` in that folder. The first
+process that reaches the point renames the file atomically to `halted/<point>.<pid>` and stops itself with SIGSTOP. The
+test then kills the process. Without the variable, a halting point costs one comparison.
+
+`models.db.engine` derives the points of the claim path from `rules.claims.machines`. This module has no list of points.
 """
 
 from __future__ import annotations
@@ -25,5 +26,6 @@ def halt(point: str) -> None:
         Path(_DIRECTORY, "armed", point).rename(halted / f"{point}.{os.getpid()}")
     except FileNotFoundError:
         return
-    # To this thread: a signal to the process may stop another one first, while this one goes on to its commit.
+    # The signal goes to this thread. A signal to the process might stop another thread first, and this one would
+    # continue to its commit.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

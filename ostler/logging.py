@@ -1,10 +1,11 @@
-"""Structured logs: one JSON line per event, with ids bound as fields.
+"""Structured logs: one JSON line per event, with ids as fields.
 
-`configure` is called once by each process. Events are named `noun.verb`; credentials are `Secret`s and print as `***`.
+Each process calls `configure` once. Events are named `noun.verb`. Credentials are `Secret` objects, which print as
+`***`.
 
-One vocabulary of ids in all processes (docs/operations/logs.md): `job`, `claim`, `pod` (a name), `pod_uid`, `pool` (a
-name), `pool_id`, `account`, `installation`, `runner`, `delivery` (GitHub's GUID of a webhook), `task`, `sweep`. `about`
-binds them for a block, `also_about` for the rest of the block around it; so a line need not repeat what it is about.
+All processes use the same names for ids (docs/operations/logs.md): `job`, `claim`, `pod` (a name), `pod_uid`, `pool` (a
+name), `pool_id`, `account`, `installation`, `runner`, `delivery` (GitHub's GUID of a webhook), `task` and `sweep`.
+`about` adds ids to every line inside a block. `also_about` adds ids until the surrounding block of `about` ends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ IDS = frozenset(
         "sweep",
     }
 )
-"""Names of fields that hold an id."""
+"""Names of the log fields that contain an id."""
 
 _ARGUMENTS = {
     "job_id": "job",
@@ -50,17 +51,17 @@ _ARGUMENTS = {
     "pool": "pool",
     "chain_no": "chain_no",
 }
-"""Arguments of tasks that are logged, and as what; lists and reasons are not."""
+"""Arguments of tasks that are logged, with the name of their log field. Lists and reasons are not logged."""
 
 
 def ids_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ids among a task's arguments under the names of the logs."""
+    """Return the ids among the arguments of a task, under the names of their log fields."""
     return {_ARGUMENTS[name]: value for name, value in arguments.items() if name in _ARGUMENTS and value is not None}
 
 
 @contextmanager
 def about(**ids: Any) -> Iterator[None]:
-    """Add ids to every line of this thread, or asyncio task, inside the block."""
+    """Add ids to every log line that this thread or asyncio task writes inside the block."""
     before = structlog.contextvars.get_contextvars()
     also_about(**ids)
     try:
@@ -71,17 +72,20 @@ def about(**ids: Any) -> Iterator[None]:
 
 
 def also_about(**ids: Any) -> None:
-    """Add ids to the lines that follow inside the block of `about`; None is left out."""
+    """Add ids to all further log lines inside the surrounding block of `about`. An id that is None is ignored."""
     structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a line of Celery says more than that a task was received or succeeded."""
+    """Return whether a log line of Celery contains more than the success of a task."""
     return record.levelno != logging.INFO or " succeeded in " not in str(record.msg)
 
 
 def configure(*, process: str, level: str = "INFO", style: Literal["json", "console"] = "json") -> None:
-    """Send the logs of this process, and those of its libraries, to stderr."""
+    """Write the logs of this process and of its libraries to stderr.
+
+    `process` is the name of the process in each line. `level` is the lowest level that is written.
+    """
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
     )
@@ -111,13 +115,13 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    # Two lines per task, of which nothing follows: a worker's metrics count tasks, and DEBUG shows them.
+    # Celery logs two lines per task. They are hidden, because metrics count the tasks, and written at level DEBUG.
     logging.getLogger("celery.worker.strategy").setLevel(logging.NOTSET if level == "DEBUG" else logging.WARNING)
     trace = logging.getLogger("celery.app.trace")
     trace.removeFilter(_is_news)
     if level != "DEBUG":
         trace.addFilter(_is_news)
-    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # a line per plugin at each start
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # logs one line per plugin at each start
 
 
 def _name_process(process: str) -> structlog.typing.Processor:
@@ -129,6 +133,6 @@ def _name_process(process: str) -> structlog.typing.Processor:
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
-    """Return the logger of a module; `name` is its dotted name."""
+    """Return the logger of a module. `name` is the dotted name of the module."""
     logger: FilteringBoundLogger = structlog.get_logger(name)
     return logger

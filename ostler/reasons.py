@@ -1,7 +1,7 @@
-"""Plain words for errors: why a server did not answer, and which one.
+"""Descriptions of errors in plain words: which server did not answer, and why.
 
-No text here holds the name of a Python class, and none holds a password (law L13). Only what a client reports about
-itself is used: an address, an error number, a status. The other side's text is not.
+No description contains the name of a Python class or a password (law L13). A description uses only an address, an error
+number or a status that the client reports. It never quotes the text of the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN = "the call failed"
 
 _PORTS = {"postgres": 5432, "postgresql": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
 _TIMEOUTS = {"Timeout", "TimeoutError", "ConnectTimeoutError", "ReadTimeoutError"}
-"""Classes of redis and urllib3, by name: neither is imported for a message."""
+"""Names of exception classes of redis and urllib3. Names avoid an import of these libraries for a message."""
 _REDIS = {
     "AuthenticationError": "it refuses the user name or the password",
     "AuthenticationRequiredError": "it asks for a password",
@@ -51,9 +51,9 @@ _POSTGRES = {
     "53": "Postgres has run out of connections, memory or disk",
     "57": "Postgres is shutting down or starting",
 }
-"""SQLSTATE or its class, after "Appendix A. PostgreSQL Error Codes"."""
+"""Descriptions by SQLSTATE or by its class (PostgreSQL documentation, "Appendix A. PostgreSQL Error Codes")."""
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
-"""OpenSSL's codes of verification: an issuer is missing, or a certificate has signed itself."""
+"""OpenSSL's verification codes for a missing issuer or a self-signed certificate."""
 _MEANINGS: dict[type[UpstreamError], str] = {
     NotInstalled: "the App is not installed there",
     Gone: "it does not exist",
@@ -67,7 +67,7 @@ _MEANINGS: dict[type[UpstreamError], str] = {
 
 
 def endpoint(url: str) -> str:
-    """Return `host:port` of an address, without its user and password."""
+    """Return `host:port` of a URL, without its user and password."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
@@ -79,7 +79,7 @@ def endpoint(url: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in words why a call over the network failed."""
+    """Return a description of why a call over the network failed."""
     for link in _chain(error):
         words = _words(link)
         if words is not None:
@@ -88,25 +88,25 @@ def reason_of(error: BaseException) -> str:
 
 
 def meaning_of(error: UpstreamError) -> str:
-    """Return in words what an upstream's refusal means; of an outage, with its reason."""
+    """Return a description of an upstream's refusal, or of its outage with the HTTP status."""
     if isinstance(error, Retryable):
         return f"it answered {error.status}" if error.status is not None else "it did not answer"
     return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
 
 
 def words_of(error: BaseException) -> str:
-    """Return in words why a call to an upstream or a store failed."""
+    """Return a description of why a call to GitHub, Kubernetes, Postgres or Redis failed."""
     return meaning_of(error) if isinstance(error, UpstreamError) else reason_of(error)
 
 
 def reason_and_cure(error: BaseException) -> str:
-    """Return in words why a call failed, and what helps where the certificate is of an authority unknown here."""
+    """Return a description of why a call failed, with a cure if the certificate's authority is unknown."""
     cure = "; set OSTLER_CA_BUNDLE to a file with the authority that signed it" if unknown_authority(error) else ""
     return f"{reason_of(error)}{cure}"
 
 
 def unknown_authority(error: BaseException) -> bool:
-    """Return whether a certificate was refused because nobody here knows who signed it."""
+    """Return whether a certificate was refused because its authority is not among the trusted ones."""
     return any(
         isinstance(link, ssl.SSLCertVerificationError) and link.verify_code in _UNKNOWN_AUTHORITY
         for link in _chain(error)
@@ -115,14 +115,15 @@ def unknown_authority(error: BaseException) -> bool:
 
 def _words(link: BaseException) -> str | None:
     names = {kind.__name__ for kind in type(link).__mro__}
-    if hasattr(link, "pgcode"):  # psycopg2's; it has no code where Postgres said nothing
+    if hasattr(link, "pgcode"):  # an exception of psycopg2; the code is None if Postgres did not answer
         return _of_postgres(link.pgcode)
-    if "DBAPIError" in names:  # its cause knows better
+    if "DBAPIError" in names:  # the wrapped exception of psycopg2 gives a better description
         return None
     for name, words in _REDIS.items():
         if name in names:
             return words
-    if names & _TIMEOUTS and "NewConnectionError" not in names:  # a time-out by class; its cause knows better
+    # urllib3's NewConnectionError is a time-out by its class, but its cause gives a better description.
+    if names & _TIMEOUTS and "NewConnectionError" not in names:
         return "no answer in time"
     return _of_the_network(link) if isinstance(link, OSError) else None
 
@@ -150,7 +151,7 @@ def _of_the_network(link: OSError) -> str | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, the nearest first: the last may be of a call that this one was made to repair."""
+    """Yield an exception and its causes, nearest first. The last cause might belong to another, earlier call."""
     seen: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in seen:

@@ -1,10 +1,11 @@
-"""Redis users of Ostler's processes: the rights of each, as lines of an ACL file for Redis 6.2 and later.
+"""Redis users of Ostler's processes: the rights of each user, as lines of an ACL file for Redis 6.2 and later.
 
-Beat, watch and Flower hold no secret but their access to Redis. With a user of its own, none of them may send a task of
-another process, publish control messages, empty the database, or touch the keys of the governor of GitHub's calls.
+Beat, watch and Flower have no secret except their access to Redis. Each has a user of its own. These users can send
+only to their own queues, and cannot publish control messages, empty the database, or change the keys that limit the
+rate of calls to GitHub.
 
-Redis 6.2 allows each command of a user on each of its keys. So beat may also delete the queues that it sends to, and a
-user that may push to a queue may push any task there.
+Redis 6.2 allows every command of a user on every key of that user. Beat can therefore also delete the queues that it
+sends to. A user that can push to a queue can push any task to that queue.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ostler.task_names import QUEUES, WATCH_QUEUES
 
 
 class RedisUser(StrEnum):
-    """A user of Redis, by its name there. `OSTLER` is what web and worker are."""
+    """Name of a Redis user. `OSTLER` is the user of web and of the workers."""
 
     OSTLER = "ostler"
     BEAT = "ostler-beat"
@@ -51,7 +52,7 @@ _CONNECT = (
 )
 _SEND = ("+lpush", "+llen", "+sadd", "+publish")
 _BOUND_BY_ALL = "dispatch"
-"""The default queue, which every sender binds."""
+"""The default queue of Celery, which every sender binds."""
 _BEAT = (
     "+get",
     "+set",
@@ -79,12 +80,15 @@ _BEAT = (
 
 
 def _queue_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
-    """Return patterns of the lists that are these queues: one for each priority, named by three more characters."""
+    """Return key patterns of the Redis lists of `queues`.
+
+    The highest priority uses the name of the queue. Each lower priority has a list with a suffix of three characters.
+    """
     return tuple(pattern for queue in queues for pattern in (queue, f"{queue}??[369]"))
 
 
 def _sender_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
-    """Return patterns of the keys that a sender writes: its queues and their bindings."""
+    """Return patterns of the keys that a sender writes: the lists and the bindings of its queues."""
     bound = sorted({*queues, _BOUND_BY_ALL})
     bindings = (f"_kombu.binding{kind}.{queue}" for queue in bound for kind in ("", "_permanent"))
     return (*_queue_keys(queues), *bindings)
@@ -103,18 +107,18 @@ def _rules(user: RedisUser, *, database: int) -> _Rules:
             return _Rules((*_sender_keys(WATCH_QUEUES), "ostler:watched:*"), sent, (*_CONNECT, *_SEND, "+set"))
         case RedisUser.FLOWER:
             reads = ("+llen", "+exists", "+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe")
-            # PSUBSCRIBE is allowed by the pattern that it names, letter by letter.
+            # Redis allows a PSUBSCRIBE only if its pattern equals a permitted pattern literally.
             return _Rules((*_queue_keys(QUEUES), "celeryev.*"), (f"{events}*",), (*_CONNECT, *reads))
 
 
 def acl_line(user: RedisUser, password: Secret, *, database: int = 0) -> str:
-    """Return the line of an ACL file that makes a user, with the SHA-256 of its password."""
+    """Return the line of an ACL file that creates a user. The line contains the SHA-256 digest of the password."""
     digest = hashlib.sha256(password.reveal().encode()).hexdigest()
     return f"user {user} reset on #{digest} {rules_of(user, database=database)}"
 
 
 def rules_of(user: RedisUser, *, database: int = 0) -> str:
-    """Return what a user may do, as ACL SETUSER takes it after `reset` and the password."""
+    """Return the rights of a user, in the form that `ACL SETUSER` expects after `reset` and the password."""
     rules = _rules(user, database=database)
     return " ".join(
         ("resetchannels", *(f"~{key}" for key in rules.keys), *(f"&{each}" for each in rules.channels), *rules.commands)
@@ -122,12 +126,15 @@ def rules_of(user: RedisUser, *, database: int = 0) -> str:
 
 
 def acl_file(passwords: Mapping[RedisUser, Secret], *, database: int = 0) -> str:
-    """Return the ACL file that makes every user."""
+    """Return the text of the ACL file that creates every user."""
     return "".join(f"{acl_line(user, passwords[user], database=database)}\n" for user in RedisUser)
 
 
 def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
-    """Return the password of each user. ConfigurationError names a variable that is missing or too short."""
+    """Return the password of each user from `OSTLER_REDIS_PASSWORD…`.
+
+    Raises `ConfigurationError` if a password is missing, too short, or equal to that of another user.
+    """
     found = {}
     for user in RedisUser:
         suffix = user.removeprefix(RedisUser.OSTLER).replace("-", "_").upper()
@@ -145,7 +152,7 @@ def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
 
 
 def as_user(url: str, user: RedisUser, password: Secret) -> str:
-    """Return the URL of a Redis with this user in it."""
+    """Return the URL of a Redis with the given user and password as its login."""
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password.reveal(), safe='')}@{place}"))

@@ -1,15 +1,15 @@
-"""Values that must not be seen: `Secret` prints as `***` everywhere (law L13)."""
+"""`Secret`: a string that prints as `***` everywhere (law L13)."""
 
 from __future__ import annotations
 
 LEAST = 16
-"""Characters of a secret that a person chooses, at least: shorter ones can be guessed or tried out."""
+"""Minimum number of characters of a secret that a person chooses. A shorter secret can be guessed by trying."""
 
 
 class Secret:
-    """A string that shows itself only to `reveal()`.
+    """A string whose value only `reveal()` returns.
 
-    It has no ordering, no length and no iteration, so that it cannot leak by accident.
+    The class has no ordering, length or iteration, so that code cannot leak the value by accident.
     """
 
     __slots__ = ("_value",)
@@ -18,7 +18,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the value; call it at the last moment, where it leaves the process."""
+        """Return the value. Call it only where the value leaves the process."""
         return self._value
 
     def __repr__(self) -> str:

@@ -467,7 +467,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _long_enough(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
         for each in value:
-            check_length(each.reveal(), make="openssl rand -hex 32 makes one; give the App the same")
+            check_length(each.reveal(), make="`openssl rand -hex 32` creates one; set the same secret in the App")
         return value
 
     @field_validator("webhook_secrets", "encryption_keys")
@@ -538,7 +538,7 @@ class FlowerSettings(RedisAlone):
             user, _, password = secret.reveal().partition(":")
             if not user or not password or not secret.reveal().isascii():
                 raise ValueError("must be user:password, in ASCII")
-            check_length(password, make="openssl rand -hex 24 makes one")
+            check_length(password, make="`openssl rand -hex 24` creates one")
         return value
 
 

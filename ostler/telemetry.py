@@ -1,11 +1,11 @@
-"""Metrics of all processes: every counter and histogram, each named once here and listed in `docs/metrics.md`.
+"""Metrics of all processes: the counters, gauges and histograms that code updates. `docs/metrics.md` lists them.
 
-Code counts where something happens; what is read from rows or from a process's memory at the time of a scrape is in
-`web.health.metrics`. No label holds anything that grows with use (no job, claim, Pod, account, repository or token),
-and none holds a secret (law L13). All values of a label that are known beforehand are there from the start, as zeros.
+Code updates a metric where the event happens. `web.health.metrics` has the metrics that are computed from rows or from
+the memory of a process at each scrape. No label has an unbounded number of values (job, claim, Pod, account, repository
+or token), and no label contains a secret (law L13). Every label value that is known in advance starts as 0.
 
-Where several processes share one port, `PROMETHEUS_MULTIPROC_DIR` has the client library keep values in that
-folder, and any of them answers with the sum.
+If several processes share one port, `PROMETHEUS_MULTIPROC_DIR` names a folder in which the client library stores their
+values. Each of the processes then answers a scrape with the values of all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400)
 _STALL_BUCKETS = (1, 2.5, 5, 10, 20, 30, 60, 90, 150, 200, 300, 480, 900, 1800, 3600)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per metric that nobody uses
+disable_created_metrics()  # type: ignore[no-untyped-call]  # omits an unused `_created` series for each metric
 _registry = CollectorRegistry()
 ProcessCollector(registry=_registry)
 
@@ -300,27 +300,33 @@ for _method in ("GET", "PUT"):
 
 
 def watch_event(kind: str) -> None:
-    """Count an event of the watch."""
+    """Count an event of the watch. `kind` is the Kubernetes event type, such as `ADDED`."""
     if kind in _EVENTS:
         WATCH_EVENTS.labels(kind.lower()).inc()
     WATCH_LAST_EVENT.set_to_current_time()
 
 
 def endpoint_of(method: str, path: str) -> str:
-    """Return the class of a GitHub endpoint, `other` for one that is not known."""
+    """Return the name of a GitHub endpoint for metrics, or `other` for an unknown endpoint."""
     bare = path.partition("?")[0]
     return next((name for verb, form, name in _ENDPOINTS if verb == method and form.search(bare)), "other")
 
 
 def github_answered(method: str, path: str, *, status: int | None, seconds: float) -> None:
-    """Count a request to GitHub; `status` is None when no answer came."""
+    """Count a request to GitHub and its duration.
+
+    `status` is the HTTP status, or None if no answer came. `seconds` is the duration of the request.
+    """
     endpoint = endpoint_of(method, path)
     GITHUB_REQUESTS.labels(endpoint, "none" if status is None else str(status)).inc()
     GITHUB_SECONDS.labels(endpoint).observe(seconds)
 
 
 def registry() -> CollectorRegistry:
-    """Return what a scrape of this process reads: its own values, or those of all that share the folder."""
+    """Return the metrics that a scrape of this process reads.
+
+    They are the values of this process, or of all processes that share `PROMETHEUS_MULTIPROC_DIR`.
+    """
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return _registry
     shared = CollectorRegistry()
@@ -329,20 +335,20 @@ def registry() -> CollectorRegistry:
 
 
 def exposition(found: CollectorRegistry | None = None) -> bytes:
-    """Return the values in Prometheus's text format."""
+    """Return the metrics in the text format of Prometheus. Without `found`, they are the metrics of `registry`."""
     return generate_latest(registry() if found is None else found)
 
 
 def names() -> frozenset[str]:
-    """Return the names of all metrics that are defined here, as they are scraped."""
+    """Return the names of all metrics of this module, as a scrape shows them."""
     families = [family for family in _registry.collect() if family.name.startswith("ostler_")]
     return frozenset(family.name + ("_total" if family.type == "counter" else "") for family in families)
 
 
 def serve(port: int) -> None:
-    """Serve this process's metrics from a thread until it ends; port 0 serves none.
+    """Serve the metrics of this process from a thread until the process ends. If `port` is 0, serve no metrics.
 
-    Raises ConfigurationError when the port is taken.
+    Raises `ConfigurationError` if the port cannot be opened.
     """
     if port == 0:
         return

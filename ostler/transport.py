@@ -1,13 +1,14 @@
-"""Kombu's Redis transport, with one client per channel.
+"""Redis transport of kombu with three changes.
 
-Kombu makes a `redis.Redis` for every command that it sends. The object holds nothing but the channel's connection pool
-and a table of some hundred callbacks, and filling that table costs more than the command. Such a client may be
-shared by threads, keeps no connection of its own, and finds broken ones as before: connections are the pool's.
+One client per channel: kombu creates a `redis.Redis` object for every command. The object contains only the channel's
+connection pool and a table of about a hundred callbacks, but filling the table costs more than the command. Threads can
+share one client, because all connections belong to the pool, which also detects broken connections.
 
-Every message says when it was sent, so that a check of a queue's head tells which messages may still wait in it.
+Send times: every message has a header with the time at which it was sent. A reader of the oldest messages of a queue
+can therefore decide which messages might still wait in the queue.
 
-What is no message (no JSON, or JSON of another shape) is dropped and counted. Kombu's own consumer ends with it, and so
-would one worker after the other.
+Malformed entries: the transport drops and counts a queue entry that is not JSON or has the wrong shape. Kombu's own
+consumer raises an exception for such an entry, which would end one worker after another.
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ from ostler.logging import get_logger
 log = get_logger(__name__)
 
 SENT_AT = "sent_at"
-"""Header of a message: when it was sent, Unix time."""
+"""Message header with the Unix time at which the message was sent."""
 
 
 class Reading:
-    """When this process last read its queues, by the monotonic clock; minus infinity before the first time.
+    """Time at which this process last read its queues, on the monotonic clock.
 
-    A worker that has as much work as it may hold reads nothing on purpose; that counts as well.
+    The time is minus infinity before the first read. A worker at its limit of messages does not read on purpose, so its
+    check of the limit also counts as a read.
     """
 
     at = float("-inf")
 
     def mark(self) -> None:
-        """Note that a queue was read now."""
+        """Record that a queue was read now."""
         self.at = time.monotonic()
 
     def is_fresh(self, *, within: float) -> bool:
-        """Return whether a queue was read in the last `within` seconds."""
+        """Return whether a queue was read within the last `within` seconds."""
         return time.monotonic() - self.at < within
 
 
@@ -55,10 +57,10 @@ reading = Reading()
 
 
 class QoS(redis.QoS):
-    """Unacknowledged messages of a channel."""
+    """Quality of service of a channel: the limit and the storage of its unacknowledged messages."""
 
     def can_consume(self) -> bool:
-        """Return whether one more message may be taken."""
+        """Return whether the channel can receive one more message."""
         may: bool = super().can_consume()  # type: ignore[no-untyped-call]
         if not may:
             reading.mark()
@@ -69,7 +71,7 @@ class QoS(redis.QoS):
         with self.channel.conn_or_acquire(client) as redis_client:
             entry = redis_client.hget(self.unacked_key, tag)
             if entry is not None and not _may_be_restored(entry):
-                _drop(self.unacked_key, "it is no unacknowledged message")
+                _drop(self.unacked_key, "it is not an unacknowledged message")
                 redis_client.zrem(self.unacked_index_key, tag)
                 redis_client.hdel(self.unacked_key, tag)
                 return
@@ -77,10 +79,10 @@ class QoS(redis.QoS):
 
 
 class Client(client.Redis):
-    """A client whose BRPOP brings messages only: another entry is dropped and looks like an empty queue."""
+    """Redis client whose BRPOP drops a malformed entry and then answers as if the queue was empty."""
 
     def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
-        """Return Redis's answer to a command."""
+        """Return the answer of Redis to a command, or None for a BRPOP whose entry is malformed."""
         answer = super().parse_response(connection, command_name, **options)  # type: ignore[no-untyped-call]
         if command_name != "BRPOP":
             return answer
@@ -106,7 +108,7 @@ def _text(entry: bytes | str) -> str:
 
 
 def _plain(found: dict[str, Any]) -> dict[str, Any]:
-    if "__type__" in found:  # kombu would make an object of it, or fail to
+    if "__type__" in found:  # kombu would convert the value to a Python object, or raise
         raise ValueError("a value with a type")
     return found
 
@@ -125,17 +127,17 @@ def _drop(where: str, why: str) -> None:
 
 
 class Channel(redis.Channel):
-    """A channel that keeps its client for as long as it keeps its pool."""
+    """Kombu channel that reuses one client while its connection pool stays the same."""
 
     QoS = QoS
 
     _kept: Any = None
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        """Bind a queue. A queue of a fanout exchange is bound by its subscription alone, and leaves nothing in Redis.
+        """Bind a queue to an exchange, and write nothing to Redis if the exchange is a fanout exchange.
 
-        Kombu would store such bindings, renew them and clean them up, but nothing reads them. So a process that only
-        listens to events needs no right to write.
+        Kombu stores, renews and deletes bindings of fanout exchanges, but no code reads them: the subscription alone
+        delivers the messages. Without these bindings, a process that only receives events needs no write permission.
         """
         if self.typeof(exchange).type == "fanout":  # type: ignore[no-untyped-call]
             self._fanout_queues[queue] = exchange, routing_key.replace("#", "*")
@@ -154,7 +156,7 @@ class Channel(redis.Channel):
         return Client if made is client.Redis else made
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        if asynchronous:  # those that wait for messages have a connection each, and are kept by kombu
+        if asynchronous:  # kombu itself reuses the clients that wait for messages; each has its own connection
             return super()._create_client(asynchronous=True)  # type: ignore[no-untyped-call]
         kept = self._kept
         if kept is None or kept.connection_pool is not self.pool:
@@ -163,7 +165,7 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """What `redis://` and `rediss://` mean once `install` was called."""
+    """Transport for `redis://` and `rediss://` addresses after a call of `install`."""
 
     Channel = Channel
 
@@ -175,24 +177,25 @@ def _date(headers: dict[str, Any] | None = None, **_: Any) -> None:
 
 
 HEAD = -20, -1
-"""Where in the list that is a queue the messages stand that come next, for LRANGE."""
+"""Range for LRANGE of the messages that are delivered next, in the Redis list of a queue."""
 
 
 def head_of(messages: Iterable[bytes | str]) -> datetime | None:
-    """Return when the oldest of a queue's next messages was sent; None where there is none that says so."""
+    """Return the send time of the oldest of `messages`, or None if no message has a send time."""
     return min(filter(None, map(_sent_at, messages)), default=None)
 
 
 def _sent_at(message: bytes | str) -> datetime | None:
     try:
         return datetime.fromtimestamp(json.loads(message)["headers"][SENT_AT], UTC)
-    except (ValueError, KeyError, TypeError, OverflowError):  # of a version of before, or nobody's
+    except (ValueError, KeyError, TypeError, OverflowError):  # sent by an older version, or not a message
         return None
 
 
 def install() -> None:
-    """Let every Celery application of this process use it.
+    """Make every Celery application of this process use this transport.
 
-    By kombu's table of names, not by `broker_transport`: with that, Flower no longer knows a Redis when it sees one.
+    The function changes kombu's table of transport names. The setting `broker_transport` does not serve, because Flower
+    would no longer recognise the broker as Redis.
     """
     transport.TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{Transport.__name__}"))

@@ -1,8 +1,9 @@
-"""Tally of this process's calls to GitHub and Kubernetes and their failures, since it was last written to Postgres.
+"""Counts of this process's calls to GitHub and Kubernetes and of their failures, since their last write to Postgres.
 
-Adapters note every attempt here; `models.upstream.gates` adds the counts of all processes up. A failure is an upstream
-that cannot serve: 5xx, overload, no answer. A refusal is an answer, and so is a limit of GitHub's, which says nothing
-about its health. An attempt that was given less than `PATIENCE` and ran out of it says nothing either.
+Adapters record every attempt here. `models.upstream.gates` adds up the counts of all processes. A call failed if the
+upstream could not serve it: a 5xx status, an overload or no answer. A refusal or a rate limit counts as an answer,
+because neither shows that the upstream is unhealthy. A call with a time limit below `PATIENCE` seconds that timed out
+is not counted.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from enum import StrEnum
 from ostler import telemetry
 
 PATIENCE = 1.0
-"""Seconds; less is our impatience (a token review gets 0.3 s), not the upstream's silence."""
+"""Time limit of a call in seconds from which a time-out counts as a failure of the upstream.
+
+A call with a shorter limit, such as a token review with 0.3 seconds, can time out although the upstream is healthy.
+"""
 
 SUCCESS = range(200, 300)
 SERVER_ERROR = 500
 
 
 class Upstream(StrEnum):
-    """What a gate can be closed for."""
+    """Upstream that has a gate."""
 
     GITHUB = "github"
     KUBERNETES = "kubernetes"
@@ -30,32 +34,35 @@ class Upstream(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Attempts that say something, and those of them that failed."""
+    """Number of counted attempts, and number of failures among them."""
 
     calls: int
     errors: int
 
 
 class Tally:
-    """Counts of one process; safe for threads."""
+    """Counts of one process. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(Upstream, (0, 0))
 
     def note(self, upstream: Upstream, *, failed: bool) -> None:
-        """Count one attempt."""
+        """Count one attempt, and one failure if `failed` is true."""
         with self._lock:
             calls, errors = self._counts[upstream]
             self._counts[upstream] = calls + 1, errors + failed
         telemetry.UPSTREAM_CALLS.labels(upstream, "failed" if failed else "answered").inc()
 
     def take(self) -> Mapping[Upstream, Counts]:
-        """Return the counts since the last call and reset them; upstreams without a call are left out."""
+        """Return the counts since the last call of this method, and reset them.
+
+        An upstream without calls is left out.
+        """
         with self._lock:
             taken, self._counts = self._counts, dict.fromkeys(Upstream, (0, 0))
         return {upstream: Counts(calls, errors) for upstream, (calls, errors) in taken.items() if calls}
 
 
 TALLY = Tally()
-"""The one of this process."""
+"""The counts of this process."""

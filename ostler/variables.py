@@ -1,7 +1,7 @@
-"""Names of the `OSTLER_…` variables, and what is set that nothing reads.
+"""Names of the `OSTLER_…` variables, and detection of variables that no setting reads.
 
-A misspelt variable is a warning and not an error: during a rolling deploy or a rollback, a process may be given
-variables of a newer version.
+A misspelt variable causes a warning and not an error. During a rolling deploy or a rollback, the environment of a
+process might contain variables of a newer version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TIMINGS = "OSTLER_TIMINGS"
 
 OTHERS = frozenset(
     {
-        "OSTLER_HALT_DIR",  # read by ostler.halt, for fault tests only
-        "OSTLER_IMAGE",  # compose
+        "OSTLER_HALT_DIR",  # read by ostler.halt, only in fault tests
+        "OSTLER_IMAGE",  # read by Docker Compose
         "OSTLER_RUNNER_HOME",
         "OSTLER_JIT_DIR",
         "OSTLER_TOKEN_FILE",
@@ -26,40 +26,44 @@ OTHERS = frozenset(
         "OSTLER_TERMINATION_LOG",
     }
 )
-"""Variables that are no settings: of tests, of compose, of the poller in a runner Pod."""
+"""Variables that are not settings: tests, Docker Compose or the poller of a runner Pod read them."""
 
 _CLOSE = 0.7
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
-"""What Kubernetes sets in each Pod for a Service whose name begins with `ostler-`."""
+"""Pattern of the variables that Kubernetes sets in each Pod for a Service whose name begins with `ostler-`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A variable that is set and that nothing reads. `near`: the variable or timing that was probably meant."""
+    """A variable that is set although no setting has its name.
+
+    `near` is the variable or timing that the operator probably meant, or None if no name is similar.
+    """
 
     name: str
     near: str | None
 
     def __str__(self) -> str:
-        """Return the warning, in one line."""
+        """Return the warning as one line."""
         meant = "docs/configuration.md lists those that are" if self.near is None else f"did you mean {self.near}?"
         return f"{self.name} is set, and no setting has this name; {meant}"
 
 
 def variable(field: str) -> str:
-    """Return the variable that sets a field."""
+    """Return the name of the environment variable for a settings field."""
     return f"{PREFIX}{field.upper()}"
 
 
 def nearest(name: str, among: Iterable[str]) -> str | None:
-    """Return the name that one is probably a misspelling of."""
+    """Return the name in `among` that `name` probably misspells, or None if no name is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(among), n=1, cutoff=_CLOSE)), None)
 
 
 def strangers(environment: Mapping[str, str], known: Iterable[str], *, timings: Iterable[str] = ()) -> list[Stranger]:
-    """Return the variables with our prefix that nothing reads, in order.
+    """Return the variables in `environment` with the prefix `OSTLER_` that no code reads, sorted by name.
 
-    `known`: the variables of the settings. `timings`: the names of the timings, as some of them were settings earlier.
+    `known` are the variables of the settings. `timings` are the names of the timings, because some timings were
+    settings in earlier versions. For such a variable the warning names the timing.
     """
     names = {*known, *OTHERS}
     unread = sorted(

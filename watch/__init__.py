@@ -1,5 +1,5 @@
-"""`ostler watch`: watches of the runner Pods and the pools that wake others when something happens to one.
+"""`ostler watch`: a process that watches runner Pods and pools, and wakes workers when one of them changes.
 
-Nothing is decided here and nothing is kept: what is told is a hint (law L6), which a task proves by a GET or a row.
-Without this process the same is found by the sweeps, later.
+The process makes no decision and stores nothing. It sends hints (law L6), and each task verifies a hint with a GET
+request or a row. Without this process, the sweeps find the same changes later.
 """

@@ -1,4 +1,4 @@
-"""Following Pods or pools: list, watch from there, and begin again where it broke, for as long as we lead."""
+"""Thread that lists Pods or pools, watches them, and restarts a watch that ends or breaks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from watch.subjects import Subject
 
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 5.0
-"""Seconds before a new attempt at most; each is half of it at least, by dice."""
+"""Maximum seconds before a new attempt. The wait doubles from `FIRST_WAIT` and is shortened at random by up to half."""
 
 LIST_AGAIN = 3
-"""Failures in a row, without an event between, after which the version that we go on from is not trusted any more."""
+"""Failures in a row, without an event in between, after which the follower lists again.
+
+The resource version at which the watch continues might then be the cause of the failures.
+"""
 
 T = TypeVar("T")
 
@@ -27,13 +30,13 @@ log = get_logger(__name__)
 
 
 class Follower(threading.Thread, Generic[T]):
-    """Follows what its subject is until `stop()`; the subject notes what is worth telling.
+    """Thread that passes every object of its subject to the subject until `stop()` is called.
 
-    It never ends by itself. `connected` says whether a watch stands, as far as we can know.
+    The subject records the hints. The thread never ends by itself.
     """
 
     def __init__(self, subject: Subject[T], *, seconds: int, roll: Callable[[], float] = random.random) -> None:
-        """`seconds` is how long one connection lives at most."""
+        """Create a follower of `subject`. `seconds` is the maximum lifetime of one watch connection."""
         super().__init__(name=f"follower of {subject.name}", daemon=True)
         self._subject = subject
         self._seconds = seconds
@@ -45,18 +48,18 @@ class Follower(threading.Thread, Generic[T]):
 
     @property
     def connected(self) -> bool:
-        """Whether a watch stands."""
+        """Whether a watch is connected. A connection that broke silently still counts until it times out."""
         return self._watch is not None
 
     def stop(self) -> None:
-        """End it, whatever it waits for."""
+        """End the thread, even while it waits for an event or a new attempt."""
         self._stopped.set()
         with self._changing:
             if self._watch is not None:
                 self._watch.stop()
 
     def run(self) -> None:
-        """List and watch, over and over."""
+        """List and watch repeatedly until `stop()` is called."""
         try:
             while not self._stopped.is_set():
                 try:
@@ -67,7 +70,7 @@ class Follower(threading.Thread, Generic[T]):
             self._tell(0)
 
     def _list(self) -> str:
-        """Take the whole list; return the version to go on from."""
+        """List all objects, and return the resource version at which the watch must start."""
         length, version = self._subject.list()
         if self._subject.counted:
             telemetry.WATCH_LISTS.inc()
@@ -75,7 +78,11 @@ class Follower(threading.Thread, Generic[T]):
         return version
 
     def _follow(self, version: str) -> None:
-        """Watch from a version on, over connections that end or break. Raises `WatchExpired`: list again."""
+        """Watch from a resource version on, with a new connection whenever one ends or breaks.
+
+        Returns when the objects must be listed again or `stop()` was called. Raises `WatchExpired` if the API server
+        no longer has the version, so that the objects must be listed again.
+        """
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
@@ -97,14 +104,14 @@ class Follower(threading.Thread, Generic[T]):
             if self._stopped.is_set():
                 return
             self._restarted("ended")
-            if time.monotonic() - began < 1:  # a server that ends each watch at once is not asked without a pause
+            if time.monotonic() - began < 1:  # avoid a busy loop if the API server ends each watch at once
                 self._pause()
 
     def _connect(self, version: str) -> Watch[T]:
         seconds = max(1, round(self._seconds * (0.75 + 0.25 * self._roll())))
         watch = self._subject.connect(version, seconds=seconds)
         self._set(watch)
-        if self._stopped.is_set():  # `stop()` came before it could see this one
+        if self._stopped.is_set():  # `stop()` ran before `_set`, so it did not stop this watch
             watch.stop()
         return watch
 
@@ -123,15 +130,15 @@ class Follower(threading.Thread, Generic[T]):
         if event.item is not None:
             self._subject.see(event.item, deleted=event.kind == "DELETED")
         elif event.kind != "BOOKMARK":
-            log.warning("watch.unreadable", of=self._subject.name, kind=event.kind)
+            log.warning("watch.event_unreadable", of=self._subject.name, kind=event.kind)
 
     def _failed(self, error: UpstreamError) -> None:
-        """Count it, and wait a moment that grows with the failures in a row."""
+        """Count and log a failure, then wait. The wait grows with the number of failures in a row."""
         self._failures += 1
         why = "expired" if isinstance(error, WatchExpired) else "silent" if isinstance(error, WatchSilent) else "failed"
         self._restarted(why)
         log.warning(
-            "watch.began_again", of=self._subject.name, why=why, error=type(error).__name__, failures=self._failures
+            "watch.restarted", of=self._subject.name, why=why, error=type(error).__name__, failures=self._failures
         )
         self._pause()
 

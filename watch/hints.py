@@ -1,8 +1,8 @@
-"""Hints that are not sent yet: they are gathered for a moment, then sent as one message.
+"""Queue of hints: hints are gathered for a moment and then sent as one message.
 
-A pool's reconciler is woken at once when a Pod has ended, and once a second at most while more of them do. Of a job
-that began nothing is told before its webhook had time to come. While Redis is away hints wait, up to a bound; beyond it
-the sweeps are asked to check everything.
+The reconciler of a pool is woken at once when a Pod ends, and at most once per second while more Pods end. A hint about
+a job that began waits until the job's webhook had time to arrive. While Redis does not answer, hints wait in memory, up
+to a limit. Beyond the limit, the queue drops hints about Pods and asks the sweeps to check everything.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ from ostler.wakes import Waker
 from rules.upstream.watching import Hint
 
 GATHER = 0.1
-"""Seconds between two messages at least."""
+"""Minimum seconds between two messages."""
 
 KEEPER_EVERY = 1.0
-"""Seconds between two wakes of one pool's reconciler at least: it lists all Pods of its pool."""
+"""Minimum seconds between two wakes of the reconciler of one pool. Each run lists all Pods of the pool."""
 
 EVERYTHING_EVERY = 10.0
-"""Seconds between two times that the sweeps are asked to check everything at least."""
+"""Minimum seconds between two requests to the sweeps to check everything."""
 
 BATCH = 500
-"""Pods that one message names at most."""
+"""Maximum number of Pods of each kind of hint in one message."""
 
 MOST = 10_000
-"""Pods that wait to be named at most."""
+"""Maximum number of Pods in the queue."""
 
 AGAIN = 1.0
-"""Seconds after a message that could not be sent."""
+"""Seconds to wait after a message that could not be sent."""
 
 log = get_logger(__name__)
 
 
 class Ending(TypedDict):
-    """The last sight of a Pod that is gone, for people to read; `deletion_at` is ISO 8601."""
+    """Last observation of a Pod that is gone, for people to read.
+
+    `deletion_at` is the time of the deletion request in ISO 8601. Each value is None if the watch did not see it.
+    """
 
     deletion_at: str | None
     reason: str | None
@@ -50,9 +53,11 @@ class Ending(TypedDict):
 
 @dataclass(slots=True)
 class Batch:
-    """What is told at a time, and whether the sweeps are to check everything. `changed` are pools.
+    """Hints that are sent together.
 
-    `endings` are of those of the Pods that are `gone` whose last sight said how they ended.
+    `pools` are pools of Pods that ended. `gone`, `executing` and `unstamped` are UIDs of Pods. `endings` contains, by
+    UID, how a Pod in `gone` ended, if the watch saw that. `changed` are pools whose RunnerPool changed. `everything` is
+    true if the sweeps must check everything.
     """
 
     pools: list[str] = field(default_factory=list)
@@ -68,12 +73,12 @@ class Batch:
 
     @property
     def names_pods(self) -> bool:
-        """Subject of a hint: a Pod, or the pool of a Pod that ended."""
+        """Whether the batch has a hint about a Pod or about the pool of a Pod that ended."""
         return bool(self.pools or self.gone or self.executing or self.unstamped)
 
 
 class Hints:
-    """Hints on their way; every method may be called from any thread."""
+    """Queue of hints between the followers and the sender. All methods are thread-safe."""
 
     def __init__(self, *, executing_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._executing_after = executing_after
@@ -90,7 +95,11 @@ class Hints:
         self._closed = False
 
     def note(self, hint: Hint, *, uid: str, pool: str, ending: Ending | None = None) -> None:
-        """Take one hint; `ending` is of a Pod that is gone."""
+        """Add one hint about a Pod.
+
+        `uid` is the UID of the Pod and `pool` the name of its pool. `ending` says how a Pod that is gone ended, or is
+        None if the watch did not see that.
+        """
         telemetry.WATCH_HINTS.labels(hint).inc()
         with self._changed:
             match hint:
@@ -102,7 +111,7 @@ class Hints:
                     self._executing.pop(uid, None)
                 case Hint.EXECUTING:
                     self._executing[uid] = self._clock() + self._executing_after
-                case Hint.UNSTAMPED if len(self._unstamped) < MOST:  # `resume` finds what is left out
+                case Hint.UNSTAMPED if len(self._unstamped) < MOST:  # the sweep `resume` finds further Pods
                     self._unstamped[uid] = None
             if len(self._gone) + len(self._executing) > MOST:
                 log.warning("watch.hints_dropped", gone=len(self._gone), executing=len(self._executing))
@@ -112,33 +121,36 @@ class Hints:
             self._changed.notify()
 
     def record_pool(self, name: str) -> None:
-        """A pool's spec has changed, or it came or went."""
+        """Add a hint that the spec of a pool changed, or that the pool was created or deleted."""
         telemetry.WATCH_HINTS.labels("pool").inc()
         with self._changed:
             self._changed_pools[name] = None
             self._changed.notify()
 
     def resync(self) -> None:
-        """Events may have been missed: let the sweeps look."""
+        """Request a check of everything by the sweeps, because events might have been missed."""
         with self._changed:
             self._everything = True
             self._changed.notify()
 
     def forget(self) -> None:
-        """Drop what was not sent: another process leads now, and sees the same Pods."""
+        """Drop all hints that were not sent. Another process leads now and sees the same Pods."""
         with self._changed:
             for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
                 waiting.clear()
             self._everything = False
 
     def close(self) -> None:
-        """Let `next_batch` return what is due, and then None."""
+        """Close the queue. `next_batch` still returns the hints that are due, and then None."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def next_batch(self) -> Batch | None:
-        """Wait until something is due and take it; None once it is closed and nothing is."""
+        """Wait until a hint is due, then remove and return all due hints.
+
+        Return None if the queue is closed and no hint is due.
+        """
         with self._changed:
             while True:
                 batch = self._take(self._clock())
@@ -147,7 +159,7 @@ class Hints:
                 self._changed.wait(self._wait(self._clock()))
 
     def put_back(self, batch: Batch) -> None:
-        """Take back a batch that could not be sent."""
+        """Add the hints of a batch that could not be sent to the queue again."""
         with self._changed:
             self._gone.update({uid: batch.endings.get(uid) for uid in batch.gone})
             self._unstamped.update(dict.fromkeys(batch.unstamped))
@@ -187,7 +199,7 @@ class Hints:
         return self._kept.get(pool, -KEEPER_EVERY) + KEEPER_EVERY
 
     def _wait(self, now: float) -> float | None:
-        """Return the seconds until something is due; None when nothing waits."""
+        """Return the seconds until a hint is due, or None if no hint waits."""
         due = [*self._executing.values(), *map(self._pool_due, self._pools)]
         if self._everything:
             due.append(self._everything_at + EVERYTHING_EVERY)
@@ -195,7 +207,7 @@ class Hints:
 
 
 def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
-    """Send a batch. Raises what the waker raises."""
+    """Send a batch as Celery messages. Every exception of the waker is passed on."""
     if batch.everything:
         waker.send(POOLS)
         waker.send(MISSING_PODS)
@@ -214,12 +226,15 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
 
 
 def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.Event) -> None:
-    """Send batches as they become due, until `hints` are closed; the body of a thread."""
+    """Send each batch when it is due, until `hints` is closed. This function is the body of a thread.
+
+    `stopped` is set when the process must end. A batch that could not be sent is then dropped.
+    """
     while (batch := hints.next_batch()) is not None:
         try:
             send(waker, batch, namespace=namespace)
-        except Exception as error:  # noqa: BLE001 - redis and kombu raise anything; nothing may end this thread
-            log.warning("watch.not_sent", error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - redis and kombu raise many classes; no error must end this thread
+            log.warning("watch.send_failed", error=type(error).__name__)
             hints.put_back(batch)
             if stopped.wait(AGAIN):
                 return

@@ -1,4 +1,4 @@
-"""Leadership by Lease: one step at a time, each at most one read and one write of the Lease."""
+"""Leader election of the watch with a Lease. Each step reads and writes the Lease at most once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEASE = "ostler-watch"
 
 
 class Candidate:
-    """One process that would lead; steps come from one thread."""
+    """A process that takes part in the leader election. Only one thread must call `step`."""
 
     def __init__(
         self,
@@ -37,12 +37,15 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether we may act as the leader now: nobody else can hold the Lease yet."""
+        """Whether this process is the leader now. While it is, no other process can acquire the Lease."""
         since = None if self._renewed_at is None else self._clock() - self._renewed_at
         return leads(renewed_before=since, duration=self._duration)
 
     def step(self) -> None:
-        """Renew the Lease, take it when it is free, or look at it. Raises what the client raises."""
+        """Renew the Lease if this process holds it, acquire it if it is free, or read it otherwise.
+
+        Every exception of the client is passed on.
+        """
         began = self._clock()
         held = self._seen is not None and self._seen.holder == self._me
         lease = self._seen if held else self._read(began)
@@ -62,12 +65,16 @@ class Candidate:
             case LeaseStep.TAKE | LeaseStep.RENEW:
                 written = self._write(self._me, lease)
         self._seen, self._seen_at = written, began
-        # None: it was not as we had read it. Another wrote it, or we did and the reply was lost: the next step reads.
+        # The write returns None if the Lease had changed since the last read. Another process wrote it, or the answer
+        # to an earlier write of this process was lost. The next step reads the Lease again.
         if written is not None:
             self._renewed_at = began
 
     def give_back(self) -> None:
-        """Stop leading, and let a standby take over at once. Raises what the client raises."""
+        """Stop leading and release the Lease, so that a standby takes over at once.
+
+        Every exception of the client is passed on.
+        """
         self._renewed_at = None
         if self._seen is not None and self._seen.holder == self._me:
             self._write("", self._seen)
@@ -81,7 +88,7 @@ class Candidate:
 
     def _write(self, holder: str, lease: LeaseSeen | None) -> LeaseSeen | None:
         if lease is None:
-            raise AssertionError("a Lease is written only as it was read")
+            raise AssertionError("a Lease must be read before it is written")
         return write_lease(
             self._client,
             namespace=self._namespace,

@@ -1,4 +1,4 @@
-"""The process behind `ostler watch`: of several copies one holds the Lease and follows Pods and pools, others wait."""
+"""Process of `ostler watch`. One replica holds the Lease and follows Pods and pools; the others are standbys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 def run_watch(settings: WatchSettings) -> int:
-    """Run until SIGTERM or SIGINT; return the exit status, 1 when the follower ended by a bug of ours."""
+    """Run until SIGTERM or SIGINT. Return the exit status: 0, or 1 if a follower ended because of a bug."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -41,7 +41,7 @@ def run_watch(settings: WatchSettings) -> int:
 
 
 class _Watch:
-    """One process: the candidate's steps in the main thread, two followers while it leads, a sender."""
+    """The parts of one process: the leader election in the main thread, a sender, and two followers while it leads."""
 
     def __init__(
         self, settings: WatchSettings, client: KubeClient, candidate: Candidate, stopped: threading.Event
@@ -51,8 +51,8 @@ class _Watch:
         self._candidate = candidate
         self._stopped = stopped
         self._hints = Hints(executing_after=settings.timings.watch_executing_after)
-        self._waker = Waker(settings.redis_url)  # for the sender's thread
-        self._signs = Waker(settings.redis_url)  # for this one
+        self._waker = Waker(settings.redis_url)  # used by the thread of the sender
+        self._signs = Waker(settings.redis_url)  # used by the main thread
         self._follower: Follower[PodSeen] | None = None
         self._of_pools: Follower[PoolSeen] | None = None
 
@@ -80,15 +80,15 @@ class _Watch:
         try:
             self._candidate.give_back()
         except UpstreamError as error:
-            log.warning("watch.lease_kept", error=type(error).__name__)
+            log.warning("watch.lease_not_released", error=type(error).__name__)
         return status
 
     def _step(self) -> None:
-        """Renew or check the Lease, and do what follows."""
+        """Make one step of the leader election, then start or stop the followers accordingly."""
         try:
             self._candidate.step()
         except UpstreamError as error:
-            log.warning("watch.lease_unknown", error=type(error).__name__, why=str(error))
+            log.warning("watch.lease_failed", error=type(error).__name__, why=str(error))
         else:
             if self._settings.alive_file is not None:
                 Path(self._settings.alive_file).touch()
@@ -102,18 +102,18 @@ class _Watch:
             self._follower.start()
             self._of_pools.start()
         elif not leads and self._follower is not None:
-            log.warning("watch.leads_no_more")
+            log.warning("watch.leadership_lost")
             self._unfollow()
             self._hints.forget()
         if self._follower is not None and self._follower.connected:
             self._say_so()
 
     def _say_so(self) -> None:
-        """Tell the reconcilers that they will be woken."""
+        """Record in Redis that the watch is connected, so that reconcilers expect to be woken."""
         try:
             self._signs.mark_watched(self._settings.namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:
-            log.warning("watch.not_said", error=type(error).__name__)
+            log.warning("watch.mark_failed", error=type(error).__name__)
 
     def _unfollow(self) -> None:
         followers = [each for each in (self._follower, self._of_pools) if each is not None]

@@ -1,4 +1,7 @@
-"""Subjects of the watch: runner Pods and pools, each with its remembered state and the hints of a change."""
+"""Subjects of the watch: runner Pods and pools.
+
+A subject remembers the last observation of each object. It compares an event with it and records the hints.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,25 @@ T = TypeVar("T")
 
 
 class Subject(Protocol[T]):
-    """A kind of object that a follower follows. `counted`: the metrics of the watch tell of it."""
+    """A kind of object that a follower watches.
+
+    `name` is the name in log lines. `counted` is true if the metrics of the watch cover this subject.
+    """
 
     name: str
     counted: bool
 
     def list(self) -> tuple[int, str]:
-        """Take the whole list: what is missing may be gone. Returns its length and the version to go on from."""
+        """List all objects and compare them with the remembered ones. An object that is missing counts as gone.
+
+        Return the length of the list and the resource version at which the watch must start.
+        """
 
     def connect(self, version: str, *, seconds: int) -> Watch[T]:
-        """Return a watch from a version on."""
+        """Return a watch from a resource version on, with a lifetime of `seconds`."""
 
     def see(self, item: T, *, deleted: bool) -> None:
-        """Take one object as an event showed it."""
+        """Compare one object of a list or an event with the remembered state. `deleted` is true if it was deleted."""
 
 
 class Pods:
@@ -47,22 +56,23 @@ class Pods:
         self._endings: dict[str, Ending] = {}
 
     def list(self) -> tuple[int, str]:
-        """Take the whole list."""
+        """List all Pods and compare them with the remembered ones."""
         pods, version = list_pods_at(self._client, namespace=self._namespace, policy=_ONE_LIST)
         for uid in set(self._sights).difference(pod.uid for pod in pods):
             self._note(uid, None)
         for pod in pods:
             self.see(pod, deleted=False)
-        self._hints.resync()  # what was gone before we first looked is known to the rows alone
+        self._hints.resync()  # only rows reveal a Pod that was gone before the first list of this process
         return len(pods), version
 
     def connect(self, version: str, *, seconds: int) -> PodWatch:
-        """Return a watch from a version on."""
+        """Return a watch of Pods from a resource version on, with a lifetime of `seconds`."""
         return PodWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
 
     def see(self, item: PodSeen, *, deleted: bool) -> None:
-        """Take one Pod."""
-        # One that is over and has no company becomes terminal within a moment: that is told, once.
+        """Compare one Pod with its remembered state. `deleted` is true if the Pod was deleted."""
+        # A Pod that is over and has no other container becomes terminal within a moment. Only the terminal state
+        # causes a hint then, so that the Pod causes one hint and not two.
         ended = item.is_terminal or item.is_outlived
         unstamped = item.owner is None and item.poller_exit_code is not None and not item.is_over
         if item.terminating or deleted or item.is_over:
@@ -89,7 +99,7 @@ def _ending(pod: PodSeen) -> Ending:
 
 
 class Pools:
-    """The pools of a namespace. What their status says is our own work, and is told to nobody."""
+    """The pools of a namespace. A change of a pool's status causes no hint, because Ostler itself writes the status."""
 
     name = "pools"
     counted = False
@@ -101,7 +111,7 @@ class Pools:
         self._sights: dict[str, PoolObservation] = {}
 
     def list(self) -> tuple[int, str]:
-        """Take the whole list."""
+        """List all pools and compare them with the remembered ones."""
         pools, version = list_pools_at(self._client, namespace=self._namespace, policy=_ONE_LIST)
         for uid in set(self._sights).difference(pool.uid for pool in pools):
             self._note(uid, None)
@@ -110,11 +120,11 @@ class Pools:
         return len(pools), version
 
     def connect(self, version: str, *, seconds: int) -> PoolWatch:
-        """Return a watch from a version on."""
+        """Return a watch of pools from a resource version on, with a lifetime of `seconds`."""
         return PoolWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
 
     def see(self, item: PoolSeen, *, deleted: bool) -> None:
-        """Take one pool."""
+        """Compare one pool with its remembered state. `deleted` is true if the pool was deleted."""
         sight = PoolObservation(item.name, item.generation, terminating=item.terminating)
         self._note(item.uid, None if deleted else sight)
 

@@ -1,1 +1,1 @@
-"""Programs that load Ostler or stand for its surroundings, each a process of its own."""
+"""Programs that generate load or simulate Ostler's environment. Each runs in a separate process."""

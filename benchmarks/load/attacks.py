@@ -1,7 +1,7 @@
-"""Clients that attack `ostler web`, all at once, at a low priority: `nice` 15, as they share the machine with it.
+"""Clients that attack `ostler web` concurrently, with low priority (`nice` 15) because they share the machine with web.
 
-Each kind goes on until SIGTERM, at a rate that one cheap machine has; a connection that is cut is opened again. What a
-kind came to is written once a second as a line of JSON.
+Each kind of attack continues until SIGTERM, at a rate that one cheap machine can reach. A closed connection is opened
+again. Once per second, the program writes the counts of all kinds as a line of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NICE = 15
 PIECE = b"a" * 65_536
 LARGE = 24 * 1024 * 1024
 AGAIN = 0.05
-"""Seconds before a connection that was cut is opened again."""
+"""Seconds before a closed connection is opened again."""
 
 _POST = b"POST /webhooks/github HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 _CHUNKED = _POST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -45,13 +45,13 @@ REQUESTS = {
     "garbage": (50, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20),
     "pipelined": (10, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 2000),
 }
-"""Kind → how many a second, and what is sent."""
+"""Requests per second and content of each kind of attack."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Attack:
-    """Every kind at once. `done` counts connections of each kind that came to their end."""
+    """All kinds of attacks at once. `done` counts the ended connections of each kind."""
 
     def __init__(self, port: int, *, idle: int, dribbling: int) -> None:
         self.done: Counter[str] = Counter()

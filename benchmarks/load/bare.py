@@ -1,4 +1,4 @@
-"""A bare ASGI application on the same server: what a webhook and a held poll cost before anything is done with them."""
+"""Bare ASGI application on the same server, as the bound for a webhook and a held poll without any processing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Read the body of a webhook and answer 202; hold a poll as long as Ostler does and answer 204."""
+    """Answer a webhook with 202 after its body is read, and a poll with 204 after the time that Ostler holds it."""
     if scope["type"] != "http":
         return
     while (await receive()).get("more_body"):

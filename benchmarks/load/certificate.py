@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1 of the kind that the chart makes: ECDSA on P-256. It is its own CA."""
+"""Self-signed certificate for 127.0.0.1 with the same key type as the chart's certificates: ECDSA on P-256."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""GitHub's webhooks at a rate, or as fast as so many senders can; prints latencies and statuses as JSON.
+"""Sender of GitHub's webhooks. It prints latencies and statuses as JSON.
 
-At a rate the clock of a request starts when it was due, not when it was sent: a server that stalls is not spared.
-Bodies are the lab GitHub's, signed before the clock starts.
+It sends either at a rate or as fast as a number of senders can. With a rate, the latency of a request counts from its
+due time and not from its send time, so that a stall of the server counts. The bodies come from the lab's GitHub and are
+signed before the measurement.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lab.github.payloads import tail_of, webhook_head
 
 @dataclass(slots=True)
 class Seen:
-    """What came back; latencies in milliseconds, of answers only."""
+    """Answers to the webhooks. Latencies are in milliseconds and exist only for answers."""
 
     latencies: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -96,7 +97,7 @@ async def _send(session: aiohttp.ClientSession, url: str, hook: Hook, *, due: fl
 
 
 async def at_rate(session: aiohttp.ClientSession, url: str, hooks: list[Hook], *, rate: float) -> Seen:
-    """Send on time, whatever comes back."""
+    """Send each webhook at its due time, independent of answers."""
     seen, tasks = Seen(), []
     seen.began = time.perf_counter()
     for number, hook in enumerate(hooks):
@@ -109,7 +110,7 @@ async def at_rate(session: aiohttp.ClientSession, url: str, hooks: list[Hook], *
 
 
 async def at_once(session: aiohttp.ClientSession, url: str, hooks: list[Hook], *, senders: int) -> Seen:
-    """Send with so many senders, each its next when the last was answered."""
+    """Send with a number of senders. Each sends its next webhook after the answer to the last."""
     seen, left = Seen(), iter(hooks)
     seen.began = time.perf_counter()
 
@@ -122,14 +123,14 @@ async def at_once(session: aiohttp.ClientSession, url: str, hooks: list[Hook], *
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Send, and print what was seen."""
+    """Send the webhooks, and print latencies and statuses."""
     hooks = make(
         arguments.count,
         first=arguments.first,
         labels=tuple(arguments.labels.split(",")),
         secret=os.environ["LAB_WEBHOOK_SECRET"].encode(),
     )
-    timeout = aiohttp.ClientTimeout(total=10)  # GitHub's own patience
+    timeout = aiohttp.ClientTimeout(total=10)  # GitHub waits as long for an answer
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         if arguments.rate:
             seen = await at_rate(session, arguments.url, hooks, rate=arguments.rate)

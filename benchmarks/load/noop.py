@@ -1,4 +1,4 @@
-"""Tasks that do nothing, with Ostler's Celery settings: what three messages cost before a row is touched.
+"""No-op tasks with Ostler's Celery settings, as the bound: the cost of three messages without any database access.
 
 `worker` runs them in threads as Ostler's worker does; `send` starts them at a rate and prints the time of each from
 its first message to the end of the third task, in milliseconds.
@@ -26,28 +26,28 @@ _store = redis.Redis.from_url(os.environ.get("OSTLER_REDIS_URL", "redis://"))
 
 @app.task(name="noop.first")  # type: ignore[untyped-decorator]
 def first(*, sent: float) -> None:
-    """Stand for the dispatch: start a chain of two."""
+    """Simulate the dispatch: start a chain of two tasks."""
     chain(second.si(sent=sent), third.si(sent=sent)).apply_async(link_error=failed.si())
 
 
 @app.task(name="noop.second")  # type: ignore[untyped-decorator]
 def second(*, sent: float) -> None:
-    """Stand for the stamp."""
+    """Simulate the stamp."""
 
 
 @app.task(name="noop.third")  # type: ignore[untyped-decorator]
 def third(*, sent: float) -> None:
-    """Stand for the mint; says how long the three took."""
+    """Simulate the mint, and record the time of the three tasks."""
     _store.rpush(_DONE, time.time() - sent)
 
 
 @app.task(name="noop.failed")  # type: ignore[untyped-decorator]
 def failed() -> None:
-    """Stand for the release; never runs."""
+    """Simulate the release, which never runs."""
 
 
 def send(*, count: int, rate: float) -> list[float]:
-    """Send `count` chains and return the milliseconds of each; raises TimeoutError when they do not end."""
+    """Send `count` chains and return the milliseconds of each. Raises TimeoutError if they do not end in time."""
     _store.delete(_DONE)
     began = time.monotonic()
     for number in range(count):
@@ -64,7 +64,7 @@ def send(*, count: int, rate: float) -> list[float]:
 
 
 def main() -> None:
-    """Be the worker, or the sender."""
+    """Run the worker or the sender."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.noop", description=__doc__)
     parser.add_argument("what", choices=["worker", "send"])
     parser.add_argument("--count", type=int, default=100)

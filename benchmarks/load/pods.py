@@ -1,8 +1,8 @@
-"""Many Pods at once: the bytes that the API server wrote for one of them, written into etcd under other names.
+"""Fast creation of many Pods: copies of the stored bytes of one Pod are written directly into etcd under other names.
 
-The first Pod and ServiceAccount are made, stamped and given a status through the API server. Every other is a copy of
-the stored bytes: name, UID and claim replaced by others of the same length, so that the encoding stays right. A list
-then reads the same as from Pods made one by one; only the server's work of making them is left out.
+The API server creates the first Pod and its ServiceAccount, stamps the Pod, and sets its status. Every other Pod is a
+copy of the stored bytes with another name, UID and claim of the same length, so that the encoding stays valid. A list
+then has the same contents as with Pods that the API server created one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ostler.errors import Retryable
 OWNER = 1001
 _FIRST_CLAIM = 1_000_000
 _OPERATIONS = 100
-"""Of one transaction; etcd takes 128, and 1.5 MiB."""
+"""Number of objects in one etcd transaction. etcd accepts at most 128 operations and 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Made:
 
     @property
     def claim_id(self) -> int:
-        """Return the id of the claim whose stamp it carries."""
+        """Return the id of the claim in the Pod's stamp."""
         return _FIRST_CLAIM + self.number
 
 
@@ -53,7 +53,7 @@ class Herd:
     """Stamped runner Pods of one pool, all running, and their ServiceAccounts."""
 
     def __init__(self, client: KubeClient, pool: PoolSeen, *, etcd_url: str) -> None:
-        """Make the first, through the API server."""
+        """Create the first Pod through the API server."""
         self.count = 1
         self._client, self._namespace = client, pool.namespace
         self._http = urllib3.PoolManager()
@@ -83,11 +83,11 @@ class Herd:
             (pods, self._read(pods + first.name), uid),
             (accounts, self._read(accounts + first.name), account["metadata"]["uid"]),
         )
-        # The first gets the UID that its number says, like all others.
+        # The first Pod also gets the UID that belongs to its number.
         self._write(self._puts(first))
 
     def grow(self, count: int) -> None:
-        """Have so many Pods, and a list shows them when `is_listed`."""
+        """Create Pods until `count` exist. If `is_listed` is true, wait until a list shows them."""
         pending: list[dict[str, object]] = []
         for number in range(self.count, count):
             pending += self._puts(Made(number))
@@ -99,7 +99,7 @@ class Herd:
         self.count = count
 
     def is_listed(self) -> bool:
-        """Return whether the server's own cache has all of them: lists are read from it."""
+        """Return whether the cache of the API server, which serves lists, has all Pods."""
         try:
             page = self._client.request("GET", object_path("pods", namespace=self._namespace), query={"limit": 1})
         except Retryable:
@@ -107,7 +107,7 @@ class Herd:
         return int(page["metadata"].get("remainingItemCount") or 0) == self.count - 1
 
     def made(self) -> Iterator[Made]:
-        """Yield all."""
+        """Yield all Pods."""
         return (Made(number) for number in range(self.count))
 
     def _puts(self, pod: Made) -> list[dict[str, object]]:

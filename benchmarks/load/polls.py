@@ -1,6 +1,7 @@
-"""Pods that poll as the poller does: one connection per poll, the answers obeyed by the lab kubelet's table.
+"""Simulated Pods that poll like the poller, with one connection per poll.
 
-A Pod that gets a JIT is written down and is done. A line a second says how many polls are open and what was answered.
+A Pod reacts to each answer like the lab's kubelet. A Pod that gets a JIT is recorded and stops. A line per second shows
+the number of open polls and of answers by status.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Pods:
         self.answers: Counter[int] = Counter()
 
     async def live(self, pod: BenchPod, token: str, *, after: float) -> None:
-        """Poll until there is work, or an end."""
+        """Poll until the Pod gets a JIT or must end."""
         await asyncio.sleep(after)
         failures, chance = 0, random.Random()  # noqa: S311  it spreads polls
         head = (
@@ -78,7 +79,7 @@ class Pods:
         return _parse(answer)
 
     async def tell(self) -> None:
-        """Say every second how it is."""
+        """Print the state once per second."""
         while True:
             _write(event="state", at=time.time(), open=self.open, answers=dict(self.answers))
             await asyncio.sleep(1)
@@ -100,7 +101,7 @@ def _write(**facts: Any) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Sign every token, then begin to poll, spread over the ramp."""
+    """Sign every token, then start the polls, spread over the ramp time."""
     key = load_pem_private_key(arguments.private_key.read_bytes(), password=None)
     if not isinstance(key, RSAPrivateKey):
         raise TypeError("the key must be RSA")
@@ -121,7 +122,7 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments and poll until every Pod is done, or SIGTERM."""
+    """Read the arguments and poll until every Pod has a JIT, or until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.polls", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--path", default="/runners/v1/dispatch")

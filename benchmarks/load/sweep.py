@@ -1,4 +1,4 @@
-"""One tick of a sweep, or a bare loop over the same pages, in a process of its own; prints what it cost as JSON."""
+"""One tick of a sweep, or a bare loop over the same pages, in a separate process. It prints the cost as JSON."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CONTINUE = re.compile(rb'"continue":"([^"]*)"')
 
 
 def bare(parse: Callable[[bytes], object]) -> Callable[[], None]:
-    """Return a loop over the pages that `orphaned_stamps` reads, each handed to `parse` and forgotten."""
+    """Return a loop that reads the same pages as `orphaned_stamps`, calls `parse` for each, and drops it."""
     settings = load()
     client = make_client(kubeconfig=settings.kubeconfig)
     path = object_path("pods", namespace=settings.namespace)
 
     def read(page: bytes) -> str | None:
         parse(page)
-        found = _CONTINUE.search(page, 0, 2000)  # it stands before the items
+        found = _CONTINUE.search(page, 0, 2000)  # the token comes before the items
         return None if found is None else found[1].decode()
 
     def run() -> None:
@@ -49,14 +49,14 @@ def sweep(name: str) -> Callable[[], None]:
     tick: Callable[[], None] = getattr(importlib.import_module(f"tasks.sweeps.{name}"), name).run
     rt = runtime()
     logging.configure(process="worker", level=rt.settings.log_level, style=rt.settings.log_style)
-    # Connections of a worker that runs for a while are open.
+    # A worker in operation has open connections.
     transaction(rt.engine, lambda db: db.execute(text("SELECT 1")))
     rt.kube.request("GET", "/version")
     return tick
 
 
 def peak() -> float:
-    """Return the most memory that this process had since the mark was reset, in MiB, as Linux counts it."""
+    """Return the peak memory of this process in MiB since the peak was reset."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -64,21 +64,21 @@ def peak() -> float:
 
 
 def main() -> None:
-    """Prepare, run once, and print what that once cost."""
+    """Prepare, run once, and print the cost of the run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.sweep", description=__doc__)
     parser.add_argument("what", help="a sweep, or `bare`, or `parsed`: the pages alone, and parsed")
     what = parser.parse_args().what
     said = os.dup(1)
-    os.dup2(2, 1)  # what the sweep logs is no part of the answer
+    os.dup2(2, 1)  # logs of the sweep must not be in the output
     run = bare(len) if what == "bare" else bare(orjson.loads) if what == "parsed" else sweep(what)
     statements: list[None] = []
     event.listen(Engine, "before_cursor_execute", lambda *_: statements.append(None))
-    TALLY.take()  # what was called to prepare
-    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+    TALLY.take()  # drops the calls of the preparation
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
     before, began, used = peak(), time.perf_counter(), time.process_time()
     run()
     cpu, wall = time.process_time() - used, time.perf_counter() - began
-    calls = TALLY.take()[Upstream.KUBERNETES].calls  # each attempt, also one that is repeated
+    calls = TALLY.take()[Upstream.KUBERNETES].calls  # counts every attempt
     body = {
         "cpu": cpu,
         "wall": wall,
@@ -88,7 +88,7 @@ def main() -> None:
         "statements": len(statements),
     }
     os.write(said, json.dumps(body).encode())
-    os._exit(0)  # threads of clients may wait for something
+    os._exit(0)  # threads of clients might block a normal exit
 
 
 if __name__ == "__main__":

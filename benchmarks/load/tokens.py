@@ -16,7 +16,7 @@ NAMESPACE = "ostler-runners"
 
 @dataclass(frozen=True, slots=True)
 class BenchPod:
-    """A Pod that exists as a row and a poll."""
+    """A Pod that exists only as a row and a poll."""
 
     name: str
     uid: str

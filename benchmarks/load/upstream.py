@@ -1,6 +1,6 @@
-"""An API server that answers at once: keys, token reviews and stamps, nothing else, and counts every call.
+"""Minimal API server that answers at once. It serves only keys, token reviews and stamps, and counts every call.
 
-It stands for a cluster where the figure is Ostler's alone. `GET /_calls` says how often each endpoint was called.
+It replaces a cluster if only Ostler's own cost matters. `GET /_calls` returns the number of calls of each endpoint.
 """
 
 from __future__ import annotations

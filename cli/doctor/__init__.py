@@ -1,8 +1,8 @@
-"""`ostler doctor`: what is wrong, why, and what to do about it. Exit status 1 when something failed.
+"""`ostler doctor`: check the installation, and print cause and cure of each problem. Exit status 1: a check failed.
 
-A check is one function that takes a `Context` and returns a `Verdict`, in the module of its family; it joins by a line
-in `checks.py`. They run at once, each with a deadline; what could not be checked is `unknown`, and stops no other
-check.
+A check is a function in the module of its family that takes a `Context` and returns a `Verdict`. `checks.py` lists all
+checks. They run concurrently, each with a deadline. A check that cannot run has the outcome `unknown` and does not
+affect the others.
 """
 
 from __future__ import annotations

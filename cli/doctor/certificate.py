@@ -1,7 +1,7 @@
-"""Check of the certificate at the address that runner Pods poll: its names, and its expiry.
+"""Check of the certificate at the address that runner Pods poll: its names and its expiry.
 
-It is read from the address itself, so it is the one in force, whatever created it. It is not verified: the CAs that
-runner Pods trust are in a ConfigMap of theirs, which no process of Ostler reads.
+The check reads the certificate from the address itself, so it sees the certificate in force. It does not verify the
+issuer, because no process of Ostler reads the ConfigMap with the CAs that runner Pods trust.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ostler.clock import machine_now
 
 FAILS = timedelta(days=7)
 WARNS = timedelta(days=30)
-"""What is left of a certificate when the check fails, and when it warns."""
+"""Remaining lifetime of a certificate below which the check fails, and below which it warns."""
 
 CONNECT_WITHIN = 5.0
-"""Seconds for the connection, and for the handshake."""
+"""Maximum seconds for the connection, and for the TLS handshake."""
 
 _CURE = "run `helm upgrade` with your values, or renew it where you created it: docs/operations/certificates.md"
 
 
 def certificate(context: Context) -> Verdict:
-    """The certificate of the dispatch URL is for its host, and lasts."""
+    """Check that the certificate of the dispatch URL covers its host and does not expire soon."""
     url = urlsplit(context.settings.dispatch_url)
     host = url.hostname or ""
     if url.scheme != "https":
@@ -50,7 +50,7 @@ def certificate(context: Context) -> Verdict:
 
 
 def read_certificate(host: str, port: int) -> x509.Certificate:
-    """Return the certificate that a server shows, whether or not it can be verified. Raises OSError."""
+    """Return the certificate that a server presents, without verifying it. Raises OSError if the connection fails."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent: the certificate is only checked
@@ -65,7 +65,7 @@ def read_certificate(host: str, port: int) -> x509.Certificate:
 
 
 def judge(found: x509.Certificate, *, host: str, now: datetime) -> Verdict:
-    """Return what is to be said of a certificate for a host."""
+    """Return the verdict on a certificate for a host."""
     ends_at = found.not_valid_after_utc
     left, day = ends_at - now, f"{ends_at:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta(0):
@@ -86,6 +86,6 @@ def _is_for(found: x509.Certificate, host: str) -> bool:
     try:
         return ipaddress.ip_address(host) in names.get_values_for_type(x509.IPAddress)
     except ValueError:
-        pass  # a name
+        pass  # `host` is a name and not an IP address
     wildcard = f"*.{host.partition('.')[2]}"
     return any(each.lower() in {host.lower(), wildcard.lower()} for each in names.get_values_for_type(x509.DNSName))

@@ -1,7 +1,7 @@
-"""Every check, of every family.
+"""List of the checks of all families.
 
-The command imports this whole before a check runs: threads whose imports wait for each other are given modules that
-are half made.
+The command imports this module completely before a check runs. Threads that import the same modules concurrently could
+otherwise see partly initialised modules.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ CHECKS: tuple[Check, ...] = (
     Check("sweeps", "fleet", fleet.sweeps),
     Check("webhooks", "fleet", fleet.webhooks),
 )
-"""In the order in which an operator should read them."""
+"""All checks, in the order that operators should read."""

@@ -1,4 +1,4 @@
-"""The cluster: it answers, lets each process do what it does, and has our definition and our policy."""
+"""Checks of the cluster: the API server, permissions, the RunnerPool definition and the admission policies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLDEST = 30
 
 
 def kubernetes(context: Context) -> Verdict:
-    """The API server answers and accepts our credentials."""
+    """Check that the API server answers, accepts the credentials, and is new enough."""
     try:
         version = context.kube.request("GET", "/version")
         name = who_am_i(context.kube)
@@ -43,14 +43,14 @@ def kubernetes(context: Context) -> Verdict:
 
 
 def rights(context: Context) -> Verdict:
-    """We may do what the process does whose identity this is; an administrator is asked for all of them."""
+    """Check that this identity has the permissions of its process. Another identity is checked for every process."""
     kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)
     if context.lab_cluster:
         return ok(f"{name} is allowed everything: the lab's API server has no access control")
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
-        return ok(f"{name} needs none")
+        return ok(f"{name} needs no permissions")
     lacking = {
         process: [str(right) for right in RIGHTS[process] if not may(kube, right, namespace=namespace)]
         for process in mine or RIGHTS
@@ -66,7 +66,7 @@ def rights(context: Context) -> Verdict:
 
 
 def definition(context: Context) -> Verdict:
-    """The cluster serves RunnerPool with this version's schema."""
+    """Check that the cluster serves RunnerPool with the schema of this version."""
     cure = "run `ostler crd` as an administrator"
     try:
         live = context.kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
@@ -87,11 +87,11 @@ def definition(context: Context) -> Verdict:
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:
         return failed(f"{CRD_NAME} is of another version: {missing[0]} differs (and {len(missing) - 1} more)", cure)
-    return ok(f"{CRD_NAME} is served as this version has it")
+    return ok(f"{CRD_NAME} is served with the schema of this version")
 
 
 def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
-    """Return where something of ours is missing or another there; what the API server adds by itself does not count."""
+    """Return the paths at which `theirs` lacks or changes a value of `ours`. Additional values do not count."""
     if isinstance(ours, dict):
         if not isinstance(theirs, dict):
             return [place]
@@ -112,13 +112,13 @@ def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
 
 
 def _absent(value: Any, place: str, key: str) -> list[str]:
-    """Return where a key is missing; one that says nothing is left out by the API server."""
+    """Return the path of a missing key. An empty value does not count, because the API server omits it."""
     return [f"{place}.{key}"] if value or (isinstance(value, int | float) and not isinstance(value, bool)) else []
 
 
 def admission(context: Context) -> Verdict:
-    """The policy is in force that keeps the garbage collector from Pods that are not over."""
-    lab = context.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
+    """Check that the admission policy prevents the garbage collector from deleting Pods that are not over."""
+    lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
     answer = refuses_the_collector(context.kube, context.place.namespace)
     if answer.refused:
         return ok("the garbage collector cannot delete a runner Pod that is not over")
@@ -130,8 +130,8 @@ def admission(context: Context) -> Verdict:
 
 
 def pod_creation(context: Context) -> Verdict:
-    """The policy is in force that keeps workers from creating other Pods than runners."""
-    lab = context.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
+    """Check that the admission policy prevents workers from creating any Pods except runner Pods."""
+    lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
     answer = refuses_other_pods(context.kube, context.place.namespace)
     if answer.refused:
         return ok("workers can create no Pods but runner Pods")
@@ -143,7 +143,7 @@ def pod_creation(context: Context) -> Verdict:
 
 
 def pools(context: Context) -> Verdict:
-    """Every pool of the cluster can be used."""
+    """Check that every pool of the cluster is valid."""
     found = list_pools(context.kube, namespace=context.place.namespace)
     bad = [f"{pool.name}: {pool.problem}" for pool in found if pool.problem is not None]
     if bad:

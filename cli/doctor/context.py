@@ -1,6 +1,7 @@
 """Inputs of the checks: settings, clients, and rows that several checks share.
 
-Everything is made when a check first asks for it, once, also by several threads; what failed once fails for all.
+Each input is created once, when the first check needs it, even if several threads need it. If the creation fails, every
+check that needs the input gets the same exception.
 """
 
 from __future__ import annotations
@@ -57,15 +58,16 @@ T = TypeVar("T")
 
 REDIS_WITHIN = 5.0
 CALL_WITHIN = 8.0
-"""Seconds for one call to Redis, and to Kubernetes or GitHub."""
+"""Maximum seconds for one call to Redis, and for one call to Kubernetes or GitHub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What Postgres says. `needed`: the newest revision of this version, None where the database fits it.
+    """Contents of Postgres that the checks read.
 
-    What comes after `server` is read only where it fits. `images` of pools and `versions` of
-    their runners as GitHub listed them: by the pool's name.
+    `revision` is the revision of the schema. `needed` is the newest revision of this version, or None if the schema is
+    compatible. The fields after `server` are read only from a compatible schema. `images` has the image of each pool,
+    and `versions` the runner version that GitHub listed for it, both by the name of the pool.
     """
 
     now: datetime
@@ -82,18 +84,18 @@ class Rows:
     versions: Mapping[str, str] | None = None
     backoffs: Sequence[Standing] = ()
     clock_ahead: float = 0.0
-    """Seconds by which this machine's clock is ahead of that of Postgres."""
+    """Seconds by which this machine's clock is ahead of the clock of Postgres; negative if behind."""
 
 
 class Context:
-    """What the checks share; safe for threads."""
+    """Inputs that the checks share. All properties are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: dict[str, Callable[[], Any]] = {}
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` returns, made by the first who asks; raises what it raised."""
+        """Return the result of `make`. Only the first caller for `name` runs it. Every caller gets its exception."""
         with self._lock:
             if name not in self._made:
                 self._made[name] = _Kept(make)
@@ -101,35 +103,35 @@ class Context:
 
     @property
     def settings(self) -> Settings:
-        """All settings. Raises `ConfigurationError`, which names the first that is wrong."""
+        """All settings. Raises `ConfigurationError` if one is missing or malformed."""
         return self._once("settings", load.__wrapped__)
 
     @property
     def app(self) -> AppAccess:
-        """The App's id and key. Raises as `settings`."""
+        """Settings of the GitHub App. Raises `ConfigurationError` as `settings` does."""
         return self._once("app", load_app)
 
     @property
     def place(self) -> Cluster:
-        """The way to the cluster, and the namespace of runner Pods."""
+        """Settings of the cluster: the kubeconfig, and the namespace of runner Pods."""
         return self._once("place", load_cluster)
 
     @property
     def rows(self) -> Rows:
-        """What Postgres says. Raises `StoreUnreachable`, `ConfigurationError`."""
+        """Contents of Postgres. Raises `StoreUnreachable` or `ConfigurationError`."""
         return self._once("rows", _rows)
 
     @property
     def redis_info(self) -> Mapping[str, Any]:
-        """What Redis says of itself. Raises `StoreUnreachable`.
+        """Answer of Redis to INFO, with two further keys. Raises `StoreUnreachable`.
 
-        Under `lock` whether a beat holds its lock, under `heads` when each queue's next message was sent.
+        `lock` is true if a beat process holds its lock. `heads` has the send time of the next message of each queue.
         """
         return self._once("redis", _redis)
 
     @property
     def kube(self) -> KubeClient:
-        """The cluster. Raises `ConfigurationError`."""
+        """Client of the cluster. Raises `ConfigurationError`."""
         return self._once("kube", self._make_kube)
 
     @property
@@ -139,17 +141,17 @@ class Context:
 
     @property
     def lab_github(self) -> bool:
-        """Whether GitHub is the lab's, which knows no versions of the runner."""
+        """Whether GitHub is the lab's simulated GitHub, which has no runner versions."""
         return self._once("lab", lambda: self.github.get_app(deadline_seconds=CALL_WITHIN)).name == "ostler-lab"
 
     @property
     def github(self) -> GitHub:
-        """GitHub, as the App. Raises `ConfigurationError`."""
+        """Client of GitHub with the App's key. Raises `ConfigurationError`."""
         return self._once("github", self._make_github)
 
     @property
     def installations(self) -> Sequence[AppInstallation]:
-        """Where the App is installed. Raises what GitHub's adapter raises."""
+        """Installations of the App. Raises the exceptions of GitHub's adapter."""
         return self._once("installations", lambda: self.github.list_installations(deadline_seconds=CALL_WITHIN))
 
     def _make_kube(self) -> KubeClient:
@@ -165,7 +167,7 @@ class Context:
 
 
 class _Kept:
-    """Makes something once, by one thread; the others wait for it, and get the same or the same error."""
+    """A value that one thread creates once. Other threads wait, and get the same value or the same exception."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -177,7 +179,7 @@ class _Kept:
             if self._done is None:
                 try:
                     self._done = (self._make(), None)
-                except Exception as error:  # noqa: BLE001  each who asks gets it raised
+                except Exception as error:  # noqa: BLE001  every caller raises the exception
                     self._done = (None, error)
         value, failure = self._done
         if failure is not None:

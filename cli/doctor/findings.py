@@ -1,4 +1,4 @@
-"""Finding of a check: an outcome, the cause in a sentence, and the cure if it is not ok."""
+"""Finding of a check: an outcome, a sentence with the cause, and a cure if the outcome is not ok."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from cli.doctor.context import Context
 
 WITHIN = 10.0
-"""Seconds that a check may take, unless it says otherwise."""
+"""Default deadline of a check in seconds."""
 
 
 class Outcome(StrEnum):
-    """What a check found; `unknown`: it could not look, or nobody can tell."""
+    """Outcome of a check. `unknown` means that the check could not run or had no evidence."""
 
     OK = "ok"
     WARNING = "warning"
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is, in one sentence, and what to do where it is not ok."""
+    """Result of a check function: the outcome, a sentence with the cause, and a cure if the outcome is not ok."""
 
     outcome: Outcome
     cause: str
@@ -34,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """Result of one check, with the name and the family of the check."""
 
     name: str
     family: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. It may raise or take for ever: that is `unknown`, and stops no other."""
+    """One check. If its function raises or exceeds `within` seconds, its outcome is `unknown`."""
 
     name: str
     family: str
@@ -54,20 +54,20 @@ class Check:
 
 
 def ok(cause: str) -> Verdict:
-    """Return that all is well."""
+    """Return the verdict of a successful check."""
     return Verdict(Outcome.OK, cause)
 
 
 def warning(cause: str, cure: str) -> Verdict:
-    """Return that it works, and will not always."""
+    """Return the verdict on something that works now but might fail later."""
     return Verdict(Outcome.WARNING, cause, cure)
 
 
 def failed(cause: str, cure: str) -> Verdict:
-    """Return that something does not work."""
+    """Return the verdict on something that does not work."""
     return Verdict(Outcome.FAILED, cause, cure)
 
 
 def unknown(cause: str, cure: str | None = None) -> Verdict:
-    """Return that it cannot be told."""
+    """Return the verdict of a check without a result."""
     return Verdict(Outcome.UNKNOWN, cause, cure)

@@ -1,4 +1,4 @@
-"""Checks of the processes that must always run: beats, workers, web and sweeps; and of incoming webhooks."""
+"""Checks of beat, workers, web and sweeps, which must always run, and of incoming webhooks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 from rules.sweeps.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
-"""Within which some sweep begins wherever beat and a worker run: `resume` comes every five seconds."""
+"""Maximum age of the start of the latest sweep if beat and a worker run. `resume` runs every five seconds."""
 
 MESSAGES_WITHIN = 30.0
-"""Seconds that a message may wait for a worker."""
+"""Maximum seconds that a message waits for a worker before the check fails."""
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
-"""Since the last webhook, after which it is worth a check: there are repositories that rest on weekends."""
+"""Age of the last webhook above which the check warns. Some repositories run no jobs on weekends."""
 
 
 def beats(context: Context) -> Verdict:
-    """Something sends the sweeps, and something runs them."""
+    """Check that beat schedules the sweeps and that a worker runs them."""
     found = context.rows
     told = "never" if found.last_tick is None else f"{age(found.last_tick, now=found.now)} ago"
     if found.last_tick is not None and found.now - found.last_tick < TICK_WITHIN:
@@ -43,33 +43,33 @@ def beats(context: Context) -> Verdict:
 
 
 def web(context: Context) -> Verdict:
-    """Web runs, and hears its own channel: only then it beats."""
+    """Check that a web process runs. It writes heartbeats only while it receives its own notifications."""
     found = context.rows
     alive = [beat for beat in found.web_beats if found.now - beat < BEATS_WITHIN]
     if alive:
-        return ok(f"{len(alive)} web {'process beats' if len(alive) == 1 else 'processes beat'}")
+        return ok(f"{len(alive)} web {'process sends' if len(alive) == 1 else 'processes send'} heartbeats")
     if found.web_beats:
-        cause = f"the last beat of a web process was {age(found.web_beats[0], now=found.now)} ago"
+        cause = f"the last heartbeat of a web process was {age(found.web_beats[0], now=found.now)} ago"
     else:
-        cause = "no web process has beaten for an hour"
-    return failed(cause, "start `ostler web`; if one runs, GET /readyz shows why it does not beat")
+        cause = "no web process has sent a heartbeat for an hour"
+    return failed(cause, "start `ostler web`; if one runs, GET /readyz shows why it sends no heartbeat")
 
 
 def messages(context: Context) -> Verdict:
-    """Workers keep up with their messages."""
+    """Check that workers run their messages in time."""
     heads, now = context.redis_info["heads"], utcnow()
     waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
     late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]
     if late:
         cure = "check that workers run on these queues; if they are busy, add replicas or cores"
         return failed(f"messages wait too long, {', '.join(late)}", cure)
-    return ok(f"the oldest has waited {max(waits.values(), default=0):.0f} s")
+    return ok(f"the oldest message has waited {max(waits.values(), default=0):.0f} s")
 
 
 def sweeps(context: Context) -> Verdict:
-    """No sweep has missed three of its periods, and none is paused unnoticed.
+    """Check that no sweep is late by three of its periods, and warn about paused sweeps.
 
-    Rows that were put back say nothing of the time before that was noticed.
+    After a restore of Postgres, the check counts only from the time at which the restore was detected.
     """
     found = context.rows
     if not found.sweeps:
@@ -100,7 +100,7 @@ def sweeps(context: Context) -> Verdict:
 
 
 def webhooks(context: Context) -> Verdict:
-    """Webhooks are taken."""
+    """Check that webhooks are accepted."""
     found = context.rows
     if found.last_delivery is None:
         return warning("no webhook was ever accepted", "`ostler setup ping` shows the cause")

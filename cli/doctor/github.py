@@ -1,4 +1,4 @@
-"""GitHub: it knows the App, our clocks agree, the App may do what it does, and webhooks arrive."""
+"""Checks of GitHub: connection, App, clock, permissions, webhooks and refused mints."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ostler.reasons import endpoint
 from rules.claims.mint_questions import cure_of_refusal
 
 SKEW = timedelta(seconds=60)
-"""Our clock may be ahead of GitHub's by this: JWTs are dated back by as much."""
+"""Maximum lead of this machine's clock over GitHub's. JWTs are dated back by the same time."""
 
 BEHIND = timedelta(minutes=5)
-"""It may be behind by less than this: a JWT ends nine minutes after our time."""
+"""Maximum lag of this machine's clock behind GitHub's. A JWT expires nine minutes after its issue."""
 
 
 def way(context: Context) -> Verdict:
-    """GitHub is reached, by the proxy and with the certificate authorities of this environment."""
+    """Check that GitHub can be reached with the proxy and the certificate authorities of this environment."""
     try:
         url = context.app.github_api_url
         told = f"{endpoint(url)} is reached {egress.told(os.environ, url)}"
@@ -33,13 +33,13 @@ def way(context: Context) -> Verdict:
         if error.status is None:
             cure = "docs/operations/corporate-networks.md: HTTPS_PROXY, NO_PROXY and OSTLER_CA_BUNDLE of this process"
             return failed(f"no answer ({told}): {error}", cure)
-    except UpstreamError:  # an answer; the next line says of what
+    except UpstreamError:  # GitHub answered; the check `github app` reports the error
         pass
     return ok(told)
 
 
 def app(context: Context) -> Verdict:
-    """GitHub accepts the App's id and key."""
+    """Check that GitHub accepts the App's id and key."""
     try:
         found = context.github.get_app(deadline_seconds=CALL_WITHIN)
     except ConfigurationError as error:
@@ -55,19 +55,19 @@ def app(context: Context) -> Verdict:
 
 
 def mints(context: Context) -> Verdict:
-    """GitHub registers runners wherever jobs ask for them; what it refuses is told in its own words."""
+    """Check that GitHub refuses no mints. The cause quotes GitHub's own explanation."""
     found = context.rows
     if found.needed is not None:
         return unknown("the database does not fit this version", "run `ostler migrate`")
     if not found.backoffs:
-        return ok("GitHub refuses none")
+        return ok("GitHub refuses no mints")
     latest = found.backoffs[0].wait().detail
     more = "" if len(found.backoffs) == 1 else f"; {len(found.backoffs) - 1} more"
     return warning(f"{latest}{more}", cure_of_refusal(latest))
 
 
 def clock(context: Context) -> Verdict:
-    """Our clock agrees with GitHub's; otherwise GitHub refuses our JWTs."""
+    """Check that this machine's clock agrees with GitHub's. Otherwise GitHub refuses the App's JWTs."""
     ahead = context.github.clock_ahead(deadline_seconds=CALL_WITHIN)
     if ahead is None:
         return unknown("GitHub's answer has no date")
@@ -81,11 +81,11 @@ def clock(context: Context) -> Verdict:
 
 
 def permissions(context: Context) -> Verdict:
-    """Every installation has granted what the calls need, and nothing else."""
+    """Check that every installation has granted the needed permissions and no others."""
     if not context.installations:
         return failed("the App is not installed anywhere", "install it: on the App's page, Install App")
     lacking, needless = [], []
-    # An App has one set of permissions, which each owner grants: it needs what all kinds of owners together need.
+    # An App has one set of permissions for all owners. A permission that one kind of owner needs is not needless.
     kinds = {each.organization for each in context.installations}
     for each in context.installations:
         if missing := wanted.lacking(each.permissions, organization=each.organization):
@@ -105,7 +105,7 @@ def permissions(context: Context) -> Verdict:
 
 
 def events(context: Context) -> Verdict:
-    """The App is told of jobs."""
+    """Check that the App subscribes to the events of jobs."""
     found = context.github.get_app(deadline_seconds=CALL_WITHIN).events
     if missing := wanted.silent(found):
         return failed(f"not subscribed to {', '.join(missing)}", "the App's page, Permissions & events")
@@ -113,7 +113,7 @@ def events(context: Context) -> Verdict:
 
 
 def deliveries(context: Context) -> Verdict:
-    """What GitHub sent lately was answered."""
+    """Check that web accepted the latest webhooks that GitHub sent."""
     listed = context.github.list_deliveries().deliveries
     if not listed:
         return warning("GitHub has sent no webhook for three days", "`ostler setup ping`, once a repository ran a job")

@@ -17,7 +17,7 @@ from ostler.settings import unread_variables
 
 
 def settings(context: Context) -> Verdict:
-    """Every setting that a process needs is there and makes sense."""
+    """Check that every required setting exists and is valid."""
     try:
         found = context.settings
         Cipher(found.encryption_keys)
@@ -37,7 +37,7 @@ def settings(context: Context) -> Verdict:
 
 
 def versions(context: Context) -> Verdict:
-    """What runs here. What Postgres, Redis and Kubernetes are is said by their own checks."""
+    """Report the versions of Ostler, Python and its main packages. Other checks report the versions of servers."""
     del context
     told = [f"Python {platform.python_version()}"]
     for package in ("celery", "celery-redbeat", "SQLAlchemy"):

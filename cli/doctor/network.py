@@ -1,4 +1,4 @@
-"""Network of jobs: the policies in force close the cluster's own addresses, also where these are public."""
+"""Check that network policies keep jobs away from the cluster's own addresses, including public ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from k8s_adapters.own_addresses import OwnAddresses, list_policies, own_addresse
 from ostler.errors import Forbidden
 
 SHOWN = 5
-"""Addresses that a line names at most."""
+"""Maximum number of addresses in one message."""
 
 
 def job_network(context: Context) -> Verdict:
-    """A busy Pod cannot reach the API server, a node, or a private address."""
+    """Check that a busy Pod cannot reach the API server, a node, or a private address."""
     namespace = context.place.namespace
     try:
         policies = tuple(

@@ -1,4 +1,4 @@
-"""Postgres: it answers, keeps what is written, has room, the right schema, and is as new as the cluster."""
+"""Checks of Postgres: its epoch, availability, clock, connections and schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.db.epochs import CURE
 from ostler.errors import ConfigurationError, StoreUnreachable
 
 TRIED = 18
-"""The major version that the tests run on."""
+"""Major version of Postgres that the tests use."""
 
 SKEW_FAILS = 5.0
 """Smallest offset in seconds between this machine's clock and that of Postgres that fails the check."""
@@ -21,7 +21,7 @@ FULL = 0.9
 
 
 def epoch(context: Context) -> Verdict:
-    """Postgres is as new as the cluster: nobody put it back to an earlier state."""
+    """Check the epoch, which shows whether Postgres was restored to an earlier state."""
     found = context.rows.epoch
     if found is None:
         return unknown("the database lacks the table of the epoch", "run `ostler migrate`")
@@ -39,7 +39,7 @@ def epoch(context: Context) -> Verdict:
 
 
 def postgres(context: Context) -> Verdict:
-    """Postgres answers, may be written to, and counts in later statements than it locks."""
+    """Check that Postgres answers, is a primary, and uses the isolation level that the matcher needs."""
     try:
         found = context.rows.server
     except StoreUnreachable as error:
@@ -61,7 +61,7 @@ def postgres(context: Context) -> Verdict:
 
 
 def clock_of_postgres(context: Context) -> Verdict:
-    """This machine's clock and that of Postgres agree; every process corrects what is left."""
+    """Check that this machine's clock agrees with the clock of Postgres. Processes correct small differences."""
     skew = context.rows.clock_ahead
     told = f"this machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} that of Postgres"
     cure = "synchronise the clocks of all nodes and of Postgres by NTP; each process corrects its clock by this offset"
@@ -73,7 +73,7 @@ def clock_of_postgres(context: Context) -> Verdict:
 
 
 def connections(context: Context) -> Verdict:
-    """What all processes together may take fits into what Postgres has."""
+    """Check that the connection budget of all processes fits into `max_connections`."""
     found, budget = context.rows.server, context.settings.connection_budget
     told = f"{found.connections} of {found.most_connections} connections are open, the budget is {budget}"
     if budget + RESERVE > found.most_connections:
@@ -88,7 +88,7 @@ def connections(context: Context) -> Verdict:
 
 
 def revision(context: Context) -> Verdict:
-    """The database has the schema of this version, or of a newer one."""
+    """Check that the database has the schema of this version or of a newer version."""
     found = context.rows
     if found.needed is None:
         return ok(f"at {found.revision}")

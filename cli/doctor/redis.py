@@ -1,4 +1,4 @@
-"""Redis: it answers, takes writes, and loses nothing by itself that beat and Celery keep there."""
+"""Checks of Redis: it answers, accepts writes, and does not evict the keys of beat and Celery."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from cli.doctor.findings import Verdict, failed, ok, warning
 from ostler.errors import ConfigurationError, StoreUnreachable
 
 OLDEST = (6, 2)
-"""The version that the tests run on."""
+"""Oldest version of Redis that the tests use."""
 
 FULL = 0.8
 
 
 def redis(context: Context) -> Verdict:
-    """Redis answers and may be written to."""
+    """Check that Redis answers and accepts writes."""
     try:
         found = context.redis_info
     except StoreUnreachable as error:
@@ -30,7 +30,7 @@ def redis(context: Context) -> Verdict:
 
 
 def options(context: Context) -> Verdict:
-    """Redis throws nothing away when it is full, and is not nearly so."""
+    """Check that Redis evicts no keys when it is full, and that it has free memory."""
     found = context.redis_info
     policy = str(found.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":

@@ -1,4 +1,4 @@
-"""Runs the checks at once, each with a deadline of its own, so that none stops another and all of it ends."""
+"""Concurrent execution of the checks. Each check has its own deadline, so no check delays another without limit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from ostler.errors import ConfigurationError, StoreUnreachable, UpstreamError
 
 
 def run(checks: Sequence[Check], context: Context) -> list[Finding]:
-    """Return what each check found, in their order. One that does not end in time is left behind."""
+    """Run the checks and return their findings in the same order.
+
+    The command does not wait for a check that exceeds its deadline.
+    """
     found: dict[int, Verdict] = {}
     threads = []
     began = time.monotonic()
     for number, check in enumerate(checks):
-        # Not in a pool: that would wait for its threads at the end, and one may hang for ever.
+        # A thread pool would wait for all its threads at the end, and a check might hang for ever.
         thread = threading.Thread(target=_run_check, args=(found, number, check, context), name=check.name, daemon=True)
         thread.start()
         threads.append(thread)
@@ -41,14 +44,18 @@ def _run_check(found: dict[int, Verdict], number: int, check: Check, context: Co
         found[number] = unknown(f"not checked: {error}", "correct the failed checks first")
     except UpstreamError as error:
         found[number] = unknown(f"not checked: {error}", "see the other checks of this family")
-    except Exception as error:  # noqa: BLE001  one check that fails stops no other; a text may hold a row (L13)
+    except Exception as error:  # noqa: BLE001  a bug in one check must not stop the others
+        # The message shows only the class and the place, because the text might contain a row (L13).
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}, in {place.name}"
         found[number] = unknown(f"the check broke: {type(error).__name__} at {where}", "report it as a bug of Ostler")
 
 
 def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:
-    """Return whether something failed, or nothing could be checked; with `strict` whether anything is not ok."""
+    """Return whether the exit status must be 1: a check failed, or every check is unknown.
+
+    If `strict` is true, every outcome except ok counts.
+    """
     if findings and all(each.outcome is Outcome.UNKNOWN for each in findings):
         return True
     bad = {Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN} if strict else {Outcome.FAILED}

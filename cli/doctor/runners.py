@@ -1,6 +1,7 @@
-"""Checks of the runner versions of the pools: GitHub refuses one 30 days after a newer one was released.
+"""Check of the runner versions of the pools. GitHub refuses a version 30 days after the release of a newer one.
 
-What GitHub's runner lists showed of a pool's present template counts; before any did, the tag of its image.
+The version of a pool comes from GitHub's list of runners, if a runner of the current template was listed. Otherwise it
+comes from the tag of the pool's image.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _VERSION = re.compile(r"(?:^|/)[a-z0-9._-]*actions-runner[a-z0-9._-]*:v?(\d+\.\d
 
 
 def version_of(image: str) -> str | None:
-    """Return the version of the runner in an image that is tagged by it, None of any other."""
+    """Return the runner version in the tag of an image, or None if the tag contains no version."""
     found = _VERSION.search(image)
     return None if found is None else found[1]
 
 
 def runner_version(context: Context) -> Verdict:
-    """GitHub will take the runners of the pools for a while."""
+    """Check that GitHub accepts the runner versions of the pools and will not refuse one soon."""
     images = context.rows.images or {}
     tagged = {name: version for name, image in images.items() if (version := version_of(image)) is not None}
     seen = {name: version for name, version in (context.rows.versions or {}).items() if name in images}
@@ -45,7 +46,7 @@ def runner_version(context: Context) -> Verdict:
 
 
 def _ends(context: Context, versions: list[str]) -> Mapping[str, datetime] | str:
-    """Return until when GitHub takes each version, or why that is not known."""
+    """Return the time until which GitHub accepts each version, or a text that says why it is unknown."""
     place = next((each for each in context.installations if each.organization and not each.suspended), None)
     if place is None:
         return "GitHub can be asked about runner versions only for an organisation, and none has the App"

@@ -1,4 +1,4 @@
-"""Strangers: whether accounts that nobody knows can have their jobs run here."""
+"""Check whether unknown accounts can run their jobs in this installation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from k8s_adapters.pools import list_pools
 
 
 def strangers(context: Context) -> Verdict:
-    """No account that installs a public App by itself is served in a pool that is open to all."""
+    """Check that a public App does not give unknown accounts access to a pool that serves all accounts."""
     found = context.github.get_app(deadline_seconds=CALL_WITHIN)
     public = context.github.is_public(slug=found.slug, deadline_seconds=CALL_WITHIN)
     serving = context.settings.new_accounts == "serve"

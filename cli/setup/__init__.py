@@ -1,6 +1,7 @@
-"""`ostler setup github` and `ostler setup ping`: the GitHub App, its secrets, and proof that its webhooks arrive.
+"""`ostler setup github` and `ostler setup ping`: create the GitHub App, and test that its webhooks arrive.
 
-The App is made by GitHub from a manifest; what it tells once goes into a Secret or a file and nowhere else (law L13).
+GitHub creates the App from a manifest and shows its secrets once. The command writes them into a Secret or a file, and
+nowhere else (law L13).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Set up a new installation: create 
 
 DEFAULT_NAME = "ostler"
 WEBHOOKS = "/webhooks/github"
-"""The path at which web takes webhooks."""
+"""Path of web for webhooks."""
 
 Within = Annotated[float, typer.Option(help="seconds to wait for GitHub's ping; 0 skips the test")]
 
@@ -59,7 +60,7 @@ def github(
     timeout: Annotated[float, typer.Option(min=1, help="seconds to wait until the App is created")] = 900.0,
     ping_within: Within = 300.0,
 ) -> None:
-    """Have GitHub make the App, keep its secrets where Ostler reads them, and see a webhook arrive."""
+    """Create the GitHub App, store its secrets where Ostler reads them, and wait for a webhook."""
     from cli.setup.page import Page
     from cli.setup.store import store_of
     from github_adapters import manifest as flow
@@ -80,7 +81,7 @@ def github(
         target = flow.registration_url(github_url, organization=organization, state=page.state)
     except (UpstreamError, OSError) as error:
         away = isinstance(error, Retryable | RateLimited)
-        fail(f"nothing was made yet: {error}", status=AWAY if away else NOT_FOUND)
+        fail(f"nothing was created yet: {error}", status=AWAY if away else NOT_FOUND)
     with page:
         page.serve(manifest=content, target=target)
         typer.echo(f"1. Open {page.url} in a browser that is logged in to {github_url}, and create the App.")
@@ -88,12 +89,12 @@ def github(
             webbrowser.open(page.url)
         code = page.wait(timeout)
     if code is None:
-        fail(f"GitHub sent nobody back within {timeout:.0f} s; nothing was made here. Begin again.")
+        fail(f"GitHub sent no code within {timeout:.0f} s, and nothing was created here. Begin again.")
     typer.echo("2. GitHub created the App, and its secrets are fetched.")
     try:
         made = flow.exchange(api_url=api_url, code=code)
     except UpstreamError as error:
-        fail(f"{error}. If GitHub shows the App, delete it there and begin again: its secrets are told once.")
+        fail(f"{error}. If GitHub shows the App, delete it there and begin again: GitHub shows its secrets only once.")
     keep(store, made, api_url=api_url)
     typer.echo(f"4. Install it on the repositories that should use Ostler: {made.html_url}/installations/new")
     if ping_within <= 0:
@@ -105,7 +106,7 @@ def github(
 
 
 def _check_webhook_url(url: str, *, github_url: str) -> None:
-    """Raise ConfigurationError for an address at which GitHub could not reach web."""
+    """Raise `ConfigurationError` if GitHub could not reach web at this address."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -115,7 +116,7 @@ def _check_webhook_url(url: str, *, github_url: str) -> None:
     if not parts.path.endswith(WEBHOOKS):
         raise ConfigurationError(f"--webhook-url: found the path {parts.path or '/'!r}{expected}")
     if github_url.rstrip("/") != GITHUB:
-        return  # an Enterprise Server may reach what github.com does not
+        return  # an Enterprise Server might reach addresses that github.com cannot
     if parts.scheme != "https":
         raise ConfigurationError(f"--webhook-url: found {parts.scheme}://{expected}")
     if _is_local(parts.hostname):
@@ -123,7 +124,7 @@ def _check_webhook_url(url: str, *, github_url: str) -> None:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a host is one that only this machine or this network can reach."""
+    """Return whether only this machine or this network can reach a host."""
     from ipaddress import ip_address
 
     try:
@@ -133,7 +134,7 @@ def _is_local(host: str) -> bool:
 
 
 def homepage_of(webhook_url: str) -> str:
-    """Return the address that the App's page links to: the host that takes its webhooks."""
+    """Return the homepage of the App for its manifest, which is the root of the webhook URL."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(webhook_url)
@@ -141,7 +142,11 @@ def homepage_of(webhook_url: str) -> str:
 
 
 def keep(store: Store, made: AppMade, *, api_url: str) -> None:
-    """Write the secrets where they belong; where that fails into a file beside, for GitHub tells them only once."""
+    """Write the secrets of the App to the store.
+
+    If the store fails, the secrets go into a file in the working directory, because GitHub shows them only once. The
+    command then ends with exit status 1.
+    """
     values = {
         "OSTLER_GITHUB_APP_ID": Secret(made.client_id),
         "OSTLER_GITHUB_PRIVATE_KEY": made.private_key,
@@ -165,7 +170,7 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
 
 @app.command()
 def ping(within: Annotated[float, typer.Option(min=1, help="seconds to wait for GitHub's ping")] = 60.0) -> None:
-    """See a webhook of the App arrive. Needs OSTLER_GITHUB_APP_ID, OSTLER_GITHUB_PRIVATE_KEY."""
+    """Test that a webhook of the App arrives. Needs OSTLER_GITHUB_APP_ID and OSTLER_GITHUB_PRIVATE_KEY."""
     from ostler.settings import load_app
 
     access = load_app()

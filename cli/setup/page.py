@@ -1,7 +1,7 @@
-"""The page on this machine that carries the manifest to GitHub, and that GitHub sends the operator back to with a code.
+"""Local page that sends the App's manifest to GitHub and receives GitHub's code for the new App.
 
-It listens on 127.0.0.1, answers only under that name (a name that leads here from elsewhere gets nothing), and believes
-a code only with the state that it sent: random, compared in constant time, taken once.
+The page listens on 127.0.0.1 and refuses a request with another host name, which prevents DNS rebinding. It accepts a
+code only once and only with the random state that it sent. The states are compared in constant time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REFUSED = "<h1>This is no answer to our question</h1><p>Begin again from the ad
 
 
 class Page:
-    """The page; `callback_url` is where GitHub sends the operator back to. Raises OSError when the port is taken."""
+    """The local page. GitHub redirects the operator to `callback_url`. Raises OSError if the port is taken."""
 
     def __init__(self, *, port: int) -> None:
         self.state = secrets.token_urlsafe(32)
@@ -63,17 +63,17 @@ class Page:
         self._thread.join()
 
     def serve(self, *, manifest: str, target: str) -> None:
-        """Show the form that posts this manifest to `target`."""
+        """Set the form of the page. It posts `manifest` to the URL `target`."""
         self._target = target
         self._begin = _BEGIN.format(manifest=html.escape(manifest), target=html.escape(target))
 
     def wait(self, seconds: float) -> str | None:
-        """Return the code that GitHub sent, None when none came in that time."""
+        """Wait for GitHub's code and return it, or None if none arrives within `seconds`."""
         self._came.wait(seconds)
         return self._code
 
     def answer(self, path: str, host: str | None) -> tuple[HTTPStatus, str]:
-        """Return status and content of the answer to a GET of `path` that was sent to `host`."""
+        """Return status and content for a GET request. `host` is its Host header, or None if it has none."""
         if host != urlsplit(self.url).netloc:
             return HTTPStatus.MISDIRECTED_REQUEST, _REFUSED
         parts = urlsplit(path)
@@ -91,7 +91,7 @@ class Page:
         return HTTPStatus.OK, _END
 
     def policy(self) -> str:
-        """Return the Content-Security-Policy: nothing but our style, and a form to GitHub alone."""
+        """Return the Content-Security-Policy. It allows only inline styles and a form that posts to GitHub."""
         parts = urlsplit(self._target)
         return (
             "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'; "
@@ -118,6 +118,6 @@ class Page:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing: a request line holds the code."""
+                """Log nothing, because a request line contains the code."""
 
         return Handler

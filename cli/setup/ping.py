@@ -1,6 +1,7 @@
-"""A webhook seen all the way: GitHub is asked to send the App's ping again until web answers it with 2xx.
+"""End-to-end test of webhooks: request the App's ping from GitHub again until web answers it with 2xx.
 
-GitHub sends a ping when an App is made, and keeps it for three days. Later the newest delivery of any kind serves.
+GitHub sends a ping when an App is created, and stores it for three days. Later, the test uses the newest delivery of
+any event.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 2.0
 SEND_EVERY = 12.0
-"""Seconds between two requests to send it again: GitHub gives each ten to arrive."""
+"""Seconds between two requests for a redelivery. GitHub waits ten seconds for an answer to each delivery."""
 CALL, LAST_CALL = 10.0, 2.0
-"""Seconds that a call may take, and that it has at least when time is nearly up."""
+"""Maximum seconds for a call, and the minimum when the time of the test is almost over."""
 
 
 def see_ping(
@@ -32,9 +33,9 @@ def see_ping(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Return None when a webhook was answered with 2xx `within` seconds, else what is wrong and what to do.
+    """Return None if web answers a webhook with 2xx within `within` seconds, or the problem and its cure otherwise.
 
-    Raises Retryable, with the same in its message, when GitHub itself does not answer.
+    `say` prints progress. Raises `Retryable`, with problem and cure in its message, if GitHub itself does not answer.
     """
     began, sent_at, told = clock(), -SEND_EVERY, ""
     before: int | None = None
@@ -65,7 +66,7 @@ def see_ping(
 
 
 def _trouble(error: UpstreamError) -> str:
-    """Return what a call to GitHub came to, in words."""
+    """Return a description of a failed call to GitHub."""
     match error:
         case RateLimited():
             return f"GitHub asks to wait: {error}"
@@ -76,7 +77,7 @@ def _trouble(error: UpstreamError) -> str:
 
 
 def _late(problem: str, *, within: float, away: bool) -> str:
-    """Return what is said when time is up; raises it as Retryable where GitHub is `away`."""
+    """Return the message for the end of the time. If GitHub is `away`, raise it as `Retryable` instead."""
     cure = ". Check OSTLER_GITHUB_API_URL, and that this machine reaches GitHub" if away else ""
     told = f"no webhook arrived within {within:.0f} s: {problem}{cure}. Then run `ostler setup ping`."
     if away:
@@ -89,13 +90,13 @@ def _call_within(left: float) -> float:
 
 
 def _newest(github: GitHub, *, within: float) -> DeliverySeen | None:
-    """Return the latest attempt of the ping, else of anything."""
+    """Return the latest delivery of the ping, or of any event if there is no ping. None if there is no delivery."""
     listed = github.list_deliveries(policy=replace(ONCE, deadline=within)).deliveries
     return next((each for each in listed if each.event == "ping"), next(iter(listed), None))
 
 
 def meaning(status: int) -> str:
-    """Return what an answer to a webhook says, and what to do."""
+    """Return the meaning of web's status for a webhook, and what to do. Status 0 means that GitHub got no answer."""
     match status:
         case 0:
             return "GitHub cannot reach the webhook URL: check its host, port and certificate, and that web runs"

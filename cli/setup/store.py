@@ -18,26 +18,26 @@ GITHUB_API = "https://api.github.com"
 
 
 class Store(Protocol):
-    """A place for secrets."""
+    """A place for the secrets of the App."""
 
     @property
     def where(self) -> str:
-        """Its name for people."""
+        """Name of the store for messages."""
 
     def check(self) -> None:
-        """Raise `Conflict` when something would be overwritten, and what the place raises when it is out of reach."""
+        """Raise `Conflict` if a write would overwrite secrets without `--replace`. Errors of the store pass through."""
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
-        """Write the values; raises as `check`."""
+        """Write the values. Raises as `check` does. `api_url` is the root of GitHub's REST API."""
 
     def further(self, api_url: str) -> str | None:
-        """Return what the operator has to set beside."""
+        """Return a further step for the operator, or None if there is none."""
 
 
 def store_of(
     *, namespace: str | None, secret: str, kubeconfig: str | None, env_file: Path | None, replace: bool
 ) -> Store:
-    """Return the place that the options name. Raises ConfigurationError when they name none or two."""
+    """Return the store that the options name. Raises `ConfigurationError` if they name none or two."""
     if (namespace is None) == (env_file is None):
         raise ConfigurationError("--namespace or --env-file: name one place for the App's secrets")
     if env_file is not None:
@@ -46,7 +46,7 @@ def store_of(
 
 
 class EnvFile:
-    """A file of `NAME=value` lines, as compose and shells read it."""
+    """A file of `NAME=value` lines for Docker Compose and shells."""
 
     def __init__(self, path: Path, *, replace: bool) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class EnvFile:
         self.where = str(path)
 
     def check(self) -> None:
-        """See that none of our lines would be overwritten, and that the folder is there."""
+        """Raise `Conflict` if the file already has the App's secrets, or if its folder does not exist."""
         taken = sorted(name for name in KEYS if name in self._lines())
         if taken and not self._replace:
             raise Conflict(f"{self._path} already has {', '.join(taken)}; use --replace to overwrite")
@@ -62,7 +62,7 @@ class EnvFile:
             raise Conflict(f"the folder {self._path.absolute().parent} does not exist")
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
-        """Write beside the lines that are there; the file is replaced as a whole and is never readable by others."""
+        """Write the secrets and preserve the other lines. The file is replaced atomically, with mode 0600."""
         self.check()
         lines = self._lines() | {name: f"{name}='{_one_line(value)}'" for name, value in values.items()}
         if api_url != GITHUB_API:
@@ -73,12 +73,12 @@ class EnvFile:
         fresh.replace(self._path)
 
     def further(self, api_url: str) -> str | None:
-        """Return None: the address of the API is in the file."""
+        """Return None, because the file already contains the address of the API."""
         del api_url
         return None
 
     def _lines(self) -> dict[str, str]:
-        """Return the lines that are there, by the variable that they set; others by their place."""
+        """Return the existing lines by the variable that they set. Other lines have their line number as key."""
         if not self._path.exists():
             return {}
         found: dict[str, str] = {}
@@ -89,7 +89,7 @@ class EnvFile:
 
 
 class ClusterSecret:
-    """A Secret of the cluster, as the chart's `existingSecret` names it."""
+    """A Secret in the cluster, which the chart's value `existingSecret` names."""
 
     def __init__(self, namespace: str, name: str, kubeconfig: str | None, *, replace: bool) -> None:
         self._namespace = namespace
@@ -99,7 +99,7 @@ class ClusterSecret:
         self.where = f"Secret {namespace}/{name}"
 
     def check(self) -> None:
-        """See that the cluster answers and that none of our keys would be overwritten."""
+        """Raise `Conflict` if the Secret already has the App's keys. Errors of the cluster are passed on."""
         from k8s_adapters.secrets import keys_of
 
         taken = sorted((keys_of(self._kube, namespace=self._namespace, name=self._name) or set()) & set(KEYS))
@@ -107,14 +107,14 @@ class ClusterSecret:
             raise Conflict(f"{self.where} already has {', '.join(taken)}; use --replace to overwrite")
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
-        """Write beside what the Secret holds already."""
+        """Write the secrets and preserve the other keys of the Secret."""
         from k8s_adapters.secrets import put_secret
 
         del api_url
         put_secret(self._kube, namespace=self._namespace, name=self._name, values=values, replace=self._replace)
 
     def further(self, api_url: str) -> str | None:
-        """Return the value of the chart that an Enterprise Server needs."""
+        """Return the value to set in the chart for an Enterprise Server, or None for github.com."""
         return None if api_url == GITHUB_API else f"Set in the chart's values: settings.{API_URL}: {api_url}"
 
 

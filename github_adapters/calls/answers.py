@@ -126,7 +126,7 @@ def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
     error = refusal(answer, what="installation token", now=now)
     if not isinstance(error, Gone):
         return error
-    gone = NotInstalled("the App is not installed there any more")
+    gone = NotInstalled("the App is no longer installed for this account or repository")
     gone.status = error.status
     return gone
 

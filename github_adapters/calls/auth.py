@@ -157,5 +157,7 @@ def _load(private_key: Secret) -> RSAPrivateKey:
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, RSAPrivateKey):
-        raise ConfigurationError("OSTLER_GITHUB_PRIVATE_KEY: found a value that is no RSA private key in PEM (hidden)")
+        raise ConfigurationError(
+            "OSTLER_GITHUB_PRIVATE_KEY: found a value that is not an RSA private key in PEM (hidden)"
+        )
     return key

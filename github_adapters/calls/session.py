@@ -107,7 +107,9 @@ class Session:
         try:
             return reader(answer)
         except fields.Malformed:
-            raise Retryable(f"GitHub's answer to {what} makes no sense", status=answer.status) from None
+            raise Retryable(
+                f"GitHub's answer to {what} does not have the expected form", status=answer.status
+            ) from None
 
     def retry(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:
         """Return the result of `once`, retried by `policy` until `deadline`. Raises its last error."""

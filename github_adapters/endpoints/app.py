@@ -97,7 +97,7 @@ class App:
             deadline=Deadline(deadline_seconds),
         )
         if answer.status == HTTPStatus.NOT_FOUND:
-            raise NotInstalled("the App is not installed there any more")
+            raise NotInstalled("the App is no longer installed for this account or repository")
         return self._session.read(answer, _installation_seen, what="look-up of an installation")
 
     def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:

@@ -207,14 +207,14 @@ class Runners:
         for page in range(1, MOST_PAGES + 1):
             shown, total = ask(page)
             if total < before - PAGE:
-                raise Retryable("more runners went than a page has")
+                raise Retryable("more runners disappeared during the listing than one page contains")
             if total < before:
                 ask(page - 1)  # runners disappeared, so others moved from this page to the page before
             if shown < PAGE or page * PAGE >= total:
                 break
             before = total
         if len(seen) < total:
-            raise Retryable("GitHub showed fewer runners than it counted")
+            raise Retryable("GitHub listed fewer runners than it counted")
         return list(seen.values())
 
     def _page(

@@ -55,7 +55,7 @@ def wait(connection: Any) -> None:
         ready = select.poll()  # not select(): it fails for descriptors above 1023, and a web process has more
         ready.register(connection.fileno(), select.POLLIN if state == extensions.POLL_READ else select.POLLOUT)
         if not ready.poll(max(0.0, end - time.monotonic()) * 1000):
-            raise psycopg2.OperationalError("Postgres did not answer in time; the connection is given up")
+            raise psycopg2.OperationalError("Postgres did not answer in time; the connection is closed")
 
 
 def install() -> None:

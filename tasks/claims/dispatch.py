@@ -120,7 +120,7 @@ def clear_wake(rt: Runtime, pool_id: int) -> None:
     try:
         rt.wake_keys.clear_wake(pool_id)
     except redis.RedisError as error:
-        log.warning("dispatch.wake_key_kept", error=reason_of(error))
+        log.warning("dispatch.wake_key_not_deleted", error=reason_of(error))
 
 
 def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:

@@ -111,7 +111,7 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
             deadline_seconds=left(work),
         )
     except LeaseOver:
-        log.warning("mint.lease_over")
+        log.warning("mint.lease_expired")
     except Refused as refused:
         refuse_group(rt, work, refused)
     except UpstreamError as error:

@@ -201,12 +201,12 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
     pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
-        log.error("release.stamp_stays", reasons=verdict.reasons)
+        log.error("release.stamp_remains", reasons=verdict.reasons)
         return Warmth.UNKNOWN
     try:
         result = write(rt, work, owner=None)
     except (Forbidden, Invalid) as error:
-        log.warning("release.stamp_stays", error=meaning_of(error))
+        log.warning("release.stamp_remains", error=meaning_of(error))
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
         log.warning("release.annotation_moves")

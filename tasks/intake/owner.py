@@ -44,8 +44,8 @@ def ask(rt: Runtime) -> None:
         log.warning("owner.unknown", error=meaning_of(error))
         return
     if owner is None:
-        log.warning("owner.unknown", error="GitHub does not say whose the App is")
+        log.warning("owner.unknown", error="GitHub does not name the owner of the App")
         return
     if rt.transaction(accounts.record_owner, held, owner_id=owner, now=NOW):
-        log.info("account.allowed", account=owner, why="it owns the App")
+        log.info("account.allowed", account=owner, why="the account owns the App")
         rt.waker.send(REMATCH)

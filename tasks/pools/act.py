@@ -81,7 +81,7 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
     unavailable: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
-            log.info("reconcile.to_be_continued")
+            log.info("reconcile.unfinished")
             return False
         pod = observed.by_uid.get(row.uid or "")
         try:

@@ -83,7 +83,7 @@ def autoscale() -> None:
     random.shuffle(decided)  # if the time runs out, other pools are left out than last time (L14)
     for scaled in decided:
         if remaining() < RESERVE:
-            log.info("autoscale.to_be_continued")
+            log.info("autoscale.unfinished")
             return
         try:
             carry_out(rt, scaled)
@@ -175,7 +175,7 @@ def places_of(pool: PoolSeen, row: PoolRow) -> Places:
 def hands_off(pool: PoolSeen) -> str | None:
     """Return why the autoscaler must not set the replicas of a pool, or None if it may."""
     if pool.terminating:
-        return "its deletion was asked for"
+        return "its deletion was requested"
     if pool.paused:
         return "it is paused"
     if pool.problem is not None:

@@ -52,7 +52,7 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
-        log.info("pool.template_of_another", pool=row.name)
+        log.info("pool.template_differs", pool=row.name)
         return
     create_each(rt, planned, pool)
 

@@ -85,7 +85,7 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
     """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
-        log.error("reconcile.pod_stays", pod=row.name)
+        log.error("reconcile.pod_remains", pod=row.name)
         return
     if row.claim_id is None and not pod.is_terminal:
         # If no other container runs, the kubelet is about to report the Pod as terminal, unless its node is lost.

@@ -57,7 +57,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= end_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
-            log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
+            log.warning("pool.not_checked", pool=row.name, error=words_of(error))
     if changed:
         rt.waker.send(REMATCH)
 

@@ -79,7 +79,9 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
     try:
         shares = _list_shares(rt, namespace=namespace, pools=pools)
         if shares is None:
-            log.warning("pods.list_not_shared", why=f"it took more than {LIST_SECONDS:.0f} s, or its process stops")
+            log.warning(
+                "pods.list_not_shared", why=f"it took more than {LIST_SECONDS:.0f} s, or its process is stopping"
+            )
             return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")

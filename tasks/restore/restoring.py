@@ -169,8 +169,10 @@ class _Restore:
     def left_as(self) -> str:
         """Return the message for an operator after Postgres stopped answering: what was done and what to do."""
         if self._report.let_go:
-            return "The rows are let go; `unresolved_jobs` asks for the jobs that are still held."
-        return "What was done stays done: see that it answers, then run `ostler restore` again; it goes on there."
+            return "The rows are unlocked; `unresolved_jobs` asks GitHub for the jobs that are still held."
+        return (
+            "Completed steps remain. Check that Postgres answers, then run `ostler restore` again; it continues there."
+        )
 
     def run(self) -> Report:
         """Run all steps. Each step needs the results of the steps before it."""
@@ -224,7 +226,7 @@ class _Restore:
             return (verdict.older or self._anyway), why
         kept = timedelta(seconds=rt.settings.redelivery_kept)
         if not rt.transaction(redelivery.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
-            raise NotRestored("the epoch moved meanwhile; run it again")
+            raise NotRestored("the epoch changed during the restore; run it again")
         return True, why
 
     def _wait_for_steps(self) -> None:
@@ -356,7 +358,7 @@ class _Restore:
             )
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
                 raise NotRestored(
-                    f"the claim of Pod {pod.name} changed meanwhile, or does not allow {judgement.verdict.act}"
+                    f"the claim of Pod {pod.name} changed during the restore, or does not allow {judgement.verdict.act}"
                 )
 
         rt.transaction(body)
@@ -433,7 +435,7 @@ class _Restore:
         if risen is None:
             return  # another restore was faster
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
-            raise NotRestored("somebody else writes the cluster's epoch; see that no second Ostler runs, then again")
+            raise NotRestored("another process writes the cluster's epoch; stop any second Ostler, then run it again")
         trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
         rt.transaction(epochs.let_go, risen, trusted_for=trusted_for, now=NOW)
         log.info("restore.done", epoch=risen.number)

@@ -444,7 +444,7 @@ class _Visit:
             try:
                 message()
             except EXPECTED as error:  # `resume` sends it again (L6); the other messages go on (L14)
-                log.warning("catch_up.not_told", repository=self._place.repository, error=words_of(error))
+                log.warning("catch_up.message_not_sent", repository=self._place.repository, error=words_of(error))
 
     # Requests
 

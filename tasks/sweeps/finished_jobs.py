@@ -83,7 +83,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     """Judge one Pod, store the result of the check, and end the Pod after the second check."""
     rt = tick.rt
     if listed.age_of(pod.since) < 0:
-        log.info("finished_jobs.kept", pod=pod.pod_name, why="the runners were listed before its job ended")
+        log.info("finished_jobs.kept", pod=pod.pod_name, why="GitHub's runner list is older than the end of the job")
         return
     runner = listed.runners.get(pod.runner_name)
     hurried = pod.on_gone_node and not pod.overdue

@@ -87,7 +87,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     }
     if evaluation.after.closed and not evaluation.before.closed:
         telemetry.GATE_CHANGES.labels(evaluation.upstream, "closed").inc()
-        log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch goes on")
+        log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch continues")
     elif evaluation.after.closed:
         log.warning(
             "gate.stays_closed", **facts, healthy_checks=evaluation.after.healthy_checks, needs=evaluation.after.needs

@@ -151,7 +151,7 @@ class Pace:
             self.listed(len(page))
             yield page
             if not self.page():
-                raise Aborted(f"{what} were not listed to the end: {self.trouble}")
+                raise Aborted(f"the list of {what} is incomplete: {self.trouble}")
 
     def listed(self, many: int) -> None:
         """Add `many` to the number of listed objects. The budget is a share of this number."""

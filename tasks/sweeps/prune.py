@@ -70,4 +70,4 @@ def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
 
 
 def _case(kind: Kind, before: datetime, after: str) -> Case:
-    return Case(what="forget", why=f"over since before {before:%Y-%m-%d %H:%M} UTC", subject=kind, after=after)
+    return Case(what="forget", why=f"ended before {before:%Y-%m-%d %H:%M} UTC", subject=kind, after=after)

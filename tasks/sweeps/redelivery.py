@@ -113,7 +113,7 @@ class _Sweep:
             if cursor is None:
                 self.unread = meaning_of(error)
             _failed(error)
-        log.warning("redelivery.look_incomplete")
+        log.warning("redelivery.scan_incomplete")
 
     def scan(self) -> None:
         """Read further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
@@ -150,7 +150,7 @@ class _Sweep:
             log.warning("redelivery.cursor_refused")
         except UpstreamError as error:
             _failed(error)
-        log.info("redelivery.to_be_continued", floor=floor.isoformat())
+        log.info("redelivery.unfinished", floor=floor.isoformat())
 
     def ask(self) -> None:
         """Request the redeliveries that are due, while at least one web process runs to receive them."""
@@ -215,7 +215,7 @@ class _Sweep:
         )
         case = Case(
             what="ask again",
-            why=f"it is not in our rows, ask {due.asks}",
+            why=f"no row has this delivery, request {due.asks}",
             subject=due.guid,
             expects=Expect.ACCEPTED,
             witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id}"),),
@@ -231,7 +231,7 @@ class _Sweep:
             return False
         self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
         self._counts["asked"] += 1
-        log.info("redelivery.asked", delivery=due.guid, number=due.delivery_id, asks=due.asks)
+        log.info("redelivery.requested", delivery=due.guid, number=due.delivery_id, asks=due.asks)
         return True
 
     def _page(self, cursor: str | None) -> DeliveryPage:

@@ -47,4 +47,6 @@ def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
 
 
 def _case(job: Lifted) -> Case:
-    return Case(what="match", why="it can go on now", job_id=job.job_id, before=job.hold, after=f"pool {job.pool_id}")
+    return Case(
+        what="match", why="its hold no longer applies", job_id=job.job_id, before=job.hold, after=f"pool {job.pool_id}"
+    )

@@ -123,7 +123,7 @@ def _overdue(claim: due.Due) -> Case | None:
         )
     return Case(
         what="repeat",
-        why="its step was not done in time",
+        why="its step did not finish in time",
         claim_id=claim.claim_id,
         before=claim.state,
         expects=Expect.CLAIM_MOVED,

@@ -53,7 +53,7 @@ def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
         return _find_or_take(tick, installation_id=installation_id, scope=scope)
     except DBAPIError as error:
         if is_locked(error):
-            raise Conflict("another session has the list of these runners locked") from error
+            raise Conflict("another session has locked the list of these runners") from error
         raise
 
 

@@ -51,7 +51,7 @@ class Scheduler(RedBeatScheduler):  # type: ignore[misc]
         wait: float = super().tick(*args, **kwargs)
         conf = self.app.redbeat_conf
         if get_redis(self.app).zcard(conf.schedule_key) < len(conf.schedule):
-            log.warning("beat.schedule_was_lost")
+            log.warning("beat.schedule_lost")
             self.setup_schedule()
         return wait
 
@@ -112,12 +112,12 @@ def _beat(app: Celery) -> bool:
     try:
         service.start()
     except LockNotOwnedError:
-        log.warning("beat.lost_its_lock")
+        log.warning("beat.lock_lost")
         return False
     except LockNotHad:
-        log.warning("beat.lost_redis", error="the lock could not be had")
+        log.warning("beat.redis_lost", error="the lock could not be acquired")
         return False
     except RedisError as error:
-        log.warning("beat.lost_redis", error=reason_of(error))
+        log.warning("beat.redis_lost", error=reason_of(error))
         return False
     return True

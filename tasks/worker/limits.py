@@ -35,7 +35,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
                 ),
             )
         except SQLAlchemyError as error:  # Redis and this process have the limit; the outcome of the call matters more
-            log.warning("github.limit_not_kept", installation=installation_id, error=reason_of(error))
+            log.warning("github.limit_not_stored", installation=installation_id, error=reason_of(error))
 
     def recall(installation_id: int) -> Mapping[str, float]:
         return transaction(engine, lambda db: backoffs.limits_of(db, installation_id=installation_id, now=utcnow()))
@@ -60,9 +60,9 @@ def make_left(engine: Engine) -> Callable[[int], None]:
         except (
             SQLAlchemyError
         ) as error:  # the next call in its name finds the same; the call's own outcome matters more
-            log.warning("github.left_not_kept", installation=installation_id, error=reason_of(error))
+            log.warning("github.uninstall_not_recorded", installation=installation_id, error=reason_of(error))
             return
         if marked:
-            log.warning("github.installation_left", installation=installation_id)
+            log.warning("github.installation_uninstalled", installation=installation_id)
 
     return left

@@ -110,7 +110,7 @@ def _ask(rt: Runtime, known: _Known, name: str) -> bool:
     try:
         known.asked[name] = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     except UpstreamError as error:
-        log.warning("node.not_found_out", node=name, error=meaning_of(error))
+        log.warning("node.not_read", node=name, error=meaning_of(error))
         return False
     return True
 

@@ -122,7 +122,7 @@ def test_webhook_is_redelivered_when_its_web_process_was_killed_before_the_commi
         event["delivery"]
         for path in stage.system.folder.glob("worker-*.log")
         for event in read_log_lines(path)
-        if event["event"] == "redelivery.asked"
+        if event["event"] == "redelivery.requested"
     ]
     assert [attempts[0]["event"], attempts[-1]["event"]] == ["webhook_lost", "webhook_sent"]
     assert attempts[0]["guid"] in asked

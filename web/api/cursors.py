@@ -54,7 +54,7 @@ class Cursors:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "invalid-field",
                 "A field is invalid",
-                "This cursor was not given out for this list with these filters; begin without one",
+                "This cursor belongs to another list or to other filters; omit it to begin at the first page",
                 field="cursor",
             )
         return int.from_bytes(place, "big")

@@ -99,7 +99,7 @@ class Gate:
                 HTTPStatus.FORBIDDEN,
                 "insufficient-scope",
                 f"This token lacks the scope {needed}",
-                f"Make one that has it: `ostler token create NAME --scope {needed}`.",
+                f"Create a token with this scope: `ostler token create NAME --scope {needed}`.",
                 headers={"WWW-Authenticate": f'Bearer realm="ostler", error="insufficient_scope", scope="{needed}"'},
             )
         return found
@@ -155,7 +155,7 @@ def _refusal_of(error: Exception, *, path: str) -> Refusal:
     if isinstance(error, DBAPIError | PoolTimeout):  # raised while the token was verified
         return database_failed(error)
     log.error("api.failed", path=path, error=type(error).__name__, exc_info=error)
-    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; its log says more")
+    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; the log of web has the details")
 
 
 def _path(scope: Scope) -> str:
@@ -181,7 +181,7 @@ async def _read(request: Request) -> bytes:
         raise Refusal(
             HTTPStatus.REQUEST_TIMEOUT,
             "body-too-slow",
-            "The body did not come in time",
+            "The body did not arrive in time",
             headers={"Connection": "close"},
         ) from None
     return bytes(body)

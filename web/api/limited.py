@@ -41,5 +41,5 @@ async def refuse_limited(request: Request) -> None:
         HTTPStatus.FORBIDDEN,
         "limited-token",
         "This token is limited to accounts",
-        "This path shows or changes the whole fleet; use a token that was made without `--account`.",
+        "This path shows or changes the whole fleet; use a token that was created without `--account`.",
     )

@@ -176,7 +176,7 @@ def database_failed(error: Exception) -> Refusal:
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:
-    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; its log says more")
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; the log of web has the details")
 
 
 def _field_problem(error: Mapping[str, Any]) -> FieldProblem:

@@ -113,7 +113,7 @@ class Certificate:
             try:
                 self.check()
             except Exception:
-                log.exception("tls.look_failed", ends_at=self.ends_at.isoformat())
+                log.exception("tls.check_failed", ends_at=self.ends_at.isoformat())
 
     def _read(self) -> tuple[bytes, bytes]:
         found: list[bytes] = []

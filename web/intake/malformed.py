@@ -69,4 +69,4 @@ class MalformedNotes:
         try:
             transaction(self._engine, note)
         except (DBAPIError, PoolTimeoutError) as error:
-            log.warning("webhook.malformed_not_noted", deliveries=len(guids), error=reason_of(error))
+            log.warning("webhook.malformed_not_recorded", deliveries=len(guids), error=reason_of(error))

@@ -181,7 +181,7 @@ class Intake:
         except ClientDisconnect:
             raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None
         except TimeoutError:
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time") from None
+            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time") from None
         finally:
             self._reading -= len(body)
         return bytes(body)
@@ -196,7 +196,7 @@ class Intake:
         proven(request.scope)  # webhooks that wait for their commit must not use up the connection cap
         guid = request.headers.get("x-github-delivery", "")
         if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
-            raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is no GUID")
+            raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is not a GUID")
         kind = request.headers.get("x-github-event", "")
         if kind == "ping":
             return _Accepted("pong")
@@ -252,11 +252,11 @@ class Intake:
                 if not is_contended(error) or self._monotonic() >= until:
                     raise
             await asyncio.sleep(TRY_AGAIN_AFTER)
-        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
+        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process does not accept webhooks now")
 
     async def _enqueue(self, received: intake.Received) -> _Accepted:
         if not self._batches.running:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process does not accept webhooks now")
         full = self._batches.depth >= self._settings.intake_queue
         if full and not self._batches.make_room(received.event.owner_id):
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")

@@ -83,7 +83,7 @@ class Publisher:
             self._changed.notify()
         self._thread.join(timeout)
         if self._thread.is_alive():
-            log.warning("publisher.left_behind", depth=self.depth)
+            log.warning("publisher.thread_still_runs", depth=self.depth)
             return
         self._sender.close()
 
@@ -138,7 +138,7 @@ class Publisher:
                     self._forget_wake(item)
             except Exception:  # one message that cannot be sent must not end the thread for all others (L14)
                 self.failures += 1
-                log.exception("publisher.dropped_one")
+                log.exception("publisher.message_failed")
             else:
                 pause = _FIRST_PAUSE
 
@@ -172,4 +172,4 @@ class Publisher:
         try:
             self._sender.clear_wake(pool_id)
         except (redis.RedisError, OSError) as error:
-            log.info("publisher.key_left", pool=pool_id, error=type(error).__name__)
+            log.info("publisher.wake_key_not_deleted", pool=pool_id, error=type(error).__name__)

@@ -75,7 +75,7 @@ class Admission:
             self._counts["token.unjudged"] += 1
             raise Refusal(503, str(error)) from None
         if identity.namespace != self._namespace:
-            raise Refusal(403, f"a Pod of namespace {identity.namespace!r}")
+            raise Refusal(403, f"the Pod is in namespace {identity.namespace!r}")
         if identity.service_account != identity.pod_name:
             raise Refusal(403, f"Pod {identity.pod_name!r} runs as ServiceAccount {identity.service_account!r}")
         return identity
@@ -94,8 +94,8 @@ class Admission:
                 return self._cluster.verify(token.reveal())
             except KeyUnknown:
                 if is_late:
-                    raise Unjudged("the keys were asked for before this token came") from None
-                raise TokenRejected("the cluster has no such key") from None
+                    raise Unjudged("the keys were requested before this token arrived") from None
+                raise TokenRejected("the cluster does not publish the key of this token") from None
         if self._cluster.keys_are_old:
             self._fetch_keys()
         return identity
@@ -111,7 +111,7 @@ class Admission:
             await self._threads.cluster(self._cluster.fetch_keys)
         except Unjudged as error:
             self._counts["keys.missed"] += 1
-            log.warning("keys.missed", why=str(error))
+            log.warning("keys.fetch_failed", why=str(error))
             return error
         else:
             self._counts["keys.fetched"] += 1
@@ -143,12 +143,12 @@ class Admission:
         namespace, name = identity.namespace, identity.pod_name
         pod = await self._ask(lambda: self._cluster.pod(namespace=namespace, name=name))
         if pod is None or pod.uid != identity.pod_uid or pod.is_over:
-            raise Refusal(403, f"no living Pod {name!r} with this UID")
+            raise Refusal(403, f"no running Pod {name!r} has this UID")
         pool = pod.pool
         if pool is None:
             raise Refusal(403, f"Pod {name!r} has no pool label")
         if not pod.is_ours:
-            raise Refusal(403, f"Pod {name!r} was not made by Ostler")
+            raise Refusal(403, f"Pod {name!r} was not created by Ostler")
         adopted = await self._threads.transaction(
             lambda db: pod_births.adopt_pod(
                 db,
@@ -164,7 +164,7 @@ class Admission:
         )
         if adopted is None:
             known = await self._ask(lambda: self._cluster.has_pool(namespace=namespace, name=pool))
-            raise Refusal(503 if known else 403, f"no row of pool {pool!r}")
+            raise Refusal(503 if known else 403, f"Postgres has no row of pool {pool!r}")
         if not adopted:
             raise Refusal(503, f"the row of another Pod still has the name {name!r}")
         self._counts["pods.adopted"] += 1

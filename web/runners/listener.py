@@ -86,7 +86,7 @@ class Listener:
         os.write(self._wake_write, b"x")
         self._thread.join(timeout)
         if self._thread.is_alive():
-            log.warning("listener.left_behind")
+            log.warning("listener.thread_still_runs")
             return
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -163,7 +163,7 @@ class Listener:
             self._tell(self._hearer.tick)
         else:
             self.is_hearing = True
-            log.info("listener.hearing", connects=self.connects)
+            log.info("listener.listening", connects=self.connects)
             self._tell(self._hearer.hearing)
 
     def _tell(self, call: Any, *arguments: Any) -> None:

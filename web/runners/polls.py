@@ -226,6 +226,6 @@ async def _discard_body(request: Request) -> None:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > LARGEST_BODY:
-                    raise Refusal(413, "the body is larger than a poll's")
+                    raise Refusal(413, "the body is larger than a poll can be")
     except TimeoutError:
-        raise Refusal(408, "the body did not come in time") from None
+        raise Refusal(408, "the body did not arrive in time") from None

@@ -1,6 +1,6 @@
-{{/* The environment of each process: what it reads and nothing else. */}}
+{{/* Environment of each process: only the variables that it reads. */}}
 
-{{/* Variables that stand in a Secret. */}}
+{{/* Names of the variables in the Secret. */}}
 {{- define "ostler.secretVariables" -}}
 OSTLER_DATABASE_URL OSTLER_REDIS_URL OSTLER_GITHUB_APP_ID OSTLER_GITHUB_PRIVATE_KEY OSTLER_WEBHOOK_SECRETS OSTLER_ENCRYPTION_KEYS OSTLER_FLOWER_BASIC_AUTH OSTLER_REDIS_URL_BEAT OSTLER_REDIS_URL_WATCH OSTLER_REDIS_URL_FLOWER
 {{- end -}}
@@ -22,7 +22,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- end }}
 {{- end -}}
 
-{{/* The way to Redis of beat, watch or Flower. Takes root and process. */}}
+{{/* OSTLER_REDIS_URL of beat, watch or Flower. Takes root and process. */}}
 {{- define "ostler.redisUrl" -}}
 {{- $variable := .root.Values.redis.usersPerProcess | ternary (printf "OSTLER_REDIS_URL_%s" (upper .process)) "OSTLER_REDIS_URL" }}
 {{- $elsewhere := get .root.Values.secretRefs $variable | default dict }}
@@ -33,7 +33,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
       key: {{ $elsewhere.key | default $variable }}
 {{- end -}}
 
-{{/* The settings of the values. Takes root, and prefixes: of the names that this process reads. */}}
+{{/* Settings from the values. Takes root, and prefixes: the prefixes of the names that this process reads. */}}
 {{- define "ostler.settings" -}}
 {{- range $name, $value := .root.Values.settings }}
 {{- if has $name (splitList " " (include "ostler.secretVariables" $)) }}
@@ -48,7 +48,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- end }}
 {{- if $read }}
 - name: {{ $name }}
-  {{- /* Helm holds a whole number of YAML as a float and would write a large one as 2.6e+07. */}}
+  {{- /* Helm reads a whole number as a float, and would print a large number as 2.6e+07. */}}
   {{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}
   value: {{ int64 $value | quote }}
   {{- else }}
@@ -59,14 +59,14 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- include "ostler.extraEnv" .root }}
 {{- end -}}
 
-{{/* Variables that are no settings, as those of a proxy. Takes the root context. */}}
+{{/* Variables that are not settings, such as those of a proxy. Takes the root context. */}}
 {{- define "ostler.extraEnv" -}}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* What web and worker read. Takes root, and share: the connections that this process may take. */}}
+{{/* Environment of web and of workers. Takes root, and share: the number of Postgres connections of the process. */}}
 {{- define "ostler.environment" -}}
 {{- $root := .root -}}
 {{- include "ostler.fromSecret" (dict "root" $root "variables" (list "OSTLER_DATABASE_URL" "OSTLER_REDIS_URL" "OSTLER_GITHUB_APP_ID" "OSTLER_GITHUB_PRIVATE_KEY" "OSTLER_WEBHOOK_SECRETS" "OSTLER_ENCRYPTION_KEYS")) }}
@@ -85,7 +85,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- include "ostler.settings" (dict "root" $root "prefixes" (list "OSTLER_")) }}
 {{- end -}}
 
-{{/* What runner Pods poll. */}}
+{{/* Address that runner Pods poll. */}}
 {{- define "ostler.dispatchUrl" -}}
 {{- if .Values.dispatchUrl -}}
 {{- .Values.dispatchUrl -}}

@@ -1,11 +1,11 @@
-{{/* Names and labels. Each takes the root context, or a dict with "root" and "component" where it says so. */}}
+{{/* Names and labels. Each template takes the root context unless its comment names other arguments. */}}
 
-{{/* The name of the chart, cut to what a label may hold. */}}
+{{/* Name of the chart, shortened to the maximum length of a label value. */}}
 {{- define "ostler.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The first part of every object's name. 40 characters at most, so that "-<component>" and a hash still fit. */}}
+{{/* Prefix of every object's name: at most 40 characters, so that "-<component>" and a hash still fit. */}}
 {{- define "ostler.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -19,17 +19,20 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The name of what belongs to the whole cluster: two releases of one name in two namespaces must not share it. */}}
+{{/*
+Prefix for names of cluster-wide objects. It has the namespace, because two namespaces can have releases with the same
+name.
+*/}}
 {{- define "ostler.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "ostler.fullname" .) -}}
 {{- end -}}
 
-{{/* The name of what a process has in the whole cluster. Takes root and component. */}}
+{{/* Name of a process's cluster-wide objects. Takes root and component. */}}
 {{- define "ostler.clusterComponentName" -}}
 {{- printf "%s-%s" (include "ostler.clusterName" .root) .component -}}
 {{- end -}}
 
-{{/* Where RunnerPools and runner Pods live. */}}
+{{/* Namespace of RunnerPools and runner Pods. */}}
 {{- define "ostler.runnersNamespace" -}}
 {{- if eq .Values.runners.namespace .Release.Namespace -}}
 {{- fail (printf "runners.namespace: found %q, the release's own namespace; runner Pods run other people's code and need one without Ostler's Secrets: name another" .Values.runners.namespace) -}}
@@ -37,7 +40,10 @@
 {{- .Values.runners.namespace -}}
 {{- end -}}
 
-{{/* Labels of an object. Takes root, component where it belongs to one, and group where that has several Deployments. */}}
+{{/*
+Labels of an object. Takes root, the component of the object if it has one, and group if the component has several
+Deployments.
+*/}}
 {{- define "ostler.labels" -}}
 {{- $root := .root -}}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -51,8 +57,9 @@ ostler.dev/worker-group: {{ . }}
 {{- end -}}
 
 {{/*
-What selects the Pods of a process, for ever: a Deployment's selector cannot be changed. Takes root and component, which
-is web, worker, beat, watch, flower or migrate; all groups of workers have the component "worker".
+Labels that select the Pods of a process. They must never change, because the selector of a Deployment is immutable.
+Takes root and component, which is web, worker, beat, watch, flower or migrate; all groups of workers have the component
+"worker".
 */}}
 {{- define "ostler.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "ostler.name" .root }}
@@ -62,12 +69,12 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* The name of a process's objects and of its ServiceAccount. Takes root and component. */}}
+{{/* Name of a process's objects and of its ServiceAccount. Takes root and component. */}}
 {{- define "ostler.componentName" -}}
 {{- printf "%s-%s" (include "ostler.fullname" .root) .component -}}
 {{- end -}}
 
-{{/* The image, by digest where one is given. */}}
+{{/* The image, by digest if the values have one, or else by tag. */}}
 {{- define "ostler.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
@@ -78,7 +85,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* What an IPv4 block is behind NAT64's well-known prefix. */}}
+{{/* IPv6 block that reaches an IPv4 block through the well-known prefix of NAT64. */}}
 {{- define "ostler.behindNat64" -}}
 {{- $parts := splitList "/" . -}}
 {{- $bytes := splitList "." (first $parts) -}}

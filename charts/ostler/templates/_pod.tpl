@@ -1,4 +1,7 @@
-{{/* What the Pods of the control plane have in common. Each takes root and component unless it says otherwise. */}}
+{{/*
+Common parts of the control plane's Pods. Each template takes root and component unless its comment names other
+arguments.
+*/}}
 
 {{/* Metadata of a Pod. */}}
 {{- define "ostler.podMetadata" -}}
@@ -14,8 +17,8 @@ annotations:
 {{- end -}}
 
 {{/*
-The spec of a Pod but for its containers and volumes, fit for the restricted level of Pod Security. Also takes token:
-whether its containers are given the token of its identity.
+The spec of a Pod without its containers and volumes. It meets the restricted level of Pod Security. Also takes token:
+whether its containers get the token of its ServiceAccount.
 */}}
 {{- define "ostler.podSpec" -}}
 serviceAccountName: {{ include "ostler.componentName" . }}
@@ -53,8 +56,8 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end -}}
 
 {{/*
-Copies apart from each other, over nodes and over zones, each version for itself: as wishes, so that a cluster of one node
-takes them too. Also takes group where a component has several Deployments.
+Spread of replicas over nodes and zones, separately for each version. It is only a preference, so that a cluster with
+one node can run them too. Also takes group if a component has several Deployments.
 */}}
 {{- define "ostler.spread" -}}
 topologySpreadConstraints:
@@ -68,7 +71,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end -}}
 
-{{/* What selects the Pods of one Deployment. Also takes group where a component has several. */}}
+{{/* Labels that select the Pods of one Deployment. Also takes group if a component has several Deployments. */}}
 {{- define "ostler.groupSelector" -}}
 {{ include "ostler.selectorLabels" . }}
 {{- with .group }}
@@ -88,7 +91,7 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{/* The only place that a container may write to, and what the values mount. Both take the root context. */}}
+{{/* The only writable folder of a container, and the volumes of the values. Both templates take the root context. */}}
 {{- define "ostler.tmpVolume" -}}
 - name: tmp
   emptyDir:
@@ -105,7 +108,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{/* Asks `ostler healthy`; starting it takes a second of CPU on a bad day, so it is not asked often. Takes component. */}}
+{{/* Probe with `ostler healthy`. It runs rarely, because its start can take a second of CPU. Takes component. */}}
 {{- define "ostler.healthy" -}}
 exec:
   command: [ostler, healthy, {{ .component }}]

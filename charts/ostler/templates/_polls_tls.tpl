@@ -1,6 +1,6 @@
-{{/* The certificate of the port for polls, and the CAs that runner Pods trust. Each takes the root context. */}}
+{{/* Certificate of the port for polls, and the CAs that runner Pods trust. Each template takes the root context. */}}
 
-{{/* Whether the chart makes the CAs itself; empty where it does not. */}}
+{{/* "true" if the chart creates the CAs itself, or else empty. */}}
 {{- define "ostler.ownCA" -}}
 {{- $tls := .Values.web.tls -}}
 {{- if and $tls.enabled (not $tls.existingSecret) (not $tls.certManager.issuerRef) -}}
@@ -14,8 +14,8 @@ true
 {{- end -}}
 
 {{/*
-The ConfigMap with the CAs that runner Pods trust; empty where they trust those of their image. The name is part of a
-Pod's template and never changes: what is in it does.
+The ConfigMap with the CAs that runner Pods trust, or empty if they trust the CAs of their image. The name is part of a
+Pod's template and never changes. Only its content changes.
 */}}
 {{- define "ostler.dispatchCa" -}}
 {{- $tls := .Values.web.tls -}}
@@ -28,14 +28,14 @@ ostler-polls-ca
 {{- end -}}
 {{- end -}}
 
-{{/* The names that web's certificate is for, those of its Service. */}}
+{{/* DNS names of web's certificate, which are the names of its Service. */}}
 {{- define "ostler.pollsTlsNames" -}}
 {{- $service := printf "%s-polls" (include "ostler.componentName" (dict "root" . "component" "web")) -}}
 {{- $inside := printf "%s.%s.svc" $service .Release.Namespace -}}
 {{- join "," (list $inside (printf "%s.cluster.local" $inside) (printf "%s.%s" $service .Release.Namespace)) -}}
 {{- end -}}
 
-{{/* Whether polls are served without TLS; empty where they are not. */}}
+{{/* "true" if polls are served without TLS, or else empty. */}}
 {{- define "ostler.plainPolls" -}}
 {{- if or .Values.web.tls.plainPolls (not .Values.web.tls.enabled) -}}
 true

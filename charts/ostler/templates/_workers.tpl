@@ -1,13 +1,13 @@
-{{/* Groups of workers, and what all processes together take of Postgres. */}}
+{{/* Groups of workers, and the Postgres connections of all processes together. */}}
 
-{{/* The values of a group, those of `worker` where it has none of its own, as JSON. Takes root and group. */}}
+{{/* Values of a group as JSON. A value that the group lacks comes from `worker`. Takes root and group. */}}
 {{- define "ostler.workerValues" -}}
 {{- mergeOverwrite (deepCopy .root.Values.worker) (get .root.Values.workers .group | default dict) | toJson -}}
 {{- end -}}
 
 {{/*
-The connections that a worker may take: one per thread, or half of that on the queues github, pools and retire alone, as
-models/db/connections.py has it. Takes the values of a group.
+Number of Postgres connections of a worker: one per thread, or half as many if it serves only the queues github, pools
+and retire, as in models/db/connections.py. Takes the values of a group.
 */}}
 {{- define "ostler.workerShare" -}}
 {{- if without .queues "github" "pools" "retire" -}}
@@ -17,7 +17,7 @@ models/db/connections.py has it. Takes the values of a group.
 {{- end -}}
 {{- end -}}
 
-{{/* The most replicas that a group ever has. Takes the values of a group. */}}
+{{/* Maximum number of replicas of a group. Takes the values of a group. */}}
 {{- define "ostler.mostWorkers" -}}
 {{- if .autoscaling.enabled -}}
 {{- int .autoscaling.maxReplicas -}}
@@ -29,8 +29,8 @@ models/db/connections.py has it. Takes the values of a group.
 {{- end -}}
 
 {{/*
-The sum of the shares of all replicas. Two more of each Deployment than it has replicas: while it rolls, one new Pod runs
-beside all old ones, and one that was told to end may still do so; minReadySeconds keeps it at one.
+The sum of the connection shares of all replicas. Each Deployment counts two Pods more than its replicas. During a
+rollout, one new Pod runs beside all old Pods, and one terminating Pod might still run. minReadySeconds prevents more.
 */}}
 {{- define "ostler.connectionBudget" -}}
 {{- $budget := mul 9 (add (int .Values.web.replicas) 2) -}}
@@ -49,7 +49,7 @@ beside all old ones, and one that was told to end may still do so; minReadySecon
 {{- $budget -}}
 {{- end -}}
 
-{{/* Fails where a queue is served by no group, or a group scales itself in two ways. */}}
+{{/* Fails if no group serves a queue, or if a group has two autoscalers. */}}
 {{- define "ostler.checkWorkers" -}}
 {{- $served := list -}}
 {{- range $group := keys .Values.workers | sortAlpha -}}

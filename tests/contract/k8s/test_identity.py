@@ -47,7 +47,7 @@ def who(verifier: TokenVerifier, token: str) -> PodIdentity:
     try:
         return verifier.verify(token)
     except KeyUnknown:
-        raise TokenRejected("the cluster has no such key") from None
+        raise TokenRejected("the cluster does not publish the key of this token") from None
 
 
 def parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:

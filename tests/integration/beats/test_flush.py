@@ -51,7 +51,7 @@ def test_an_active_beat_whose_redis_is_full_waits_and_goes_on_when_it_is_back_em
     with stage.redis.client() as client:
         client.config_set("maxmemory", "1")
         eventually(lambda: "beat.waiting_for_redis" in stage.events(beat))
-        assert "beat.lost_redis" in stage.events(beat)
+        assert "beat.redis_lost" in stage.events(beat)
         client.config_set("maxmemory", "0")
     stage.redis.flush()
     assert ticks_again(stage)
@@ -75,4 +75,4 @@ def test_an_active_beat_that_lost_its_schedule_but_not_its_lock_installs_it_agai
         client.delete("redbeat::schedule")
         assert ticks_again(stage)
         assert client.get(LOCK) == kept
-    eventually(lambda: "beat.schedule_was_lost" in stage.events(stage.children[0]))
+    eventually(lambda: "beat.schedule_lost" in stage.events(stage.children[0]))

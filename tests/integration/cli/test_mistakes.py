@@ -295,7 +295,9 @@ def test_wrong_kubeconfig_is_one_line_for_every_command(bare: dict[str, str], fi
 def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], files: Files) -> None:
     said = ("the API server 127.0.0.1:", "does not answer: connection refused")
     mistakes = [mistake(command, 3, *said, KUBECONFIG=str(files.dead)) for command in COMMANDS[:3]]
-    mistakes.append(mistake(COMMANDS[3], 3, "nothing was made yet", "connection refused", KUBECONFIG=str(files.dead)))
+    mistakes.append(
+        mistake(COMMANDS[3], 3, "nothing was created yet", "connection refused", KUBECONFIG=str(files.dead))
+    )
     mistakes.append(mistake("doctor --only cluster", 1, "kubernetes failed", *said, KUBECONFIG=str(files.dead)))
     assert deviations(tuple(mistakes), bare) == {}
 

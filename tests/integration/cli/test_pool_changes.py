@@ -230,7 +230,7 @@ def test_command_that_does_not_wait_names_where_to_look(shell: Shell) -> None:
     assert "has been draining since" in again.stderr
     assert json.loads(again.stdout) == {"name": "small", "namespace": shell.namespace, "gone": False}
     refused = shell.run("pause", "small")
-    assert (refused.returncode, "nothing takes back" in refused.stderr) == (1, True)
+    assert (refused.returncode, "a drain cannot be cancelled" in refused.stderr) == (1, True)
 
 
 def test_ctrl_c_ends_the_command_and_not_the_drain(shell: Shell) -> None:

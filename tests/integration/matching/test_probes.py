@@ -129,7 +129,7 @@ def test_second_probe_failing_within_the_wait_lengthens_it(stage: Stage) -> None
         ended += timedelta(seconds=EVERY)
         assert fail(stage, now=ended, probing=True) == ended + timedelta(seconds=wait)
         under_way = ended + timedelta(seconds=1)
-        assert fail(stage, now=under_way) == ended + timedelta(seconds=wait), "a job that was under way is no probe"
+        assert fail(stage, now=under_way) == ended + timedelta(seconds=wait), "a job that was under way is not a probe"
 
 
 def test_what_failed_together_doubles_the_wait_once(stage: Stage) -> None:

@@ -352,7 +352,7 @@ class StubGitHub:
         if self.broken:
             raise Retryable("down")
         if self.removed:
-            raise Gone("the App is not installed there any more")
+            raise Gone("the App is no longer installed for this account or repository")
 
     def list_runners(self, *, installation_id: int, scope: Scope, **_: Any) -> list[RunnerSeen]:
         """Return the runner in the state that the test set."""
@@ -366,7 +366,7 @@ class StubGitHub:
 
     def _reach(self, installation_id: int, scope: Scope) -> None:
         if installation_id == self.without_app:
-            raise NotInstalled("the App is not installed there any more")
+            raise NotInstalled("the App is no longer installed for this account or repository")
         if scope.login != self.login:
             raise Gone("GitHub answered 404")
 

@@ -43,7 +43,7 @@ class GitHubWithout:
     def mint(self, *, installation_id: int, name: str, **_rest: Any) -> Jit:
         self.asked.append(installation_id)
         if installation_id in self.gone:
-            raise NotInstalled("the App is not installed there any more")
+            raise NotInstalled("the App is no longer installed for this account or repository")
         return Jit(runner_id=7, runner_name=name, config=Secret("jit"))
 
 
@@ -168,7 +168,10 @@ def test_mint_without_another_installation_holds_its_job(stage: Stage) -> None:
 
     assert left(stage) == [501]
     (job,) = stage.rows("SELECT hold_reason, hold_detail FROM jobs")
-    assert (job.hold_reason, job.hold_detail) == ("backoff", "the App is not installed there any more")
+    assert (job.hold_reason, job.hold_detail) == (
+        "backoff",
+        "the App is no longer installed for this account or repository",
+    )
 
 
 def test_mint_that_works_shows_that_its_installation_did_not_leave(stage: Stage) -> None:

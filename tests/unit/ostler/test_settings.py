@@ -83,7 +83,7 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_CA_BUNDLE", "/etc/hostname", "must be a file with certificates in PEM"),
         ("OSTLER_REDIS_URL", "http://:hunter2@host", "redis://"),
         ("OSTLER_WEBHOOK_SECRETS", " , ", "at least one"),
-        ("OSTLER_WEBHOOK_SECRETS", "hunter2", "16 characters or more, and one has 7: openssl rand -hex 32"),
+        ("OSTLER_WEBHOOK_SECRETS", "hunter2", "16 characters or more, and one has 7: `openssl rand -hex 32`"),
         ("OSTLER_WEBHOOK_SECRETS", "a secret of these tests, hunter2", "one has 7"),
         ("OSTLER_WEBHOOK_SECRETS", "hunter2-hunter2", "one has 15"),
         ("OSTLER_WEB_PORT", "hunter2", "'hunter2'"),
@@ -276,7 +276,7 @@ def test_password_of_flower_below_16_characters_is_refused_and_not_shown(
         load_flower()
     line = str(error.value)
     assert line.startswith("OSTLER_FLOWER_BASIC_AUTH: ")
-    assert f"16 characters or more, and one has {len(password)}: openssl rand -hex 24 makes one" in line
+    assert f"16 characters or more, and one has {len(password)}: `openssl rand -hex 24` creates one" in line
     assert "hunter2" not in line
 
 

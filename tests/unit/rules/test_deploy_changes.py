@@ -139,7 +139,7 @@ def test_what_the_cluster_was_not_asked_and_what_is_not_evaluated_is_noted() -> 
     verdict = judge(Deploy(read(pool("a")), read(theirs), runners=RUNNERS))
     notes = "\n".join(verdict.notes)
     assert "CiliumNetworkPolicy ostler/theirs" in notes
-    assert "only with --live" in notes
+    assert "use --live to check" in notes
     assert "no Pods of web" in notes
 
 
@@ -294,12 +294,12 @@ def test_an_address_that_a_live_load_balancer_has_stays() -> None:
 def test_notes_of_a_verdict_name_what_was_not_checked() -> None:
     other = thing("CiliumNetworkPolicy", "c", group="cilium.io/v2")
     notes = judge(Deploy(old=read(pool("a")), new=read(other))).notes
-    assert [note.partition(" ")[0] for note in notes] == ["no", "not", "the", "pools"]
+    assert [note.partition(" ")[0] for note in notes] == ["these", "not", "the", "pools"]
     assert notes[1].endswith(": CiliumNetworkPolicy ostler/c")
     asked = judge(Deploy(old=read(pool("a")), new=read(other), live=Live(read(pool("a"))))).notes
-    assert [note.partition(" ")[0] for note in asked] == ["no", "not"]
+    assert [note.partition(" ")[0] for note in asked] == ["these", "not"]
     kept = judge(Deploy(old=read(pool("a", annotations=KEPT)), new=read())).notes
-    assert [note.partition(" ")[0] for note in kept] == ["no", "the"]
+    assert [note.partition(" ")[0] for note in kept] == ["these", "the"]
 
 
 def test_the_runners_are_where_the_caller_or_the_objects_say() -> None:

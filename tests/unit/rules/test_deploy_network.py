@@ -301,14 +301,14 @@ def test_a_policy_that_is_written_again_with_the_same_peers_is_told() -> None:
     again = read(base(labels={"version": "2"}), idle(), of_web(), web("2"), pool())
     verdict = judged(sound(), again)
     assert dangers(verdict) == [Danger.POLICY_REWRITTEN]
-    assert "Policy base, which selects stamped Pods, is written anew." in only(verdict)
+    assert "Policy base, which selects stamped Pods, is rewritten." in only(verdict)
 
 
 def test_a_policy_that_comes_or_goes_with_the_same_peers_is_told() -> None:
     second = base()
     second["metadata"]["name"] = "second"
     assert "Policy second, which selects stamped Pods, is new." in only(judged(sound(), sound(second)))
-    assert "Policy second, which selects stamped Pods, goes." in only(judged(sound(second), sound()))
+    assert "Policy second, which selects stamped Pods, is deleted." in only(judged(sound(second), sound()))
 
 
 def test_a_policy_of_idle_pods_may_be_written_again() -> None:
