@@ -69,18 +69,19 @@ def admit(
     if needs > share:
         raise ConfigurationError(
             f"OSTLER_CONNECTION_SHARE: found {share}, but this process needs {needs} connections; "
-            "raise it and OSTLER_CONNECTION_BUDGET, or lower OSTLER_WORKER_THREADS"
+            "raise OSTLER_CONNECTION_SHARE and OSTLER_CONNECTION_BUDGET, or lower OSTLER_WORKER_THREADS"
         )
     if share > budget:
         raise ConfigurationError(
-            f"OSTLER_CONNECTION_BUDGET: found {budget}, less than the {share} of OSTLER_CONNECTION_SHARE; "
-            "it is the sum of the shares of all replicas of all processes"
+            f"OSTLER_CONNECTION_BUDGET: found {budget}, less than OSTLER_CONNECTION_SHARE ({share}); "
+            "set it to the sum of the shares of all replicas of all processes"
         )
     most = _first_answer(engine, within=within, sleep=sleep, monotonic=monotonic)
     if budget + RESERVE > most:
         raise ConfigurationError(
-            f"OSTLER_CONNECTION_BUDGET: found {budget}, and Postgres has max_connections = {most}; {RESERVE} "
-            f"must stay free, so at most {most - RESERVE} is possible: raise max_connections, or run fewer replicas"
+            f"OSTLER_CONNECTION_BUDGET: found {budget}, but Postgres has max_connections = {most} and {RESERVE} of "
+            f"them are reserved; the budget must be {most - RESERVE} at most: raise max_connections, or run fewer "
+            "replicas or threads"
         )
     assert_isolation(engine)
 

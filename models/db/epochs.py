@@ -79,10 +79,9 @@ class EpochSeen:
             )
         if self.trusted:
             return None
-        since = "never" if self.confirmed_at is None else f"{self.confirmed_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"last confirmation that Postgres is as new as the cluster: {since}" + (
-            f"; {self.why}" if self.why else ""
-        )
+        last = "never" if self.confirmed_at is None else f"{self.confirmed_at:%Y-%m-%d %H:%M:%S} UTC"
+        reason = f": {self.why}" if self.why else ""
+        return f"Postgres is not confirmed to be as new as the cluster (last confirmed: {last}){reason}"
 
 
 def read(db: Connection, *, now: datetime) -> EpochSeen:

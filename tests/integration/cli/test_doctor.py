@@ -201,7 +201,9 @@ def test_since_when_the_epoch_could_not_be_written_is_said(bare: Patient) -> Non
     )
     status, found = bare.look("--only", "postgres")
     assert (status, found["epoch"]["outcome"]) == (1, "failed")
-    assert "last 2026-11-01 10:00:00 UTC: the cluster's epoch could not be written" in found["epoch"]["cause"]
+    assert (
+        "(last confirmed: 2026-11-01 10:00:00 UTC): the cluster's epoch could not be written" in found["epoch"]["cause"]
+    )
 
 
 def test_a_schema_of_before_and_a_fleet_that_is_away_are_found(bare: Patient) -> None:

@@ -51,18 +51,18 @@ def test_a_budget_that_leaves_the_reserve_is_let_in_and_one_more_is_not(database
     with pytest.raises(ConfigurationError) as error:
         admit(database.engine, needs=16, share=16, budget=most - RESERVE + 1)
 
-    assert str(error.value).startswith(f"OSTLER_CONNECTION_BUDGET: found {most - RESERVE + 1}, and Postgres has")
-    assert f"it must be {most - RESERVE} at most" in str(error.value)
+    assert str(error.value).startswith(f"OSTLER_CONNECTION_BUDGET: found {most - RESERVE + 1}, but Postgres has")
+    assert f"the budget must be {most - RESERVE} at most" in str(error.value)
 
 
 def test_a_pool_greater_than_its_share_is_refused_before_anything_is_opened(database: Database) -> None:
-    with pytest.raises(ConfigurationError, match="OSTLER_CONNECTION_SHARE: found 15, but this process takes 16"):
+    with pytest.raises(ConfigurationError, match="OSTLER_CONNECTION_SHARE: found 15, but this process needs 16"):
         admit(database.engine, needs=16, share=15, budget=25)
     assert database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
 
 
 def test_a_share_greater_than_the_budget_is_refused(database: Database) -> None:
-    with pytest.raises(ConfigurationError, match="OSTLER_CONNECTION_BUDGET: found 20, less than the 21"):
+    with pytest.raises(ConfigurationError, match=r"BUDGET: found 20, less than OSTLER_CONNECTION_SHARE \(21\)"):
         admit(database.engine, needs=9, share=21, budget=20)
 
 
@@ -115,11 +115,11 @@ def run(postgres: Postgres, database: Database, *arguments: str, **settings: str
 @pytest.mark.parametrize(
     ("arguments", "settings", "line"),
     [
-        (["web"], {"OSTLER_CONNECTION_BUDGET": "1000"}, "OSTLER_CONNECTION_BUDGET: found 1000, and Postgres has"),
+        (["web"], {"OSTLER_CONNECTION_BUDGET": "1000"}, "OSTLER_CONNECTION_BUDGET: found 1000, but Postgres has"),
         (
             ["worker", "--queues=github,pools"],
             {"OSTLER_WORKER_THREADS": "34"},
-            "OSTLER_CONNECTION_SHARE: found 16, but this process takes 17 connections",
+            "OSTLER_CONNECTION_SHARE: found 16, but this process needs 17 connections",
         ),
     ],
     ids=["web, budget", "worker on the network's queues, share"],

@@ -124,7 +124,7 @@ def test_a_write_that_fails_for_long_is_told_with_its_reason_and_since_when(
     late = after.trusted_until
     doubt = str(transaction(untrusted.rt.engine, lambda db: epochs.doubt(db, now=late)))
     why = "the cluster's epoch could not be written: access is refused"
-    assert f"last {confirmed:%Y-%m-%d %H:%M:%S} UTC: {why}" in doubt
+    assert f"(last confirmed: {confirmed:%Y-%m-%d %H:%M:%S} UTC): {why}" in doubt
 
 
 def test_of_two_at_once_neither_finds_an_earlier_state(untrusted: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
