@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-slow test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl setup
+.PHONY: help demo chaos bench test test-slow test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +38,7 @@ $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml lab/pyp
 
 setup: $(STAMP) ## install everything into .venv
 
-demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real JOBS=20
+demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real|node JOBS=20
 	@$(BIN)/ostler-lab demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
 chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant|fleets CLUSTER=real|embedded
@@ -90,6 +90,9 @@ helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once
 
 kubectl: $(STAMP) ## build kubectl for the test of the docs (about a minute after the control plane, once)
 	@$(BIN)/ostler-lab kubectl
+
+node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a real node (about ten minutes, once)
+	@$(BIN)/ostler-lab node
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler-lab control-plane

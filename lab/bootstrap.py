@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from k8s_adapters.client import KubeClient, make_client
@@ -57,6 +57,18 @@ POOLS = (
     LabPool("small", ("self-hosted", "linux", "small"), 14),
     LabPool("large", ("self-hosted", "linux", "large"), 6, cpu="4", memory="8Gi"),
 )
+
+NODE_POOLS = tuple(
+    replace(pool, cpu="50m", memory="128Mi", replicas=replicas) for pool, replicas in zip(POOLS, (6, 3), strict=True)
+)
+"""The same pools with fewer and smaller Pods, for real containers on the two cores of a laptop."""
+
+
+def on_real_node(pool: LabPool, *, github_url: str) -> LabPool:
+    """Return a pool whose runners find the lab's GitHub from their containers."""
+    runner = {"name": "runner", "env": [{"name": "LAB_GITHUB_URL", "value": github_url}]}
+    overlay = {"podTemplate": {"spec": {"containers": [runner]}}}
+    return replace(pool, spec={**overlay, **pool.spec})
 
 
 def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabPool]) -> None:

@@ -21,6 +21,7 @@ PROGRAMS = {
     "github": ("lab.github.__main__", "Serve the lab's GitHub."),
     "apiserver": ("lab.embedded", "Write keys and a kubeconfig, then serve the lab's API server."),
     "setup": ("lab.bootstrap", "Put the RunnerPool kind, two pools and three accounts in place, once."),
+    "node": ("lab.node.__main__", "Build a real node's programs and images; run a COMMAND where a real node can run."),
     "kubelet": ("lab.kubelet.__main__", "Run the Pods of a namespace as a node."),
     "traffic": ("lab.traffic", "Send jobs and wait until each completed exactly once."),
 }
@@ -56,7 +57,10 @@ def _describe() -> None:
 def demo(
     jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
     cluster: Annotated[
-        str, typer.Option(help="`embedded`: the lab's own API server; `real`: a kube-apiserver on this machine")
+        str,
+        typer.Option(
+            help="`embedded`: the lab's API server; `real`: a kube-apiserver; `node`: that and a real kubelet (root)"
+        ),
     ] = "embedded",
     seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
     logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from lab.control_plane_access import ClusterAccess, write_credentials, write_kubeconfig
+from lab.control_plane_access import ClusterAccess, NodeAccess, write_credentials, write_kubeconfig
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, build, cached, quiet
 from lab.processes import die_with_parent, free_ports
 
@@ -131,20 +131,27 @@ class ControlPlane:
 
     @classmethod
     def start(
-        cls, folder: Path, *, say: Say = quiet, audit: bool = False, nodes: NodeGrace = _DEFAULT_GRACE
+        cls,
+        folder: Path,
+        *,
+        say: Say = quiet,
+        audit: bool = False,
+        nodes: NodeGrace = _DEFAULT_GRACE,
+        real_nodes: NodeAccess | None = None,
     ) -> ControlPlane:
         """Start all three programs in `folder`, wait until they are ready and write `folder/kubeconfig`.
 
         With `audit`, the API server logs each call and its user in `folder/audit.jsonl` (`AUDIT_LOG`). `nodes` shortens
-        the delays before a node counts as lost, for tests about lost nodes. Raises `ControlPlaneUnavailable` if the
-        programs cannot be built or do not become ready.
+        the delays before a node counts as lost, for tests about lost nodes. `real_nodes` has the credentials of the
+        real kubelets and of the scheduler that join the cluster (`lab.node`); None means that none join. Raises
+        `ControlPlaneUnavailable` if the programs cannot be built or do not become ready.
         """
         programs_in = binaries(say)
         folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _TRIES + 1):
             running: list[subprocess.Popen[bytes]] = []
             try:
-                access = _start_all(programs_in, folder, running, say, audit=audit, nodes=nodes)
+                access = _start_all(programs_in, folder, running, say, audit=audit, nodes=nodes, real_nodes=real_nodes)
             except _DiedEarly as error:
                 _stop(running)
                 if attempt == _TRIES:
@@ -184,7 +191,14 @@ def _arguments(process: subprocess.Popen[bytes]) -> list[str]:
 
 
 def _start_all(
-    programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say, *, audit: bool, nodes: NodeGrace
+    programs: Path,
+    folder: Path,
+    running: list[subprocess.Popen[bytes]],
+    say: Say,
+    *,
+    audit: bool,
+    nodes: NodeGrace,
+    real_nodes: NodeAccess | None,
 ) -> ClusterAccess:
     began = time.monotonic()
     shutil.rmtree(folder / "etcd", ignore_errors=True)
@@ -210,9 +224,11 @@ def _start_all(
     _wait_for(
         lambda: b"ready to serve client requests" in (folder / "etcd.log").read_bytes(), process=etcd, name="etcd"
     )
-    token = write_credentials(folder)
+    token = write_credentials(folder, nodes=real_nodes)
     url = f"https://127.0.0.1:{api_port}"
-    command = _api_server(programs, folder, etcd_url, api_port, nodes) + (_audit(folder) if audit else [])
+    command = _api_server(programs, folder, etcd_url, api_port, nodes)
+    command += _audit(folder) if audit else []
+    command += [] if real_nodes is None else _kubelet_access(real_nodes)
     api_server = _run(command, folder / "kube-apiserver.log")
     running.append(api_server)
     ca_file = folder / "certs" / "apiserver.crt"
@@ -241,11 +257,20 @@ def _api_server(programs: Path, folder: Path, etcd_url: str, port: int, nodes: N
         f"--service-account-key-file={folder / 'service-accounts.pub'}",
         f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
         f"--api-audiences={ISSUER}",
-        "--authorization-mode=RBAC",
+        "--authorization-mode=Node,RBAC",
         f"--token-auth-file={folder / 'tokens.csv'}",
         "--endpoint-reconciler-type=none",
         f"--default-unreachable-toleration-seconds={nodes.toleration}",
         f"--default-not-ready-toleration-seconds={nodes.toleration}",
+    ]
+
+
+def _kubelet_access(access: NodeAccess) -> list[str]:
+    return [
+        "--enable-admission-plugins=NodeRestriction",
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--kubelet-client-certificate={access.client_certificate}",
+        f"--kubelet-client-key={access.client_key}",
     ]
 
 

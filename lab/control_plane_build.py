@@ -66,22 +66,27 @@ def build(say: Say = quiet) -> Path:
         ) from error
 
 
-def _programs() -> GoPrograms:
-    version = _kubernetes_version()
+def kubernetes_flags(module: Path) -> str:
+    """Return the linker flags that make programs of a module report its version of Kubernetes."""
+    version = _kubernetes_version(module)
     major, minor = version.removeprefix("v").split(".")[:2]
     stamp = "k8s.io/component-base/version"
+    return f"-s -w -X {stamp}.gitVersion={version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+
+
+def _programs() -> GoPrograms:
     return GoPrograms(
         name="control-plane",
         what="the control plane",
         module=_MODULE,
         packages=_PACKAGES,
         takes="about five minutes",
-        linker_flags=(f"-s -w -X {stamp}.gitVersion={version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"),
+        linker_flags=kubernetes_flags(_MODULE),
     )
 
 
-def _kubernetes_version() -> str:
-    found = re.search(r"k8s\.io/kubernetes (v[\d.]+)", (_MODULE / "go.mod").read_text())
+def _kubernetes_version(module: Path) -> str:
+    found = re.search(r"k8s\.io/kubernetes (v[\d.]+)", (module / "go.mod").read_text())
     if found is None:
-        raise ControlPlaneUnavailable("lab/controlplane/go.mod names no k8s.io/kubernetes: restore it from the project")
+        raise ControlPlaneUnavailable(f"{module / 'go.mod'} names no k8s.io/kubernetes: restore it from the project")
     return found[1]

@@ -50,6 +50,10 @@ class GoPrograms:
     takes: str
     """Duration of the build on two cores, for the progress lines."""
     linker_flags: str = "-s -w"
+    tags: str = ""
+    """Build tags, separated by spaces."""
+    with_c: frozenset[str] = frozenset()
+    """Programs with parts in C, which need a C compiler."""
 
     def cached(self) -> Path | None:
         """Return the folder that already has every program, or None."""
@@ -113,13 +117,15 @@ class GoPrograms:
             "build",
             "-v",
             "-trimpath",
+            f"-tags={self.tags}",
             "-ldflags",
             self.linker_flags,
             "-o",
             str(folder / program),
             self.packages[program],
         ]
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+        with_c = "1" if program in self.with_c else "0"
+        environment = {**os.environ, "CGO_ENABLED": with_c, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
         began = reported = time.monotonic()
         downloaded = compiled = 0
         last = ""

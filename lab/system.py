@@ -28,12 +28,25 @@ from urllib3.exceptions import HTTPError
 
 from k8s_adapters.client import KubeClient, make_client
 from lab import helm
-from lab.bootstrap import ACCOUNTS, POOLS, LabAccount, LabPool, add_accounts, put_pools_in_place
+from lab.bootstrap import (
+    ACCOUNTS,
+    POOLS,
+    RUNNER_IMAGE,
+    LabAccount,
+    LabPool,
+    add_accounts,
+    on_real_node,
+    put_pools_in_place,
+)
 from lab.control_plane import ClusterAccess, ControlPlane
 from lab.embedded import EmbeddedCluster
 from lab.faults import Fault, FaultPlan, kubeconfig_through
 from lab.identities import Identities
 from lab.levers import pull
+from lab.node.cluster import NodeCluster
+from lab.node.images import runner_image
+from lab.node.journal import NodeJournal
+from lab.node.namespace import NODE_ADDRESS
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
@@ -58,8 +71,11 @@ WITHOUT_CLUSTER = ("beat", "flower")
 GITHUB_NAME = "api.github.invalid"
 """Host name under which GitHub is reachable only through the forward proxy."""
 
-CLUSTERS = ("embedded", "real")
-"""Kinds of cluster that a system can start: the lab's API server in memory, or a real control plane."""
+CLUSTERS = ("embedded", "real", "node")
+"""Clusters that a system can start.
+
+They are the lab's API server in memory, a real control plane, and a real control plane with a real node.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +171,10 @@ class System:
         self._say = say
         self._borrowed = control_plane
         self._starts = cluster
-        self._control_plane: ControlPlane | EmbeddedCluster | None = None
+        self._control_plane: ControlPlane | EmbeddedCluster | NodeCluster | None = None
+        self.host = NODE_ADDRESS if cluster == "node" else "127.0.0.1"
+        """The address at which the Pods reach what runs here."""
+        self._journal: NodeJournal | None = None
         self.postgres = Postgres(folder / "postgres", port=options.postgres_port)
         self.redis = Redis(folder / "redis")
         self.github_log = folder / "github.jsonl"
@@ -209,7 +228,7 @@ class System:
         Another version of Ostler might serve polls only at the public port, so that port is used for it.
         """
         ports = self.web_ports[-1]
-        return f"http://127.0.0.1:{ports.polls if self.options.tree is None else ports.public}"
+        return f"http://{self.host}:{ports.polls if self.options.tree is None else ports.public}"
 
     def is_ready(self, number: int) -> bool:
         """Return whether web process `number` is ready.
@@ -285,10 +304,17 @@ class System:
         self.postgres.start()
         self.redis.start()
         if self._borrowed is None:
-            start = EmbeddedCluster.start if self._starts == "embedded" else ControlPlane.start
-            self._control_plane = start(self.folder / "control-plane", say=self._say)
+            self._control_plane = self._start_cluster()
         self.postgres.create_database("ostler")
         return keys
+
+    def _start_cluster(self) -> ControlPlane | EmbeddedCluster | NodeCluster:
+        if self._starts == "embedded":
+            return EmbeddedCluster.start(self.folder / "control-plane", say=self._say)
+        if self._starts == "real":
+            return ControlPlane.start(self.folder / "control-plane", say=self._say)
+        image = runner_image(RUNNER_IMAGE, self._say)
+        return NodeCluster.start(self.folder / "cluster", images=[image], say=self._say)
 
     def stop(self) -> None:
         """Stop all started processes, the last one first."""
@@ -301,6 +327,8 @@ class System:
                 self.children[name].stop(timeout=5)
         if "kubelet" in self.children and self._borrowed is not None:
             self._remove_node()
+        if self._journal is not None:
+            self._journal.stop()
         self.redis.stop()
         self.postgres.stop()
         if self.identities is not None and self._borrowed is not None:
@@ -426,13 +454,15 @@ class System:
 
     def _start_github(self, keys: Mapping[str, str]) -> None:
         port = free_port()
-        self.github_url = f"http://127.0.0.1:{port}"
+        self.github_url = f"http://{self.host}:{port}"
         child = Child(
             "github",
             [
                 sys.executable,
                 "-m",
                 "lab.github",
+                "--host",
+                self.host,
                 "--port",
                 str(port),
                 "--app-id",
@@ -575,7 +605,7 @@ class System:
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
             "OSTLER_NAMESPACE": self.namespace,
             "OSTLER_DISPATCH_URL": f"{self.polls_url}/runners/v1/dispatch",
-            "OSTLER_WEB_HOST": "127.0.0.1",
+            "OSTLER_WEB_HOST": "127.0.0.1" if self._starts != "node" else "0.0.0.0",  # noqa: S104 - a private network
             **self._by_proxy(),
             **self.options.settings,
             **self.options.environment,
@@ -677,7 +707,10 @@ class System:
     def _put_pools_in_place(self) -> None:
         kube = self.kube()
         try:
-            put_pools_in_place(kube, namespace=self.namespace, pools=self.options.pools)
+            pools = self.options.pools
+            if self._starts == "node":
+                pools = [on_real_node(pool, github_url=self.github_url) for pool in pools]
+            put_pools_in_place(kube, namespace=self.namespace, pools=pools)
         finally:
             kube.close()
 
@@ -697,6 +730,15 @@ class System:
                     kube.request("DELETE", f"/api/v1/nodes/{node}")
 
     def _start_kubelet(self) -> None:
+        if isinstance(self._control_plane, NodeCluster):
+            self._journal = NodeJournal(
+                self.kubelet_log,
+                pod_logs=self._control_plane.node.pod_logs,
+                namespace=self.namespace,
+                kubeconfig=self.kubeconfig,
+            )
+            self._journal.start()
+            return
         self._start_one_kubelet("kubelet", "--node", self._node, "--real", str(self.options.real_pods))
         for name in self.options.nodes:
             self.start_kubelet_of(name, node=name)

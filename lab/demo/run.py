@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from rich.markup import escape
 from sqlalchemy import create_engine
 from urllib3.exceptions import HTTPError
 
-from lab.bootstrap import ACCOUNTS, POOLS
+from lab.bootstrap import ACCOUNTS, NODE_POOLS, POOLS
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
 from lab.demo.folder import folder_of_run, remove_killed, running_in
@@ -29,6 +30,8 @@ from lab.demo.report import figures_of, report
 from lab.demo.supervisor import Supervisor
 from lab.demo.view import View
 from lab.demo.where import show_where
+from lab.node.cluster import prepare
+from lab.node.namespace import CannotIsolate, is_isolated, run_isolated
 from lab.processes import StartError
 from lab.system import CLUSTERS, Options, System, read_log
 from lab.traffic import Traffic
@@ -64,6 +67,12 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
     all processes; with None, only a failed run leaves its folder.
     """
     _check_cluster(cluster)
+    if cluster == "node" and not is_isolated():
+        return _run_isolated()
+    return _run_here(jobs=jobs, cluster=cluster, seed=seed, logs=logs)
+
+
+def _run_here(*, jobs: int | None, cluster: str, seed: int, logs: Path | None) -> int:
     console = Console()
     stop = threading.Event()
 
@@ -87,11 +96,13 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
 
     try:
         _tidy_up(say)
-        if cluster == "real":
+        if cluster in {"real", "node"}:
             binaries(say)
-        system = System(folder, Options(seed=seed, workers=WORKERS, own_identities=False), say=say, cluster=cluster)
+        pools = NODE_POOLS if cluster == "node" else POOLS
+        options = Options(pools=pools, seed=seed, workers=WORKERS, own_identities=False)
+        system = System(folder, options, say=say, cluster=cluster)
         with running_in(folder, store=system.postgres.socket), system:
-            system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
+            system.wait_for_warm_pods(sum(pool.replicas for pool in system.options.pools) // 2, timeout=180)
             starting = False
             system.start_flower()
             say("Pods are warm; sending jobs")
@@ -109,6 +120,22 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _run_isolated() -> int:
+    """Run this very command in namespaces of its own, after what needs the network was made."""
+    began = time.monotonic()
+    console = Console()
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:5.1f} s[/dim]  {escape(line)}", highlight=False, soft_wrap=True)
+
+    try:
+        prepare(say)
+        return run_isolated([sys.executable, "-m", "lab", *sys.argv[1:]])
+    except (CannotIsolate, ControlPlaneUnavailable, StartError) as error:
+        console.print(f"[red]ostler-lab demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        return 1
 
 
 def _tidy_up(say: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from sqlalchemy import Engine
 
+from lab.node.namespace import first_process, is_isolated
 from lab.system import System
 from models.browse import api_tokens
 from models.db.engine import transaction
@@ -28,10 +29,21 @@ def show_where(system: System, engine: Engine, console: Console) -> None:
         ("Flower", system.flower_url, f"user {user}, password {password}"),
         ("health", f"{system.private_url}/readyz", f"{system.private_url}/metrics"),
         ("GitHub", f"{system.github_url}/_lab/stats   (the lab's own)"),
-        ("shell", f". {write_shell(system)}; {_program()} jobs"),
+        ("shell", *_shell(system)),
     ):
         for title, line in zip([what, *[""] * len(lines)], lines, strict=False):
             console.print(f"         [bold]{title:7}[/bold] {escape(line)}", highlight=False, soft_wrap=True)
+
+
+def _shell(system: System) -> list[str]:
+    """Return how a shell gets to the operator's commands; a real node's run has a network of its own."""
+    commands = f". {write_shell(system)}; {_program()} jobs"
+    if not is_isolated():
+        return [commands]
+    return [
+        f"sudo nsenter -t {first_process()} -m -n -p   (enters the node's machine; the addresses above work there)",
+        commands,
+    ]
 
 
 def write_shell(system: System) -> Path:

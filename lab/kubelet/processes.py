@@ -24,7 +24,7 @@ SCRIPTS = Path(__file__).parents[2] / "poller"
 RUNNER_HOME = Path(__file__).parent / "runner"
 GRACE_SECONDS = 5.0
 PROBE_SECONDS = 0.25
-_WORK = re.compile(r"poller: work: claim (\S+) runner (\S+)")
+WORK = re.compile(r"poller: work: claim (\S+) runner (\S+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Containers:
         self.events.poller_exited(code=code, message=message)
 
     def _poller_says(self, line: str) -> None:
-        if found := _WORK.fullmatch(line):
+        if found := WORK.fullmatch(line):
             self.events.jit_received(claim=found[1], runner_name=found[2], simulated=False)
 
     async def _runner(self) -> None:

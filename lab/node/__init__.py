@@ -1,0 +1,1 @@
+"""A real Kubernetes node on this machine: kubelet, scheduler and containerd, isolated from everything else on it."""

@@ -1,0 +1,66 @@
+"""Control groups of a node: a root of its own for each run, removed when the run has ended.
+
+The kernel cleans up everything of a killed run except its control groups. So the name of a run's root holds the id and
+the start time of the process that made it, and the next run removes the roots whose process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "ostler-lab-"
+_MOUNTS = Path("/proc/self/mounts")
+_CPUSET = ("cpuset.cpus", "cpuset.mems")
+
+
+def hierarchies() -> list[Path]:
+    """Return where the control-group hierarchies of this machine are mounted: one with version 2, several with 1."""
+    lines = (line.split() for line in _MOUNTS.read_text().splitlines())
+    return [Path(where) for _, where, kind, *_ in lines if kind in {"cgroup", "cgroup2"}]
+
+
+@contextlib.contextmanager
+def own_root() -> Iterator[str]:
+    """Make a root for one run and yield its name; remove it at the end, and first those of runs that were killed."""
+    remove_killed()
+    name = f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}"
+    for hierarchy in hierarchies():
+        (hierarchy / name).mkdir()
+        for file in _CPUSET:  # version 1 starts with empty sets, which take no process
+            if (hierarchy / name / file).exists() and (hierarchy / file).exists():
+                (hierarchy / name / file).write_text((hierarchy / file).read_text())
+    try:
+        yield name
+    finally:
+        for hierarchy in hierarchies():
+            _remove(hierarchy / name)
+
+
+def remove_killed() -> int:
+    """Remove the roots of runs whose process is gone; return how many folders that were."""
+    found = 0
+    for hierarchy in hierarchies():
+        for folder in hierarchy.glob(f"{PREFIX}*"):
+            pid, _, started = folder.name.removeprefix(PREFIX).partition("-")
+            if _start_time(int(pid)) != started:
+                _remove(folder)
+                found += 1
+    return found
+
+
+def _start_time(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _remove(folder: Path) -> None:
+    """Remove a control group and those below it. One that still has processes stays for the next run."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(path).rmdir()

@@ -1,0 +1,151 @@
+"""Journal of a real node: read the containers' logs and the Pods' ends, and write what the verdict is computed from.
+
+The events are those of the lab's kubelet (`lab.kubelet.events`), so one verdict judges both kinds of node. Everything
+comes from outside Ostler: containerd writes the logs, and the API server lists the Pods.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from k8s_adapters.client import make_client
+from lab.kubelet.journal import Journal
+from lab.kubelet.processes import WORK
+from ostler.errors import UpstreamError
+
+EVERY = 0.2
+"""Seconds between two readings. The kubelet deletes the logs of a deleted Pod; an open file stays readable."""
+
+_EVENTS_OF_RUNNER = {"runner_started": "runner_name", "job_started": "job", "job_finished": "job"}
+
+
+@dataclass(slots=True)
+class _Pod:
+    name: str
+    uid: str
+    files: dict[str, IO[bytes]] = field(default_factory=dict)
+    rest: dict[str, bytes] = field(default_factory=dict)
+    job: int | None = None
+    ended: bool = False
+
+    def close(self) -> None:
+        """Close the log files."""
+        for file in self.files.values():
+            file.close()
+
+
+class NodeJournal:
+    """A thread that follows the runner Pods of one namespace on one node until `stop`."""
+
+    def __init__(self, path: Path, *, pod_logs: Path, namespace: str, kubeconfig: Path) -> None:
+        self._journal = Journal(path)
+        self._pod_logs = pod_logs
+        self._namespace = namespace
+        self._kubeconfig = kubeconfig
+        self._pods: dict[str, _Pod] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="node-journal", daemon=True)
+        self.failure: BaseException | None = None
+        """What ended the thread before it was stopped. Without the journal a run has no verdict."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read what is left, write it, and end the thread."""
+        self._stopping.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        kube = make_client(kubeconfig=str(self._kubeconfig))
+        try:
+            with self._journal:
+                while not self._stopping.wait(EVERY):
+                    self._read_once(kube)
+                self._read_once(kube)
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            kube.close()
+            for pod in self._pods.values():
+                pod.close()
+
+    def _read_once(self, kube: Any) -> None:
+        """List the Pods, then read the logs: a Pod that is not in the list writes nothing any more."""
+        for folder in self._pod_logs.glob(f"{self._namespace}_*"):
+            _, name, uid = folder.name.split("_")
+            pod = self._pods.setdefault(uid, _Pod(name, uid))
+            for container in ("poller", "runner"):
+                if container not in pod.files and (found := folder / container / "0.log").exists():
+                    pod.files[container] = found.open("rb")
+        try:
+            listed = kube.request("GET", f"/api/v1/namespaces/{self._namespace}/pods")["items"]
+        except UpstreamError:  # the next reading lists again
+            listed = None
+        for pod in self._pods.values():
+            self._read_logs(pod)
+        if listed is not None:
+            self._read_ends(listed)
+
+    def _read_ends(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        present = {each["metadata"]["uid"]: each for each in listed}
+        for uid, pod in list(self._pods.items()):
+            if uid in present:
+                self._read_end(pod, present[uid].get("status", {}))
+            elif not (self._pod_logs / f"{self._namespace}_{pod.name}_{uid}").exists():
+                self._write(pod, "pod_deleted", **({} if pod.job is None else {"job": pod.job}))
+                pod.close()
+                del self._pods[uid]
+
+    def _read_logs(self, pod: _Pod) -> None:
+        for container, file in pod.files.items():
+            content = pod.rest.get(container, b"") + file.read()
+            *lines, pod.rest[container] = content.split(b"\n")
+            for line in lines:
+                # The CRI's format: time, stream, F (full) or P (partial), text.
+                _, _, text = line.decode(errors="replace").partition(" F ")
+                self._handle_line(pod, container, text)
+
+    def _handle_line(self, pod: _Pod, container: str, text: str) -> None:
+        if container == "poller":
+            if found := WORK.fullmatch(text):
+                self._write(pod, "jit_received", claim=found[1], runner_name=found[2], simulated=False)
+            return
+        if not text.startswith("{"):
+            return
+        event: Mapping[str, Any] = json.loads(text)
+        if event["event"] not in _EVENTS_OF_RUNNER:
+            return
+        if event["event"] == "job_started":
+            pod.job = event["job"]
+        elif event["event"] == "job_finished":
+            pod.job = None
+        self._write(pod, event["event"], **{key: value for key, value in event.items() if key != "event"})
+
+    def _read_end(self, pod: _Pod, status: Mapping[str, Any]) -> None:
+        if pod.ended or status.get("phase") not in {"Succeeded", "Failed"}:
+            return
+        pod.ended = True
+        codes = exit_codes(status.get("containerStatuses", ()))
+        if pod.job is not None:
+            self._write(pod, "killed", job=pod.job, codes=codes)
+        self._write(pod, "pod_ended", phase=status["phase"], codes=codes)
+
+    def _write(self, pod: _Pod, event: str, **facts: Any) -> None:
+        self._journal.write(event, pod=pod.name, uid=pod.uid, **facts)
+
+
+def exit_codes(statuses: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the exit code of each container that has ended, by its name."""
+    return {
+        each["name"]: each["state"]["terminated"]["exitCode"]
+        for each in statuses
+        if "terminated" in each.get("state", {})
+    }

@@ -1,0 +1,150 @@
+"""Isolated part of the machine: run a command in namespaces of its own, and leave nothing behind when it ends.
+
+The command gets its own processes, mounts, network and host name. It sees the machine's files, so it needs no image.
+`/run` and its own sysfs are private. Its network has a loopback and one address that a node can call its own.
+
+The kernel does the cleaning. When the first process of the process namespace ends, the kernel kills every other
+process in it: containers, their shims, the API server. Mounts, bridges and interfaces disappear with the namespaces.
+This also holds when the starter is killed with SIGKILL. Control groups are the exception (`lab.node.cgroups`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lab.node.cgroups import own_root
+from ostler.errors import OstlerError
+
+NODE_ADDRESS = "10.199.0.1"
+"""The address of the first node. No other machine sees it."""
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUTS = 0x04000000
+_CLONE_NEWIPC = 0x08000000
+_CLONE_NEWPID = 0x20000000
+_CLONE_NEWNET = 0x40000000
+_MS_REC = 0x4000
+_MS_PRIVATE = 1 << 18
+_PR_SET_PDEATHSIG = 1
+_ENTERED = "OSTLER_LAB_ISOLATED"
+_CGROUP = "OSTLER_LAB_CGROUP"
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class CannotIsolate(OstlerError):
+    """Namespaces cannot be created; the message is one line with the cause and the cure."""
+
+
+def is_isolated() -> bool:
+    """Return whether this process already runs in namespaces that `run_isolated` created."""
+    return _ENTERED in os.environ
+
+
+def first_process() -> int:
+    """Return the id, as seen from outside, of the process whose namespaces these are: `nsenter` asks for it."""
+    return int(os.environ[_ENTERED])
+
+
+def cgroup_root() -> str:
+    """Return the name of the control group that everything on the node belongs to (`lab.node.cgroups`)."""
+    return os.environ[_CGROUP]
+
+
+def run_isolated(command: Sequence[str]) -> int:
+    """Run a command in new namespaces and return its exit status as a shell counts it (128 + signal).
+
+    SIGINT and SIGTERM are passed on to the command. Raises `CannotIsolate` for a user other than root.
+    """
+    if os.geteuid() != 0:
+        raise CannotIsolate(
+            "a real node needs root: run the command with sudo, or use CLUSTER=real or CLUSTER=embedded"
+        )
+    with own_root() as cgroup:
+        return _run_isolated(command, cgroup)
+
+
+def _run_isolated(command: Sequence[str], cgroup: str) -> int:
+    """Fork twice: the first child enters the namespaces, its child is process 1 there, and the caller stays outside."""
+
+    def enter() -> int:
+        _call("unshare", _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET)
+        return _fork_and_wait(lambda: _first_process(command, cgroup))
+
+    return _fork_and_wait(enter)
+
+
+def _fork_and_wait(body: Callable[[], int]) -> int:
+    """Run `body` in a child that dies with this process, pass signals on to it, and return its exit status."""
+    child = os.fork()
+    if child == 0:
+        _die_with_starter()
+        try:
+            os._exit(body())
+        except CannotIsolate as error:
+            sys.stderr.write(f"ostler-lab: {error}\n")
+            os._exit(1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    _, status = os.waitpid(child, 0)
+    return _exit_status(status)
+
+
+def _die_with_starter() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _first_process(command: Sequence[str], cgroup: str) -> int:
+    """Be process 1: prepare mounts and network, start the command, and reap every orphan until the command ends."""
+    seen_from_outside = str(Path("/proc/self").readlink())  # this /proc is still that of the starter
+    try:
+        _prepare_mounts()
+        _prepare_network()
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = getattr(error, "stderr", None) or error
+        sys.stderr.write(f"ostler-lab: the node's namespaces cannot be prepared: {detail}\n")
+        return 1
+    process = subprocess.Popen(list(command), env={**os.environ, _ENTERED: seen_from_outside, _CGROUP: cgroup})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    while True:
+        pid, status = os.wait()  # orphans too: shims whose containerd was killed become children of process 1
+        if pid == process.pid:
+            return _exit_status(status)
+
+
+def _prepare_mounts() -> None:
+    _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+    for what, where in ((b"proc", b"/proc"), (b"tmpfs", b"/run")):
+        _call("mount", what, where, what, 0, None)
+    Path("/run/lock").mkdir(exist_ok=True)
+
+
+def _prepare_network() -> None:
+    for arguments in (
+        ("link", "set", "lo", "up"),
+        ("link", "add", "node0", "type", "veth", "peer", "name", "node0-end"),
+        ("link", "set", "node0-end", "up"),
+        ("address", "add", f"{NODE_ADDRESS}/24", "dev", "node0"),
+        ("link", "set", "node0", "up"),
+        ("route", "add", "default", "via", NODE_ADDRESS, "dev", "node0"),
+    ):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+
+def _call(name: str, *arguments: object) -> None:
+    """Call a function of libc. Raises `CannotIsolate` with the kernel's reason if it fails."""
+    if getattr(_LIBC, name)(*arguments) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise CannotIsolate(f"{name} failed ({reason}): a real node needs all capabilities of root except SYS_RESOURCE")
+
+
+def _exit_status(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code

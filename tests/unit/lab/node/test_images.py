@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from lab.go_build import Say
+from lab.node import images
+from lab.processes import StartError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "ostler" / "images"
+
+
+def base(cache: Path) -> Path:
+    cache.mkdir(parents=True)
+    path = cache / "base.tar"
+    with tarfile.open(path, "w"):
+        pass
+    return path
+
+
+def content(tar: tarfile.TarFile, name: str) -> bytes:
+    file = tar.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
+def test_archive_of_an_image_names_its_layers_by_their_digests(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = base(cache)
+    monkeypatch.setattr(images, "debian_base", lambda _say: layer)
+
+    archive = images.runner_image("registry.example/runner:1")
+
+    with tarfile.open(archive) as tar:
+        manifest = json.loads(content(tar, "manifest.json"))[0]
+        config = json.loads(content(tar, manifest["Config"]))
+        digests = [f"sha256:{hashlib.sha256(content(tar, name)).hexdigest()}" for name in manifest["Layers"]]
+    assert manifest["RepoTags"] == ["registry.example/runner:1"]
+    assert config["rootfs"]["diff_ids"] == digests
+    assert config["config"]["User"] == "1001"
+
+
+def test_runner_image_holds_the_three_scripts_and_the_home_of_the_runner(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = base(cache)
+    monkeypatch.setattr(images, "debian_base", lambda _say: layer)
+
+    archive = images.runner_image("registry.example/runner:1")
+
+    with tarfile.open(archive) as tar:
+        name = json.loads(content(tar, "manifest.json"))[0]["Layers"][-1]
+        with tarfile.open(fileobj=io.BytesIO(content(tar, name))) as inner:
+            found = {each.name: (each.mode, each.uid) for each in inner.getmembers()}
+    scripts = {f"opt/ostler/{name}.sh" for name in ("poll", "run", "job-started")}
+    assert all(found[each] == (0o555, 0) for each in scripts)
+    assert found["home/runner"] == (0o755, 1001)
+
+
+def test_image_that_is_cached_is_not_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = base(cache)
+    made: list[Path] = []
+
+    def debian_base(_say: Say) -> Path:
+        made.append(layer)
+        return layer
+
+    monkeypatch.setattr(images, "debian_base", debian_base)
+
+    first = images.runner_image("registry.example/runner:1")
+
+    assert images.runner_image("registry.example/runner:1") == first
+    assert len(made) == 1
+    assert images.runner_image("registry.example/runner:2") != first
+
+
+def test_missing_mmdebstrap_is_named_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(StartError, match="install mmdebstrap"):
+        images.debian_base()

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.node.journal import NodeJournal, exit_codes
+from lab.system import read_log
+from lab.verdict import judge
+from ostler.errors import Retryable
+
+NAMESPACE = "runners"
+UID = "0d9bcb0e-70b3-4e4a-8c1c-c0a0a0d1f9c1"
+
+
+class Api:
+    """An API server with a list of Pods."""
+
+    def __init__(self) -> None:
+        self.pods: list[dict[str, Any]] = []
+        self.answers = True
+
+    def request(self, _method: str, _path: str) -> dict[str, Any]:
+        if not self.answers:
+            raise Retryable("no answer")
+        return {"items": self.pods}
+
+
+class World:
+    """A node's folder of logs, its API server and its journal, which is read when a test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs = folder / "pod-logs"
+        self.path = folder / "journal.jsonl"
+        self.api = Api()
+        self.journal = NodeJournal(self.path, pod_logs=self.logs, namespace=NAMESPACE, kubeconfig=folder / "unused")
+        self.journal._journal.__enter__()
+
+    def write(self, container: str, text: str, *, end: str = "\n") -> None:
+        folder = self.logs / f"{NAMESPACE}_small-1_{UID}" / container
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "0.log").open("a") as log:
+            log.write(f"2026-11-24T10:00:00.000000000Z stdout F {text}{end}")
+
+    def run_pod(self, *, phase: str = "Running", codes: dict[str, int] | None = None) -> None:
+        ended = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in (codes or {}).items()]
+        self.api.pods = [{"metadata": {"uid": UID}, "status": {"phase": phase, "containerStatuses": ended}}]
+
+    def delete_pod(self) -> None:
+        folder = self.logs / f"{NAMESPACE}_small-1_{UID}"
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        folder.rmdir()
+        self.api.pods = []
+
+    def close(self) -> None:
+        self.journal._journal.__exit__()
+        for pod in self.journal._pods.values():
+            pod.close()
+
+    def read(self) -> list[tuple[str, Any]]:
+        self.journal._read_once(self.api)
+        return [(event["event"], event.get("job", event.get("runner_name"))) for event in read_log(self.path)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path)
+    yield found
+    found.close()
+
+
+def test_whole_life_of_a_pod_is_written_once(world: World) -> None:
+    world.run_pod()
+    world.write("poller", "poller: work: claim 7 runner ostler-7-abc")
+    world.write("runner", "runner: starting")
+    world.write("runner", '{"event": "runner_started", "runner_name": "ostler-7-abc"}')
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.write("runner", '{"event": "job_finished", "job": 11, "conclusion": "success"}')
+    world.run_pod(phase="Succeeded", codes={"poller": 0, "runner": 0})
+    world.read()
+    world.delete_pod()
+
+    assert world.read() == [
+        ("jit_received", "ostler-7-abc"),
+        ("runner_started", "ostler-7-abc"),
+        ("job_started", 11),
+        ("job_finished", 11),
+        ("pod_ended", None),
+        ("pod_deleted", None),
+    ]
+
+
+def test_lines_of_a_deleted_pod_are_still_read_if_its_log_was_open(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.write("runner", '{"event": "job_finished", "job": 11, "conclusion": "success"}')
+    world.delete_pod()
+
+    assert world.read() == [("job_started", 11), ("job_finished", 11), ("pod_deleted", None)]
+
+
+def test_half_a_line_waits_for_its_other_half(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}', end="")
+
+    assert world.read() == []
+
+    with (world.logs / f"{NAMESPACE}_small-1_{UID}" / "runner" / "0.log").open("a") as log:
+        log.write("\n")
+    assert world.read() == [("job_started", 11)]
+
+
+def test_pod_that_is_deleted_during_its_job_fails_the_verdict(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.delete_pod()
+    world.read()
+
+    problems = judge([{"event": "job_queued", "job": 11}], read_log(world.path)).problems
+    assert any("was deleted while it executed job 11" in problem for problem in problems)
+
+
+def test_pod_whose_containers_end_during_its_job_fails_the_verdict(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.run_pod(phase="Failed", codes={"runner": 137})
+    world.read()
+
+    problems = judge([{"event": "job_queued", "job": 11}], read_log(world.path)).problems
+    assert any("was killed while it executed job 11" in problem for problem in problems)
+
+
+def test_api_server_that_does_not_answer_loses_no_event(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.api.answers = False
+
+    assert world.read() == [("job_started", 11)]
+    world.api.answers = True
+    assert world.read() == [("job_started", 11)]
+
+
+def test_exit_codes_of_containers_that_still_run_are_left_out() -> None:
+    statuses = [
+        {"name": "poller", "state": {"terminated": {"exitCode": 10}}},
+        {"name": "runner", "state": {"running": {}}},
+    ]
+
+    assert exit_codes(statuses) == {"poller": 10}
