@@ -46,11 +46,9 @@ class RunnerFailure(Base):
     pod_uid: Mapped[str]
     claimed_at: Mapped[datetime]
     at: Mapped[datetime]
-    exit_code: Mapped[int | None] = mapped_column(comment="exit code of the container `runner`")
+    exit_code: Mapped[int | None] = mapped_column(comment="of container `runner`")
     why: Mapped[str]
-    cleared_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which a runner of the pool or of the account executed"
-    )
+    cleared_at: Mapped[datetime | None] = mapped_column(comment="when a runner of the pool or the account executed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,22 +41,14 @@ class EpochRow(Base):
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    database: Mapped[str] = mapped_column(comment="id that is created with the row and restored with a backup")
+    database: Mapped[str] = mapped_column(comment="made with the row, put back with a backup")
     number: Mapped[int] = mapped_column(server_default="0")
-    confirmed_at: Mapped[datetime | None] = mapped_column(
-        comment="time of the last comparison that found these rows as new as the cluster"
-    )
+    confirmed_at: Mapped[datetime | None] = mapped_column(comment="when it was last seen as new as the cluster")
     trusted_until: Mapped[datetime | None]
-    trusted_server: Mapped[datetime | None] = mapped_column(
-        comment="start time of the Postgres server that was trusted"
-    )
-    older_since: Mapped[datetime | None] = mapped_column(
-        comment="time at which these rows were found older than the cluster; NULL if they are not"
-    )
-    why: Mapped[str | None] = mapped_column(comment="reason for `older_since`, or for a failed comparison")
-    lost_from: Mapped[datetime | None] = mapped_column(
-        comment="start of the period whose events might be missing in these rows, up to `lost_until`"
-    )
+    trusted_server: Mapped[datetime | None] = mapped_column(comment="when the server that was trusted was started")
+    older_since: Mapped[datetime | None] = mapped_column(comment="when it was noticed that this is an earlier state")
+    why: Mapped[str | None] = mapped_column(comment="of older_since, or why it could not be confirmed")
+    lost_from: Mapped[datetime | None] = mapped_column(comment="what came between these two may be missing here")
     lost_until: Mapped[datetime | None]
 
 

@@ -31,87 +31,68 @@ class Pool(Base):
     name: Mapped[str]
     image: Mapped[str]
     labels: Mapped[list[str]] = mapped_column(comment="as written in the pool; matching ignores case")
-    runner_group_id: Mapped[int] = mapped_column(comment="0 if the group is identified by its name")
+    runner_group_id: Mapped[int] = mapped_column(comment="0: by its name")
     runner_group_name: Mapped[str | None]
     allow_forks: Mapped[bool] = mapped_column(
-        server_default="false", comment="whether the pool also accepts jobs from forks of public repositories"
+        server_default="false", comment="jobs of forks of public repositories too"
     )
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
     replicas: Mapped[int]
-    replicas_writer: Mapped[str | None] = mapped_column(
-        comment="field manager that also writes spec.replicas of an autoscaled pool; NULL if there is none"
-    )
-    generation: Mapped[int] = mapped_column(server_default="0", comment="generation of the mirrored spec")
+    replicas_writer: Mapped[str | None] = mapped_column(comment="who else writes spec.replicas of an autoscaled pool")
+    generation: Mapped[int] = mapped_column(server_default="0", comment="of the spec that is mirrored")
     paused: Mapped[bool] = mapped_column(server_default="false")
     autoscaled: Mapped[bool] = mapped_column(server_default="false")
     min_warm: Mapped[int] = mapped_column(server_default="1")
     max_replicas: Mapped[int] = mapped_column(server_default="10")
     scale_down_delay: Mapped[float] = mapped_column(server_default="600", comment="seconds")
     max_unavailable_percent: Mapped[int] = mapped_column(server_default="10")
-    max_surge: Mapped[int | None] = mapped_column(comment="Pods above `replicas` during a roll; NULL for the default")
+    max_surge: Mapped[int | None] = mapped_column(comment="Pods above replicas in a roll; NULL: default")
     start_timeout: Mapped[float] = mapped_column(server_default="300", comment="seconds")
-    max_concurrent: Mapped[int] = mapped_column(
-        server_default="100", comment="largest number of Pods that may be starting at once"
-    )
+    max_concurrent: Mapped[int] = mapped_column(server_default="100", comment="Pods that may be starting at a time")
     drain_timeout: Mapped[float | None] = mapped_column(comment="seconds")
-    max_job_seconds: Mapped[float | None] = mapped_column(
-        comment="seconds after which a job is ended; NULL for no limit"
-    )
+    max_job_seconds: Mapped[float | None] = mapped_column(comment="a job that takes longer is ended; NULL: no limit")
     allowed_accounts: Mapped[list[int]]
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]
     template_hash: Mapped[str]
-    template_at: Mapped[datetime | None] = mapped_column(comment="time at which `recorded_template` was written")
+    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got `recorded_template`")
     recorded_template: Mapped[str | None] = mapped_column(
-        comment="template hash that is kept for two minutes; ignored if `template_hash` differs"
+        comment="stands for two minutes; a version without such holds wrote another template_hash"
     )
     draining: Mapped[bool] = mapped_column(server_default="false")
     wants_pods: Mapped[bool] = mapped_column(
-        server_default="false", comment="whether the matcher left jobs without Pods, so that a poll wakes it"
+        server_default="false", comment="the matcher left jobs without Pods: a poll wakes it"
     )
     created_at: Mapped[datetime]
     routed_at: Mapped[datetime] = mapped_column(
-        server_default=text("now()"),
-        comment="time of the last change of a field that decides which jobs the pool serves",
+        server_default=text("now()"), comment="what decides which jobs it serves changed last"
     )
     rerouting_since: Mapped[datetime | None] = mapped_column(
-        comment="time of a routing change; no job is matched until the jobs routed before it are moved"
+        comment="its routing changed: no job is matched until those routed before were moved"
     )
     rerouting_jobs: Mapped[list[int]] = mapped_column(
         server_default="{}",
-        comment="ids of jobs that were locked when the other jobs were moved; not matched until they are moved",
+        comment="jobs that were locked when the others were moved: not matched until they are moved too",
     )
-    scaled_up_at: Mapped[datetime | None] = mapped_column(
-        comment="time of the autoscaler's last increase; it waits after this before it decreases"
-    )
+    scaled_up_at: Mapped[datetime | None] = mapped_column(comment="by the autoscaler, which waits before it shrinks it")
     scaled_down_at: Mapped[datetime | None]
-    scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="numbers of the autoscaler's last decision")
-    typical_pods: Mapped[int | None] = mapped_column(
-        comment="95th percentile of the peak number of Pods in each minute of the last hour"
-    )
-    typical_at: Mapped[datetime | None] = mapped_column(comment="time at which `typical_pods` was computed")
-    draining_since: Mapped[datetime | None] = mapped_column(
-        comment="time at which the deletion of the pool's object was requested"
-    )
+    scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="the autoscaler's last decision, in numbers")
+    typical_pods: Mapped[int | None] = mapped_column(comment="95th percentile of the last hour's minutes")
+    typical_at: Mapped[datetime | None] = mapped_column(comment="when that was counted")
+    draining_since: Mapped[datetime | None] = mapped_column(comment="the deletion of its object was asked for")
     deleted_at: Mapped[datetime | None]
-    failed_starts: Mapped[int] = mapped_column(
-        server_default="0", comment="consecutive rounds of Pods that did not start"
-    )
-    failed_at: Mapped[datetime | None] = mapped_column(comment="time at which the last failed round was counted")
-    create_after: Mapped[datetime | None] = mapped_column(comment="earliest time at which the next Pod may be created")
-    start_trouble: Mapped[str | None] = mapped_column(comment="reason why Pods do not begin to poll")
-    start_detail: Mapped[str | None] = mapped_column(comment="description of `start_trouble`")
-    tick_at: Mapped[datetime | None] = mapped_column(comment="time at which the current budget of retirements began")
-    tick_retired: Mapped[int] = mapped_column(server_default="0", comment="retirements from the current budget")
-    problem: Mapped[str | None] = mapped_column(comment="reason why the spec cannot be used")
-    status: Mapped[dict[str, Any] | None] = mapped_column(
-        JSONB, comment="status that was last written to the pool's object"
-    )
-    status_at: Mapped[datetime | None] = mapped_column(comment="time at which `status` was written")
-    listed_at: Mapped[datetime | None] = mapped_column(
-        comment="time of the last list of Pods whose missing Pods were all recorded"
-    )
+    failed_starts: Mapped[int] = mapped_column(server_default="0", comment="rounds in a row")
+    failed_at: Mapped[datetime | None] = mapped_column(comment="the last was counted")
+    create_after: Mapped[datetime | None] = mapped_column(comment="no Pod before this")
+    start_trouble: Mapped[str | None] = mapped_column(comment="why no Pod comes to poll")
+    start_detail: Mapped[str | None] = mapped_column(comment="the same in words")
+    tick_at: Mapped[datetime | None] = mapped_column(comment="its budget of retirements began")
+    tick_retired: Mapped[int] = mapped_column(server_default="0", comment="of that budget")
+    problem: Mapped[str | None] = mapped_column(comment="why its spec cannot be used")
+    status: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="as written to the object last")
+    status_at: Mapped[datetime | None] = mapped_column(comment="when that was")
+    listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")
 
 
 def routes(db: Connection) -> list[PoolLabels]:

@@ -28,8 +28,8 @@ class RunnerVersion(Base):
     version: Mapped[str] = mapped_column(primary_key=True)
     template_hash: Mapped[str]
     seen_at: Mapped[datetime]
-    ends_at: Mapped[datetime | None] = mapped_column(comment="time from which GitHub refuses the version")
-    asked_at: Mapped[datetime | None] = mapped_column(comment="time at which GitHub was asked for `ends_at`")
+    ends_at: Mapped[datetime | None] = mapped_column(comment="when GitHub begins to refuse it")
+    asked_at: Mapped[datetime | None] = mapped_column(comment="when GitHub was asked for that")
 
 
 @dataclass(frozen=True, slots=True)

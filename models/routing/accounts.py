@@ -42,11 +42,9 @@ class Account(Base):
     budget_memory: Mapped[int] = mapped_column(comment="MiB")
     priority_rules: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default="[]")
     created_at: Mapped[datetime]
-    access: Mapped[str] = mapped_column(
-        server_default="allowed", comment="whether the account's jobs are served: allowed or held"
-    )
+    access: Mapped[str] = mapped_column(server_default="allowed", comment="whether its jobs are served: allowed, held")
     access_asked_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which GitHub said that another account owns the App; NULL while held and not asked"
+        comment="when GitHub said that the App is another account's; NULL while held: to be asked"
     )
 
 
@@ -60,11 +58,9 @@ class Installation(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[datetime]
     event_at: Mapped[datetime | None] = mapped_column(
-        comment="GitHub's time of the last `installation` event that confirmed it; NULL if known from jobs only"
+        comment="GitHub's time of the last `installation` event that said that it works; NULL: known by jobs alone"
     )
-    left_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which GitHub reported it unknown: 404 for its token, or the event `deleted`"
-    )
+    left_at: Mapped[datetime | None] = mapped_column(comment="GitHub does not know it (404 on its token, or `deleted`)")
 
 
 @dataclass(frozen=True, slots=True)

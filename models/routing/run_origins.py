@@ -37,10 +37,8 @@ class RunOrigin(Base):
     __table_args__ = (CheckConstraint("origin IN ('here', 'fork')", name="origin_known"),)
 
     run_id: Mapped[GitHubId]
-    origin: Mapped[str | None] = mapped_column(comment="here or fork; NULL if not known yet")
-    failures: Mapped[int] = mapped_column(
-        server_default="0", comment="consecutive questions to GitHub without an answer"
-    )
+    origin: Mapped[str | None] = mapped_column(comment="here or fork; NULL: not known yet")
+    failures: Mapped[int] = mapped_column(server_default="0", comment="questions in a row without an answer")
     leased_until: Mapped[datetime | None]
     ask_after: Mapped[datetime | None]
     changed_at: Mapped[datetime]

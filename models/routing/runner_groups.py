@@ -45,9 +45,7 @@ class RunnerGroupList(Base):
     __tablename__ = "runner_group_lists"
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    repository_id: Mapped[int] = mapped_column(
-        primary_key=True, autoincrement=False, comment="0 for all groups of the organisation"
-    )
+    repository_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, comment="0: all groups")
     groups: Mapped[list[dict[str, Any]]] = mapped_column(JSONB)
     read_at: Mapped[datetime]
 

@@ -40,20 +40,18 @@ class CatchUpRepository(Base):
     __tablename__ = "catch_up_repositories"
 
     repository: Mapped[str] = mapped_column(primary_key=True, comment="owner/name")
-    due_at: Mapped[datetime] = mapped_column(comment="time of the last tick that included the repository")
-    tried_at: Mapped[datetime | None] = mapped_column(comment="time of the last tick that reached the repository")
-    checked_at: Mapped[datetime | None] = mapped_column(comment="start of the last completed check")
-    began_at: Mapped[datetime | None] = mapped_column(comment="start of the current check")
-    next_run: Mapped[int | None] = mapped_column(
-        comment="run id from which the current check continues; NULL to begin with the oldest run"
-    )
+    due_at: Mapped[datetime] = mapped_column(comment="the last tick that was to look at it")
+    tried_at: Mapped[datetime | None] = mapped_column(comment="the last tick that came to it")
+    checked_at: Mapped[datetime | None] = mapped_column(comment="when the last check that came to its end began")
+    began_at: Mapped[datetime | None] = mapped_column(comment="when the look under way began")
+    next_run: Mapped[int | None] = mapped_column(comment="of the look under way: older runs were seen")
     failures: Mapped[int] = mapped_column(server_default="0")
     not_before: Mapped[datetime | None]
     lists: Mapped[dict[str, Any]] = mapped_column(
-        JSONB, server_default="{}", comment="last list of runs by status, with its etag"
+        JSONB, server_default="{}", comment="runs by status as last listed, with the etag"
     )
     settled: Mapped[dict[str, str]] = mapped_column(
-        JSONB, server_default="{}", comment="etag of the jobs of each run that needed no repair"
+        JSONB, server_default="{}", comment="etag of the jobs of each run that needed nothing"
     )
 
 
@@ -63,9 +61,9 @@ class CatchUpPurse(Base):
     __tablename__ = "catch_up_quotas"
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    calls: Mapped[float] = mapped_column(Double, comment="calls that remain at the time `at`")
+    calls: Mapped[float] = mapped_column(Double, comment="that may still be made, as of `at`")
     at: Mapped[datetime]
-    quota: Mapped[int] = mapped_column(comment="GitHub's limit of calls per hour")
+    quota: Mapped[int] = mapped_column(comment="what GitHub allows it an hour")
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class RedeliveryProgress(Base):
     checkpoint: Mapped[datetime]
     scan_began: Mapped[datetime | None]
     scan_cursor: Mapped[str | None]
-    not_before: Mapped[datetime | None] = mapped_column(comment="time until which GitHub asked to wait")
+    not_before: Mapped[datetime | None] = mapped_column(comment="GitHub asked to wait until then")
 
 
 class Redelivery(Base):
@@ -58,11 +58,9 @@ class Redelivery(Base):
     first_failed_at: Mapped[datetime]
     asks: Mapped[int] = mapped_column(server_default="0")
     due_at: Mapped[datetime]
-    installation_id: Mapped[int | None] = mapped_column(
-        comment="installations take turns; NULL if there is none or it is not known"
-    )
+    installation_id: Mapped[int | None] = mapped_column(comment="installations take turns; NULL: none, or not known")
     malformed: Mapped[bool] = mapped_column(
-        server_default="false", comment="whether web refused the payload, so that a redelivery is refused too"
+        server_default="false", comment="web refused its payload: sent again it would be refused again"
     )
 
 

@@ -62,14 +62,12 @@ class Repair(Base):
     claim_id: Mapped[int | None]
     job_id: Mapped[int | None]
     runner_name: Mapped[str | None]
-    subject: Mapped[str | None] = mapped_column(
-        comment="any other subject, such as the GUID of a webhook or a ServiceAccount"
-    )
+    subject: Mapped[str | None] = mapped_column(comment="what is none of these: a webhook's GUID, a ServiceAccount")
     before: Mapped[str | None]
     after: Mapped[str | None]
     expects: Mapped[str]
     outcome: Mapped[str]
-    verify_by: Mapped[datetime] = mapped_column(comment="time at which the repair fails unless it was verified")
+    verify_by: Mapped[datetime] = mapped_column(comment="failed when it was not verified by then")
     verified_at: Mapped[datetime | None]
     note: Mapped[str | None]
 

@@ -32,19 +32,15 @@ class Sweep(Base):
     )
 
     name: Mapped[str] = mapped_column(primary_key=True)
-    lease_no: Mapped[int] = mapped_column(
-        server_default="0", comment="raised by each new lease, so that a late write of an older lease is refused"
-    )
+    lease_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each taking; fences what came before")
     lease_holder: Mapped[str | None]
     leased_until: Mapped[datetime | None]
-    rerun_requested: Mapped[bool] = mapped_column(
-        server_default="false", comment="whether another tick was requested during a tick"
-    )
+    rerun_requested: Mapped[bool] = mapped_column(server_default="false", comment="asked for while it ran")
     paused_at: Mapped[datetime | None]
     paused_by: Mapped[str | None]
     paused_why: Mapped[str | None]
-    began_at: Mapped[datetime | None] = mapped_column(comment="start of the last tick that was not dry")
-    succeeded_at: Mapped[datetime | None] = mapped_column(comment="end of the last tick that counts as successful")
+    began_at: Mapped[datetime | None] = mapped_column(comment="its last tick, dry ones apart")
+    succeeded_at: Mapped[datetime | None] = mapped_column(comment="end of the last tick that counts as having run")
     outcome: Mapped[str | None]
     why: Mapped[str | None]
 
@@ -67,7 +63,7 @@ class SweepRun(Base):
     sweep: Mapped[str]
     lease_no: Mapped[int]
     who: Mapped[str]
-    asked: Mapped[str | None] = mapped_column(comment="id of the operator's request that waits for this tick")
+    asked: Mapped[str | None] = mapped_column(comment="names the request of an operator who waits for it")
     dry: Mapped[bool]
     began_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

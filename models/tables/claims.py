@@ -59,7 +59,7 @@ class Claim(Base):
 
     id: Mapped[Serial]
     purpose: Mapped[str]
-    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL for a spare and for a retirement")
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL for a spare and a retirement")
     runner_pod_id: Mapped[int] = mapped_column(ForeignKey("runner_pods.id"))
     pod_uid: Mapped[str]
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
@@ -67,27 +67,22 @@ class Claim(Base):
     installation_id: Mapped[int | None]
     scope: Mapped[str | None]
     repository_id: Mapped[int | None] = mapped_column(
-        comment="GitHub's id of the repository in `scope`; NULL for an organisation, or if unknown"
+        comment="GitHub's, of the repository that the scope is; NULL: of an organisation, or not known"
     )
-    vcpu: Mapped[int] = mapped_column(comment="millicores, at the time of the insert")
-    memory: Mapped[int] = mapped_column(comment="MiB, at the time of the insert")
+    vcpu: Mapped[int] = mapped_column(comment="millicores, as of the insert")
+    memory: Mapped[int] = mapped_column(comment="MiB, as of the insert")
     state: Mapped[str]
     stamp: Mapped[str] = mapped_column(server_default="none")
-    stamp_no: Mapped[int] = mapped_column(server_default="0", comment="number of the last write of the annotation")
+    stamp_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each write of the annotation")
     chain_no: Mapped[int] = mapped_column(
-        server_default="1",
-        comment="raised when the sweep `resume` starts a new chain; steps of an older chain do nothing",
+        server_default="1", comment="raised by resume; a late older chain does nothing"
     )
     leased_until: Mapped[datetime | None]
-    due_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which the sweep `resume` repeats the next step; NULL if no step is due"
-    )
-    stamp_after: Mapped[datetime | None] = mapped_column(
-        comment="earliest time at which the stamp may be put on; NULL for any time"
-    )
-    runner_name: Mapped[str | None] = mapped_column(comment="committed before the mint")
+    due_at: Mapped[datetime | None] = mapped_column(comment="when resume takes it; NULL while nothing is due")
+    stamp_after: Mapped[datetime | None] = mapped_column(comment="no stamp is put on before; NULL: any time")
+    runner_name: Mapped[str | None] = mapped_column(comment="named by the commit of its mint")
     runner_id: Mapped[int | None]
-    jit: Mapped[bytes | None] = mapped_column(LargeBinary, comment="encrypted; erased when the claim executes or ends")
+    jit: Mapped[bytes | None] = mapped_column(LargeBinary, comment="encrypted; erased when it executes or ends")
     release_reason: Mapped[str | None]
     last_error: Mapped[str | None]
     created_at: Mapped[datetime]
@@ -96,16 +91,14 @@ class Claim(Base):
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
     runner_absent_at: Mapped[datetime | None] = mapped_column(
-        comment="time of the first of two checks that did not find the runner"
+        comment="first of two checks that did not find its runner"
     )
     runner_idle_at: Mapped[datetime | None] = mapped_column(
-        comment="time of the first of two checks after the job that found the runner absent or idle"
+        comment="first of two checks, after its job, that found its runner absent or idle"
     )
-    force_deleted_at: Mapped[datetime | None] = mapped_column(
-        comment="time from which the Pod may be deleted without its kubelet"
-    )
+    force_deleted_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
     stalled_at: Mapped[datetime | None] = mapped_column(
-        comment="time since which only a repair can advance the claim; NULL if it is not stalled"
+        comment="only a repair moves it on since then; none once it did"
     )
     stalled_cause: Mapped[str | None]
     stalled_found_by: Mapped[str | None]

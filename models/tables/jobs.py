@@ -57,13 +57,9 @@ class Job(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     installation_id: Mapped[int | None]
     repository: Mapped[str] = mapped_column(comment="owner/name")
-    repository_id: Mapped[int | None] = mapped_column(
-        comment="GitHub's id; NULL for jobs that were queued before it was recorded"
-    )
-    public: Mapped[bool | None] = mapped_column(
-        comment="whether the repository is public; NULL for jobs that were queued before it was recorded"
-    )
-    scope: Mapped[str] = mapped_column(comment="registration target of the runner: orgs/LOGIN or repos/OWNER/NAME")
+    repository_id: Mapped[int | None] = mapped_column(comment="GitHub's; NULL: queued before it was kept")
+    public: Mapped[bool | None] = mapped_column(comment="its repository is; NULL: queued before it was kept")
+    scope: Mapped[str] = mapped_column(comment="where its runner is registered: orgs/LOGIN or repos/OWNER/NAME")
     run_id: Mapped[int]
     run_attempt: Mapped[int]
     name: Mapped[str]
@@ -76,12 +72,10 @@ class Job(Base):
     hold_reason: Mapped[str | None]
     hold_detail: Mapped[str | None]
     not_before: Mapped[datetime | None]
-    ask_after: Mapped[datetime | None] = mapped_column(
-        comment="earliest time at which the sweep `unresolved_jobs` asks GitHub about the job"
-    )
-    failures: Mapped[int] = mapped_column(server_default="0", comment="consecutive mints that GitHub refused")
+    ask_after: Mapped[datetime | None] = mapped_column(comment="`unresolved_jobs` asks GitHub no earlier")
+    failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
     priority: Mapped[int] = mapped_column(server_default="0")
-    queued_at: Mapped[datetime] = mapped_column(comment="age of the job; a release does not change it")
+    queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")
     started_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     changed_at: Mapped[datetime]

@@ -47,50 +47,39 @@ class RunnerPod(Base):
     namespace: Mapped[str]
     name: Mapped[str]
     uid: Mapped[str | None] = mapped_column(unique=True)
-    attempt_id: Mapped[str] = mapped_column(
-        comment="also written on the Pod, so that a repeated create recognises its own Pod"
-    )
+    attempt_id: Mapped[str] = mapped_column(comment="written on the Pod, so that a repeated create knows its own")
     template_hash: Mapped[str]
     stamp_value: Mapped[str] = mapped_column(
-        server_default="0.0",
-        comment="last known value of the claim annotation; a write compares it before it replaces it",
+        server_default="0.0", comment="last known value of the claim annotation, a compare-and-swap register"
     )
     created_at: Mapped[datetime]
     first_polled_at: Mapped[datetime | None]
-    polled_at: Mapped[datetime | None] = mapped_column(comment="updated once a minute at most")
+    polled_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
     terminal_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which the Pod was first seen over: poller and runner have terminated"
+        comment="when it was first seen over: poller and runner have terminated"
     )
     poller_exit_code: Mapped[int | None]
-    poller_ended_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which the poller was first seen to have ended"
-    )
+    poller_ended_at: Mapped[datetime | None] = mapped_column(comment="when its poller was first seen to have ended")
     runner_exit_code: Mapped[int | None]
     exit_reason: Mapped[str | None]
     deletion_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which the watch first saw the deletion; for display only"
+        comment="when its deletion was asked for, as the watch saw it; only shown"
     )
     events_read_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which Kubernetes was asked for Events about the end of the Pod"
+        comment="when Kubernetes was asked for Events about its end"
     )
     event_reason: Mapped[str | None] = mapped_column(
-        comment="reason of the Event that best explains the end of the Pod; for display only"
+        comment="of the Event that says best who ended it; only shown, as the next two"
     )
-    event_by: Mapped[str | None] = mapped_column(comment="component that wrote the Event; for display only")
-    event_message: Mapped[str | None] = mapped_column(
-        comment="message of the Event, in one line of 200 characters at most; for display only"
-    )
-    gone_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which a GET or a delete proved that the UID is gone"
-    )
-    node_gone_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which the node was found gone; NULL again when the node is back"
-    )
+    event_by: Mapped[str | None] = mapped_column(comment="the component that wrote the Event")
+    event_message: Mapped[str | None] = mapped_column(comment="its message: one line, 200 characters at most")
+    gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
+    node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")
     charged_account_id: Mapped[int | None] = mapped_column(
-        comment="account whose JIT the Pod got; its budget is charged until the Pod ends or its node is gone"
+        comment="whose JIT it was given: it counts in the budget of this account until it ends or its node is gone"
     )
-    charged_vcpu: Mapped[int | None] = mapped_column(comment="millicores of the delivered claim")
-    charged_memory: Mapped[int | None] = mapped_column(comment="MiB of the delivered claim")
+    charged_vcpu: Mapped[int | None] = mapped_column(comment="millicores, those of the delivered claim")
+    charged_memory: Mapped[int | None] = mapped_column(comment="MiB, those of the delivered claim")
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:

@@ -77,13 +77,13 @@ class Backoff(Base):
     kind: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(
         primary_key=True,
-        comment="id, repository name, installation/group or installation/quota, depending on `kind`",
+        comment="an id, a repository's full name, installation/group, or of a limit installation/quota",
     )
     not_before: Mapped[datetime]
     failures: Mapped[int]
     reason: Mapped[str]
     changed_at: Mapped[datetime]
-    probed_at: Mapped[datetime | None] = mapped_column(comment="time at which a job was last let through as a probe")
+    probed_at: Mapped[datetime | None] = mapped_column(comment="when a job was last let past it")
     probe_job_id: Mapped[int | None]
 
 

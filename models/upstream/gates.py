@@ -44,13 +44,11 @@ class GateRow(Base):
     __tablename__ = "gates"
 
     upstream: Mapped[str] = mapped_column(primary_key=True)
-    closed_at: Mapped[datetime | None] = mapped_column(comment="NULL if the gate is open")
-    opened_at: Mapped[datetime | None] = mapped_column(comment="time at which the gate last opened")
-    why: Mapped[str | None] = mapped_column(comment="reason for the last closing")
+    closed_at: Mapped[datetime | None] = mapped_column(comment="NULL: it is open")
+    opened_at: Mapped[datetime | None] = mapped_column(comment="when it last opened")
+    why: Mapped[str | None] = mapped_column(comment="of its last closing")
     healthy_checks: Mapped[int] = mapped_column(server_default="0")
-    needs: Mapped[int] = mapped_column(
-        server_default="0", comment="healthy evaluations required to open the gate, drawn at random when it closed"
-    )
+    needs: Mapped[int] = mapped_column(server_default="0", comment="good checks that open it, drawn when it closed")
     checked_at: Mapped[datetime | None]
     calls: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[int] = mapped_column(server_default="0")
