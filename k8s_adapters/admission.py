@@ -34,8 +34,8 @@ _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
 class PolicyAnswer:
     """Result of a probe. `refused` is True if the API server refuses the action; False if it allows the action.
 
-    `refused` is None if the probe could not find this out. `why` is a sentence that explains the result. `cure` says
-    what the operator has to do. It is None if the API server refuses the action.
+    `refused` is None if the probe could not find out which is the case. `why` is a sentence that explains the result.
+    `cure` says what the operator has to do. `cure` is None if the API server refuses the action.
     """
 
     why: str

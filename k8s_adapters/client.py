@@ -1,4 +1,4 @@
-"""Client of the Kubernetes API. It uses the credentials and connections of the official package, and plain JSON bodies.
+"""Client of the Kubernetes API. It uses the credentials and connections of the official package, but plain JSON bodies.
 
 The package reads kubeconfigs and in-cluster files, renews tokens and owns the TLS connections. The generated models of
 the package are not used, because a typed patch costs three times the CPU of the same call with plain JSON.
@@ -182,10 +182,9 @@ class KubeClient:
         return endpoint(self._api.configuration.host)
 
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
-        """Call `send` with the connections, the Authorization header and a number of seconds.
+        """Call `send` with the connections, the Authorization header and the seconds that this call has used so far.
 
-        The seconds are those that this call has already used. After a 401 the credentials are read again. If the
-        credentials are new, `send` is called once more.
+        After a 401 the credentials are read again. If the credentials are new, `send` is called once more.
         """
         began = self.timing.clock()
         api, token = self._credentials(began)
@@ -261,7 +260,7 @@ class KubeClient:
         """Read the credentials again after a 401.
 
         Return True if other credentials than the refused ones are in use now. The package reads an in-cluster token
-        only once a minute. Without this method, a revoked token would be used until then.
+        only once a minute. Without this method, a revoked token might stay in use for a minute.
         """
         with self._reloading:
             if self._api is refused:
@@ -288,8 +287,8 @@ def make_client(
     """Return a client for the cluster that `kubeconfig` names.
 
     If `kubeconfig` is None or empty, the client is for the cluster that this process runs in. `kubeconfig` may name
-    several files, as the variable KUBECONFIG may. Error messages call it `named`, which is the name of an option or a
-    variable.
+    several files, as the variable KUBECONFIG may. `named` is the option or variable that sets `kubeconfig`. Error
+    messages contain this name.
 
     `pool_size` is the number of connections that stay open. If more threads call at the same time, further connections
     are opened for these calls. `policy` applies to calls that pass no policy. Its default is 4 attempts without a

@@ -22,7 +22,8 @@ DEFAULT_EPHEMERAL_STORAGE = "10Gi"
 LONGEST_NAME = 54
 """Most characters of a pool's name.
 
-The name of a Pod is the name of its pool, `-` and 8 hex digits. It must fit into a label value (63 characters).
+The name of a Pod is the name of its pool, `-` and 8 hex digits. The name of a Pod must fit into a label value (63
+characters).
 """
 
 LONGEST_GROUP = 100
@@ -56,7 +57,7 @@ def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
 
 
 def _established(definition: Json) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []  # null at first
+    conditions = definition.get("status", {}).get("conditions") or []  # the conditions are null at first
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 

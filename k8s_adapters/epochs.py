@@ -1,8 +1,8 @@
 """The cluster's copy of the epoch, in a ConfigMap.
 
 The ConfigMap is created once. Every later write names the resourceVersion that was read. If two processes write at the
-same time, one write succeeds and the other changes nothing. No process can write a number lower than the one it
-replaces.
+same time, one write succeeds and the other changes nothing. For the same Postgres, no process can replace a number by a
+lower number.
 """
 
 from __future__ import annotations

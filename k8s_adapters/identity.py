@@ -38,7 +38,7 @@ RETRY_EVERY = 1.0
 """Minimum number of seconds between a failed fetch of the keys and the next fetch."""
 
 KEYS_FOR = 300.0
-"""Seconds after a fetch of the keys when the keys are fetched again, even if all tokens name known keys."""
+"""Maximum age of the keys in seconds. Older keys are fetched again, even if all tokens name known keys."""
 
 # The algorithm depends on the key only. The header of the token is not trusted.
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
@@ -151,8 +151,8 @@ class TokenVerifier:
     def fetch_keys(self) -> None:
         """Fetch the cluster's issuer and keys. The call blocks for up to 10 s.
 
-        Raises `Unjudged` if the keys cannot be fetched, or if the previous fetch was too short a time ago. The old keys
-        then stay in use.
+        Raises `Unjudged` if the keys cannot be fetched, or if the minimum time since the previous fetch has not passed.
+        The old keys then stay in use.
         """
         now = self._client.timing.clock()
         if not self._may_fetch(now):

@@ -1,4 +1,4 @@
-"""Lists of the metadata of objects, one page at a time. Sweeps over a large cluster use them.
+"""Lists of the metadata of objects, one page at a time. Sweeps over a large cluster use these lists.
 
 The API server answers with a `PartialObjectMetadataList`, so the cost of a page does not depend on the size of the
 objects. Most of the answer is `managedFields`. The typed decoder skips this part, and needs a fifteenth of the CPU of a

@@ -32,7 +32,10 @@ _BOUND_TO_POD_OR_NODE = frozenset(
         "image",
     }
 )
-"""Kinds of volumes that are never attached to another node. A volume of any other kind might be."""
+"""Kinds of volumes that are never attached to another node.
+
+A volume of any other kind might be attached to another node.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,8 @@ class PodSeen:
     """State of a runner Pod when it was read.
 
     The exit fields of a container are None until the container has ended. `runner_ready` is the present readiness of
-    the container `runner`. The kubelet sets it to False when the container ends. `attachable_volumes` is True if the
-    Pod has a volume that might be attached to another node.
+    the container `runner`. The kubelet sets `runner_ready` to False when the container ends. `attachable_volumes` is
+    True if the Pod has a volume that might be attached to another node.
 
     `deletion_at` is the time of the deletion request. `reason` is the reason in the Pod's status, such as `Evicted` or
     `NodeLost`. If the status has no reason, `reason` is the reason of the Pod's disruption, such as
@@ -93,8 +96,8 @@ class PodSeen:
     def exit_reason(self) -> str | None:
         """Return the reason why the Pod ended, in the words of Kubernetes.
 
-        This is the reason of the Pod. If the Pod has no reason, it is the reason of the container `runner`. If a signal
-        ended the runner, the result also contains the number of the signal.
+        The result is the reason of the Pod. If the Pod has no reason, the result is the reason of the container
+        `runner`. If a signal ended the runner, the result also contains the number of the signal.
         """
         reason = self.reason or self.runner_exit_reason
         return reason if self.runner_exit_signal is None else f"{reason or 'signal'} ({self.runner_exit_signal})"

@@ -277,10 +277,10 @@ def read_pool(item: Json) -> PoolSeen:
 
 
 def _replicas_writer(metadata: Json, spec: Json) -> str | None:
-    """Return the field manager that owns `spec.replicas` by the managed fields, if it is not Ostler, else None.
+    """Return the field manager other than Ostler that owns `spec.replicas`, or None if there is none.
 
-    A client that creates a pool without server-side apply also owns the defaults of the pool. Such a client is returned
-    only if `replicas` is above 0.
+    The owner is read from the managed fields of the pool. A client that creates a pool without server-side apply also
+    owns the defaults of the pool. Such a client is returned only if `replicas` is above 0.
     """
     for each in metadata.get("managedFields") or ():
         owned = (each.get("fieldsV1") or {}).get("f:spec") or {}

@@ -17,7 +17,7 @@ from ostler.errors import Conflict, Gone
 
 PROBE_LABEL = "ostler.dev/probe"
 PROBE_POOL = "ostler_probe"
-"""Value of the pool label. No object can have this name, because it contains an underscore."""
+"""Value of the pool label. No object can have this name, because the name of an object cannot contain an underscore."""
 
 _LEFT_AFTER = timedelta(hours=2)
 

@@ -1,7 +1,7 @@
 """Refusals of a Pod by the API server. The Pod is invalid or forbidden, or a quota is used up.
 
-The text of a refusal is written to a status that many users can read. It names a wrong field, but never shows the
-field's value (law L13).
+The text of a refusal is written to a status that many users can read. The text names a wrong field, but never shows the
+value of the field (law L13).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal that a retry cannot cure until the cause changes. `quota` is True if a quota is used up."""
+    """A refusal. A retry cannot succeed before the cause has changed. `quota` is True if a quota is used up."""
 
     quota: bool
     text: str

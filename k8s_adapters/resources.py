@@ -1,7 +1,7 @@
 """Create Pods and ServiceAccounts idempotently: the same call may be repeated after any failure.
 
-If the first reply was lost, the repeated create is answered with 409. The existing object is then read. The existing
-object counts as created if it has the same pool, attempt and digest, and is not terminating.
+If the reply to a create was lost, the API server answers a repeated create with 409. The existing object is then read.
+The existing object counts as created if it has the same pool, attempt and digest, and is not terminating.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4  # tries while the object under the name disappears between two calls
 _LOOK_EVERY = 0.1  # seconds between two reads of a terminating object
-_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission plugin's cache is late
+_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the cache of the admission plugin lags behind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +76,9 @@ def _create(
             lost = error
         found = _read(client, path, policy)
         if found is None:
-            if isinstance(lost, Retryable):  # not applied, and the attempts are used up
+            if isinstance(lost, Retryable):  # the create was not applied, and all attempts are used up
                 raise lost
-            continue  # it disappeared between the two calls
+            continue  # the object disappeared between the two calls
         if "deletionTimestamp" in found["metadata"]:
             _wait_until_gone(client, path, policy, uid=found["metadata"]["uid"], within=terminating_within)
             continue

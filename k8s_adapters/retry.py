@@ -1,8 +1,8 @@
 """The one retry layer of calls to Kubernetes.
 
-It classifies a failure, and `rules.upstream.retry` decides whether and when to repeat the call. No layer below retries
-a call (urllib3's own retries are off). No layer above may retry the same call again. Tests pass their own clock, sleep
-and randomness. Times are in seconds.
+This layer classifies a failure, and `rules.upstream.retry` decides whether and when to repeat the call. No layer below
+retries a call (urllib3's own retries are off). No layer above may retry the same call again. Tests pass their own
+clock, sleep and randomness. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _network(link: BaseException) -> Network | None:
 def _may_succeed_later(failure: Failure) -> bool:
     """Return whether a later call might succeed.
 
-    This is so for a network failure, for a status that is retried, and for every other 5xx.
+    A later call might succeed after a network failure, after a status that is retried, and after any other 5xx.
     """
     status = failure.status
     return status is None or status in _RETRIED or status >= SERVER_ERROR

@@ -170,7 +170,7 @@ def delete_service_account(
     path = object_path("serviceaccounts", namespace=namespace, name=name)
     try:
         client.request("DELETE", path, body={"preconditions": {"uid": uid}}, policy=policy)
-    except (Gone, Conflict):  # gone, or it belongs to a successor
+    except (Gone, Conflict):  # the ServiceAccount is gone or belongs to a successor
         return
 
 
@@ -204,7 +204,7 @@ def build_pod(
     exists.
 
     The overlay cannot remove the tolerations for unreachable nodes. Without these tolerations, the taint manager would
-    delete a busy Pod, because it ignores disruption budgets.
+    delete a busy Pod, because taint eviction ignores disruption budgets.
     """
     digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)

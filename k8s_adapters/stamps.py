@@ -1,8 +1,8 @@
-"""Put the stamp of a claim on a Pod, and remove it. Each is a compare-and-swap of the claim annotation.
+"""Put the stamp of a claim on a Pod, and remove the stamp from a Pod.
 
-A stamp or an un-stamp is a JSON patch. The patch tests the Pod's UID and the old value of the annotation, so a late
-patch changes nothing. A value is `<claim id>.<n>`, and no value is used twice. If the Pod has the new value, the patch
-was applied, even if the answer to the patch was lost.
+Both operations are a compare-and-swap of the claim annotation, by a JSON patch. The patch tests the Pod's UID and the
+old value of the annotation, so a late patch changes nothing. A value is `<claim id>.<n>`, and no value is used twice.
+If the Pod has the new value, the patch was applied, even if the answer to the patch was lost.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class StampOutcome(enum.Enum):
 class StampResult:
     """Result of a stamp or an un-stamp: the outcome, and the stamp that the Pod has now.
 
-    `seen` is the claim annotation and `owner` is the owner label. They are None if the Pod is gone or does not have
-    them.
+    `seen` is the claim annotation and `owner` is the owner label. Both are None if the Pod is gone. Each is None if the
+    Pod does not have it.
     """
 
     outcome: StampOutcome
@@ -113,7 +113,7 @@ def _swap(
         left = None if policy.deadline is None else policy.deadline - (client.timing.clock() - began)
         result = _read_back(client, path, uid, value, single(policy, left=left))
         if result.outcome is StampOutcome.MOVED_ON and result.seen == expected:
-            if isinstance(error, Conflict):  # other writers kept the API server from applying it
+            if isinstance(error, Conflict):  # other writers prevented the API server from applying the patch
                 raise Retryable(f"PATCH {path}: not applied", status=409) from error
             raise  # the old value was as expected, so the API server refused another part of the patch
         return result
