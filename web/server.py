@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
                 self.certificate = self._certificate()
                 sockets, secured = self._bind()
             except OSError as error:
-                log.error("web.port_taken", error=str(error))  # noqa: TRY400  one line that says it all
+                log.error("web.port_taken", error=str(error))  # noqa: TRY400  the message has all facts
                 raise SystemExit(3) from None
             except ConfigurationError as error:
                 log.error("web.no_certificate", error=str(error))  # noqa: TRY400  the same

@@ -71,9 +71,10 @@ class NewWeight(BaseModel):
 
 
 class NewAccess(BaseModel):
-    """Allows an account with the access `held`. Its jobs are held until an operator allows the account.
+    """Allows an account with the access `held`.
 
-    To stop an allowed account, set a budget of 0.
+    The jobs of such an account are held until an operator allows the account. To stop an allowed account, set a budget
+    of 0.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"access": "allowed"}]})

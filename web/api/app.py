@@ -43,7 +43,8 @@ _COMPONENTS = "#/components/schemas/"
 class _Api(FastAPI):
     """A FastAPI application. The components of its OpenAPI description include the models of problems.
 
-    FastAPI itself would omit these models, because no route returns them in its normal media type.
+    FastAPI alone would omit these models, because problems have another media type than the normal answers of the
+    routes.
     """
 
     def openapi(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Gate of the API: the checks that every request below `/api` must pass first.
 
-The gate reads the body, with a limit in bytes and in seconds. Every path needs a token, even a path that does not
-exist. Only the paths in `OPEN` need none. A new route is therefore always protected, and a caller without a token
-cannot find out which paths exist.
+The gate reads the body, with a limit in bytes and in seconds. Every path that is not in `OPEN` needs a token, even a
+path that does not exist. A new route is therefore always protected, and a caller without a token cannot find out which
+paths exist.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Gate:
             await self._pass(scope, receive, reply)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001  whatever it is, its caller gets a problem and our log the rest
+        except Exception as error:  # noqa: BLE001  for any error, the caller gets a problem and the log the details
             answer = _refusal_of(error, path=_path(scope)).response()
             if not reply.started:
                 await answer(scope, receive, reply)

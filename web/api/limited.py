@@ -1,7 +1,7 @@
 """Tokens that are limited to some accounts. The holder of such a token may see only these accounts.
 
 A route accepts such a token only if the function of the route has a parameter of type `Visible`. This function must
-pass the parameter to its query. Every other route answers 403. A new route is therefore safe by default.
+pass the parameter to its query. Every other route answers 403. A new route therefore refuses limited tokens by default.
 """
 
 from __future__ import annotations

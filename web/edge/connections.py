@@ -60,6 +60,6 @@ class Connections:
             self._working.add(connection)
 
     def forget(self, connection: Droppable) -> None:
-        """Remove a connection that was closed or proven. It then no longer counts in the cap."""
+        """Remove a connection that was closed or proven. The connection then no longer counts in the cap."""
         self._waiting.pop(connection, None)
         self._working.discard(connection)

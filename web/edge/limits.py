@@ -137,7 +137,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Close the connection once the present request is answered. If there is no request, close it at once."""
+        """Close the connection once the present request is answered.
+
+        If there is no request, close the connection at once.
+        """
         if self._early is not None:
             self._early.keep_alive = False
         super().shutdown()
@@ -160,7 +163,7 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The remaining bytes belong to a protocol that Ostler does not support, or no header announced them as a body.
+            # The remaining bytes are of a protocol that Ostler does not support, or a body that no header announced.
             self._answer_and_close()
         except httptools.HttpParserError:
             if not self._dropped and not self._discards:
@@ -231,9 +234,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._connections.works(self)
 
     def _measure(self, size: int) -> None:
-        """Drop the client if the parser has reported nothing for too many bytes. Such a header field does not end.
+        """Drop the client if it has sent more than `LARGEST_HEAD` bytes since the last report of the parser.
 
-        If the headers are complete and the rest of the request is missing, start the timer for this rest.
+        This happens if a header field does not end. If the headers are complete and the rest of the request is missing,
+        start the timer for the rest of the request.
         """
         if self._reported:
             self._unreported = 0
@@ -309,7 +313,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection. Abort it if the client has not even read the last answer."""
+        """Close an idle connection.
+
+        If the client has not even read the last answer, abort the connection.
+        """
         if self.transport.get_write_buffer_size():
             self.drop()
         else:
@@ -338,9 +345,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Early:
-    """Stands in for the transport until a request has arrived completely.
+    """Replaces the transport of a request until the request has arrived completely.
 
-    If the answer is complete before that, `close` calls `linger` instead of closing the real transport at once.
+    If the answer is complete before the request, the connection is closed by `linger`.
     """
 
     __slots__ = ("_cycle", "_protocol", "keep_alive")

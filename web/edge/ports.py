@@ -41,7 +41,7 @@ The limit for polls is the largest, because all Pods of a fleet poll at once whe
 """
 
 _PART_OF_FILES = 4
-"""Divisor of the limit of open files. The result is the most unproven connections that each port may have."""
+"""Divisor. The limit of open files divided by it is the most unproven connections that a port may have."""
 
 
 def audience_of(path: str) -> Audience:
@@ -52,7 +52,7 @@ def audience_of(path: str) -> Audience:
 
 
 def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
-    """Return the ports to listen on without TLS. Each port has the audiences that it serves.
+    """Return the ports to listen on without TLS, with the audiences that each port serves.
 
     Port 0 means any free port.
     """

@@ -186,7 +186,7 @@ class Gate:
 
     def start(self, *, backlog: int) -> None:
         """Listen on the socket and start to accept connections."""
-        self._listening.setblocking(False)  # noqa: FBT003  its only form
+        self._listening.setblocking(False)  # noqa: FBT003  the method has only a positional parameter
         self._listening.listen(backlog)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 

@@ -71,7 +71,7 @@ class Redis:
     """State of Redis. `answers` is True if Redis answers.
 
     `beat_lock_seconds` is the number of seconds until the lock of the active beat expires. It is None if no beat has
-    the lock. `heads` has one time for each queue that is not empty. It is the time at which the first message of the
+    the lock. `heads` has one time for each queue that is not empty. This is the time at which the first message of the
     queue was sent.
     """
 
@@ -93,7 +93,7 @@ class Redis:
 class Sweeps:
     """The late sweeps, the paused sweeps, the closed gates and the epoch.
 
-    All fields are None if Postgres did not answer. `last_tick` is the time of the newest tick of any sweep. It is also
+    All fields are None if Postgres did not answer. `last_tick` is the start of the newest tick of any sweep. It is also
     None if no sweep has ever begun. `epoch` shows whether Postgres might be older than the cluster.
     """
 
@@ -134,7 +134,7 @@ class Sweeps:
         return None if at is None else at.isoformat()
 
     def last_tick_seconds(self, *, now: datetime) -> float | None:
-        """Return the number of seconds since the newest tick of any sweep.
+        """Return the number of seconds since the start of the newest tick of any sweep.
 
         Return None if no sweep has ever begun, or if Postgres did not answer.
         """

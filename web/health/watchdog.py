@@ -38,8 +38,8 @@ class SweepStanding:
 class Watchdog:
     """Finds late sweeps. `periods` has the period of each sweep in seconds.
 
-    A sweep can be late only after this process has run for three periods of the sweep. After a restore of Postgres, the
-    time is counted from the detection of the restore, because the restored rows are old.
+    A sweep can be late only after this process has run for three periods of the sweep. After a restore of Postgres,
+    this time is counted from the detection of the restore, because the restored rows are old.
     """
 
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:

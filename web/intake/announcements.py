@@ -61,7 +61,7 @@ def apply(
 
     Return two values: the outcome, and True if held jobs must be matched again. All announcements are applied in the
     same thread. An announcement that waits for a lock for more than `LOCK_MS` therefore fails with the error of the
-    database. The caller retries it.
+    database. The caller retries the announcement.
     """
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):

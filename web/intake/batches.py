@@ -56,13 +56,13 @@ SHARE = 0.1
 """Seconds that the consumer works on parts and contended deliveries before it takes a batch of new deliveries."""
 
 CONTENDED_FOR = 1.0
-"""Seconds for which a contended delivery is retried. It is then answered with 503."""
+"""Seconds for which a contended delivery is retried. After this time it is answered with 503."""
 
 TRY_AGAIN_AFTER = 0.2
 """Seconds between two tries of a contended delivery."""
 
 ROUNDS = 3
-"""Most tries of one batch. Each try leaves out the deliveries that were contended in an earlier try.
+"""Maximum number of tries of one batch. Each try leaves out the deliveries that were contended in an earlier try.
 
 More than one try is needed, because other sessions might lock further rows after the first try.
 """

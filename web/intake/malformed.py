@@ -1,8 +1,8 @@
-"""Records of webhooks with a malformed payload. The sweep `redelivery` therefore does not soon request them again.
+"""Records of webhooks with a malformed payload.
 
-The GUIDs of one second are written in one statement, in the thread of the announcements. A GUID that cannot be written
-is dropped. The sweep then requests the webhook with this GUID once more. Ostler refuses the webhook again and records
-its GUID again.
+Because of these records, the sweep `redelivery` does not request the same webhooks again soon. The GUIDs of one second
+are written in one statement, in the thread of the announcements. A GUID that cannot be written is dropped. The sweep
+then requests the webhook with this GUID once more. Ostler refuses the webhook again and records its GUID again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ostler.reasons import reason_of
 from web.intake.announcements import LOCK_MS
 
 WRITE_AFTER = 1.0
-"""Seconds from the arrival of a GUID to the statement that writes it.
+"""Seconds from the first new GUID to the statement that writes it.
 
 The statement also writes all GUIDs that arrive in this time.
 """

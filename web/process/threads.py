@@ -31,7 +31,7 @@ OFFER_LOCK_WITHIN = 0.05
 The statement skips locked rows, so it hardly ever waits.
 """
 LOCK_WITHIN = 0.1
-"""Seconds that a transaction for neither deliveries nor offers waits for one lock."""
+"""Seconds that a transaction of `Threads.transaction` waits for one lock."""
 
 
 class Threads:

@@ -1,4 +1,4 @@
-"""Queries to the cluster that polls need. They verify the token of a poll and read the Pod and its pool."""
+"""Queries to the cluster that polls need. The queries verify the token of a poll, and read the Pod and its pool."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ If a query fails, the poll is answered with 503 and the Pod polls again.
 
 
 class Cluster(Protocol):
-    """Queries to the cluster. `verify` and `keys_are_old` do not use the network.
+    """Queries to the cluster.
 
-    All other queries do, and must run in a thread.
+    `verify` and `keys_are_old` do not use the network. All other queries use the network and must run in a thread.
     """
 
     @property
@@ -35,7 +35,7 @@ class Cluster(Protocol):
         """
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's keys. Only one fetch may run at a time. Raises Unjudged if it fails."""
+        """Fetch the cluster's keys. Only one fetch may run at a time. Raises Unjudged if the fetch fails."""
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
         """Return whether the API server still accepts the token for this Pod.

@@ -58,7 +58,7 @@ class Poll:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the hold of the poll is over. The poll must then be answered."""
+        """Return whether the poll has been held long enough and must be answered now."""
         return self._loop.time() >= self.ends_at
 
     def settle(self, answer: Answer) -> None:

@@ -4,8 +4,8 @@ A held poll consists of a future in a dict by Pod UID, and of a task that waits 
 uses no thread and no database connection. While this process receives notices, one statement every 50 ms writes the
 offers of all new polls.
 
-An event that can end a poll sets the result of its future. If the claim has moved on or the notice was late, this
-answer is wrong. The poll is then offered again, and its rows are read again.
+An event that can end a poll sets the result of its future. The result is wrong if the claim has moved on or the notice
+was late. The poll is then offered again, and its rows are read again.
 """
 
 from __future__ import annotations
