@@ -76,7 +76,7 @@ def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMad
 
     GitHub accepts a code only once. If the answer is lost, the operator has to create another App. Raises `Gone` if the
     code is unknown, already used or older than an hour. Raises `Invalid` if the code is malformed. For any other
-    failure, raises the error that the answer means.
+    failure, raises the error that a call of the API would raise.
     """
     if not _CODE.fullmatch(code):
         raise Invalid("GitHub sent back a value that is not a code")

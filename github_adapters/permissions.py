@@ -1,7 +1,8 @@
-"""Permissions and events of the GitHub App. Setup requests them, and doctor compares them with the App.
+"""Permissions and events of the GitHub App.
 
-The permissions follow from the calls of `github_adapters.client`. A test compares them with these calls. Names and
-levels are those of the REST API ("Permissions required for GitHub Apps"; "Webhook events and payloads").
+Setup requests these permissions and events, and doctor compares them with the App. The permissions follow from the
+calls of `github_adapters.client`. A test compares them with these calls. Names and levels are those of the REST API
+("Permissions required for GitHub Apps"; "Webhook events and payloads").
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ USER: Mapping[str, str] = {**COMMON, "administration": WRITE}
 EVENTS = ("workflow_job",)
 """Events that Ostler cannot work without.
 
-GitHub sends `installation` and `ping` to every App. It refuses a manifest that subscribes to these two events.
+GitHub sends `installation` and `ping` to every App. GitHub refuses a manifest that subscribes to these two events.
 """
 
 WANTED_EVENTS = (*EVENTS, "repository")

@@ -90,8 +90,8 @@ class _Published:
 class TokenVerifier:
     """Verifies tokens of one audience.
 
-    Only one thread may call `verify`. Another thread may call `fetch_keys` at the same time, but only one call of
-    `fetch_keys` may run.
+    Only one thread may call `verify`. Another thread may call `fetch_keys` at the same time, but at most one call of
+    `fetch_keys` may run at a time.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def write_lease(
     duration: float,
     policy: RetryPolicy,
 ) -> LeaseSeen | None:
-    """Write `holder` as the holder of the Lease. This acquires or renews the Lease. An empty `holder` releases it.
+    """Acquire or renew the Lease for `holder`. If `holder` is empty, release the Lease.
 
     `seen` is the Lease as it was read before. Return None if the Lease has changed since then.
     """

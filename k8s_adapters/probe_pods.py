@@ -25,8 +25,9 @@ _LEFT_AFTER = timedelta(hours=2)
 def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: dict[str, str], spec: Json) -> Json:
     """Create a probe Pod that the Pod Security level `restricted` allows, and return its JSON.
 
-    `spec` is merged into the Pod's spec. Before that, this function deletes probe Pods of the same purpose that are
-    older than two hours. A command that was killed might have left them. Raises the errors of `KubeClient.request`.
+    `spec` is merged into the Pod's spec. Before it creates the Pod, this function deletes probe Pods of the same
+    purpose that are older than two hours. A command that was killed might have left them. Raises the errors of
+    `KubeClient.request`.
     """
     _forget_left(client, namespace=namespace, purpose=purpose)
     body = probe_pod(purpose=purpose, labels=labels, spec=spec)

@@ -113,8 +113,8 @@ def find_failure(error: BaseException, *, handled: BaseException | None = None) 
     """Return the failure that caused an error. Return None if the cause is neither an answer nor a network failure.
 
     The error and all its causes are searched. A status takes precedence over a network failure. `handled` is the
-    exception that was being handled when the call began. Python makes this exception the context of each new error. It
-    did not cause the new error, so the search ends there.
+    exception that was being handled when the call began. Python makes this exception the context of each new error.
+    This exception did not cause the new error, so the search ends before it.
     """
     chain = list(_chain(error, until=handled))
     network: Network | None = None

@@ -1,8 +1,8 @@
 """Meaning of an answer from GitHub: a quota, a limit, or an error of `ostler.errors`.
 
-The rules for limits follow "Rate limits for the REST API" (GitHub docs). If the answer has `retry-after`, Ostler waits
-for that number of seconds. Otherwise, if a quota is empty, Ostler waits until the quota resets. In all other cases
-Ostler waits a minute. No error text contains a body or a credential (law L13).
+The rules for limits follow "Rate limits for the REST API" (GitHub docs). After an answer that reports a limit, Ostler
+waits for the seconds in `retry-after`. Without this header, Ostler waits until the empty quota resets. If no quota is
+empty, Ostler waits a minute. No error text contains a body or a credential (law L13).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFAULT_WAIT = 60.0
 LONGEST_WAIT = 24 * 3600.0
 
 EVERYTHING = ""
-"""Stands in place of the name of a quota, and means all calls of the installation."""
+"""Used instead of the name of a quota. It means all calls of the installation."""
 
 LONGEST_NAME = 64
 _REDIRECTS = range(300, 400)

@@ -39,7 +39,7 @@ from ostler.upstreams import SUCCESS
 log = structlog.get_logger(__name__)
 
 APP = 0
-"""Stands in place of the id of an installation, and means calls of the App itself."""
+"""Used instead of the id of an installation. It means calls of the App itself."""
 
 UNKNOWN_EVERY = 1.0
 """Seconds between two calls of a class as long as no answer has shown the quota of the class."""
@@ -47,7 +47,7 @@ UNKNOWN_EVERY = 1.0
 UNKNOWN_APART = 0.05
 """Seconds between the retry times of two denied calls of a class.
 
-It applies as long as no answer has shown the quota of the class.
+This interval applies as long as no answer has shown the quota of the class.
 """
 
 LONGEST_PLACE = 150.0
@@ -147,7 +147,7 @@ class Ticket:
 
 
 class Ungoverned:
-    """Allows every call. Tools and tests use it if no other process calls the same GitHub."""
+    """Allows every call. Tools and tests use this class if no other process calls the same GitHub."""
 
     @contextlib.contextmanager
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:

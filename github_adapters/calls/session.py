@@ -95,7 +95,7 @@ class Session:
     def expect(self, answer: Answer, *statuses: HTTPStatus, what: str) -> None:
         """Check the status of an answer. `what` names the call, such as `mint`.
 
-        Raises the error that the answer means if its status is not in `statuses`.
+        If the status is not in `statuses`, raises the error that `refusal` returns for the answer.
         """
         if answer.status not in statuses:
             raise refusal(answer, what=what, now=self._clock())
@@ -105,8 +105,8 @@ class Session:
     ) -> T:
         """Return the result of `reader` for an answer that has the status `status`.
 
-        Raises the error that the answer means if it has another status. Raises `Retryable` if the answer cannot be
-        parsed, because the answer might be incomplete.
+        For any other status, raises the error that `refusal` returns for the answer. Raises `Retryable` if the answer
+        cannot be parsed, because the answer might be incomplete.
         """
         self.expect(answer, status, what=what)
         try:

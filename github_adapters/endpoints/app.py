@@ -129,7 +129,7 @@ def _installation_seen(answer: Answer) -> InstallationSeen:
 
 
 def read_app(answer: Answer) -> AppSeen:
-    """Return the App from an answer. Raises `Malformed` if the answer has another form."""
+    """Return the App from an answer. Raises `Malformed` if the answer does not have the expected form."""
     content = fields.decode(answer.body)
     owner = fields.section(content, "owner")
     return AppSeen(
@@ -146,7 +146,7 @@ def read_app(answer: Answer) -> AppSeen:
 def read_installations(answer: Answer) -> list[AppInstallation]:
     """Return the installations from a page of an answer. Installations at enterprises are logged and left out.
 
-    Raises `Malformed` if the answer has another form.
+    Raises `Malformed` if the answer does not have the expected form.
     """
     try:
         listed = json.loads(answer.body)

@@ -103,7 +103,7 @@ class Jobs:
 def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> WorkflowJobEvent:
     """Return the event that a webhook would send now for a job from a list.
 
-    The action of the event is the job's status. Raises `Malformed` if the job has another form.
+    The action of the event is the job's status. Raises `Malformed` if the job does not have the expected form.
     """
     if not isinstance(source, dict) or fields.number(source, "run_id") != run.id:
         raise fields.Malformed("job")

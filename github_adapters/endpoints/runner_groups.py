@@ -72,7 +72,7 @@ def _groups(answer: Answer) -> tuple[list[GroupSeen], int]:
 
 
 def read_group(source: Any) -> GroupSeen:
-    """Return a runner group of an organisation. Raises `Malformed` if it has another form."""
+    """Return a runner group of an organisation. Raises `Malformed` if its JSON does not have the expected form."""
     if not isinstance(source, dict):
         raise fields.Malformed("runner group")
     name = fields.optional_text(source, "name")

@@ -138,7 +138,7 @@ def _run(source: Mapping[str, Any], *, run_id: int) -> RunSeen:
 
 
 def read_run(source: Any) -> RunSeen:
-    """Return a run from its JSON. Raises `Malformed` if the JSON has another form."""
+    """Return a run from its JSON. Raises `Malformed` if the JSON does not have the expected form."""
     if not isinstance(source, dict):
         raise fields.Malformed("run")
     attempt = source.get("run_attempt")

@@ -303,7 +303,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def pause_writing(self) -> None:
-        """Start the timer for the client to read the bytes in the write buffer."""
+        """Start the timer of the write buffer. Before it expires, the client must read the bytes in this buffer."""
         super().pause_writing()
         self._expect_reader(READ_WITHIN)
 

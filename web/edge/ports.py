@@ -41,7 +41,7 @@ The limit for polls is the largest, because all Pods of a fleet poll at once whe
 """
 
 _PART_OF_FILES = 4
-"""Divisor. The limit of open files divided by it is the most unproven connections that a port may have."""
+"""Divisor. A port may have at most this part of the limit of open files as unproven connections."""
 
 
 def audience_of(path: str) -> Audience:
