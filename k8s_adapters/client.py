@@ -380,7 +380,7 @@ def _first_context(files: Sequence[str]) -> str | None:
 def _why_unusable(error: Exception) -> str:
     """Return a description of the error in a kubeconfig.
 
-    The description contains nothing from the kubeconfig, because any part of it might be a credential.
+    The description does not quote the content of the kubeconfig, because the content might be a credential.
     """
     match error:
         case config.ConfigException():

@@ -347,7 +347,7 @@ class BoundedProtocol(HttpToolsProtocol):
 class _Early:
     """Replaces the transport of a request until the request has arrived completely.
 
-    If the answer is complete before the request, the connection is closed by `linger`.
+    If the answer is complete before the request has arrived, `linger` closes the connection.
     """
 
     __slots__ = ("_cycle", "_protocol", "keep_alive")

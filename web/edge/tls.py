@@ -68,7 +68,7 @@ def keep_large_buffers_apart() -> bool:
 
     Other C libraries are not changed. uvloop allocates a buffer of 256 KiB for each connection with TLS. A poll uses
     two or three pages of this buffer. By default, glibc stops mapping such buffers separately when the first one is
-    freed. Later buffers are then allocated on the heap, where earlier objects have used all pages. A held poll would
+    freed. Later buffers are then allocated on the heap, among pages that earlier objects have used. A held poll would
     therefore take more memory.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

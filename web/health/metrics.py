@@ -1,8 +1,8 @@
 """`GET /metrics` of the web process: the counters and queues in its memory, and gauges computed from database rows.
 
-The cost does not depend on the number of clients that scrape. The rows are queried at most once in five seconds, and
-the page is rendered at most once a second. If Postgres does not answer, the page has no gauges from rows, and
-`ostler_database_up` is 0.
+The load on Postgres does not depend on the number of clients that scrape. The rows are queried at most once in five
+seconds, and the page is rendered at most once a second. If Postgres does not answer, the page has no gauges from rows,
+and `ostler_database_up` is 0.
 """
 
 from __future__ import annotations

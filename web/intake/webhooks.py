@@ -101,7 +101,7 @@ class Intake:
     """Accepts webhooks in the event loop that called `start`, until `stop` is called.
 
     `counts` has the number of deliveries for each outcome and each status. Its entry `remapped` is the number of jobs
-    that ran on a runner of another job.
+    that ran on another runner than planned.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The listener has its own connection in autocommit mode. Every `BEAT_EVERY` seconds it sends a notice to itself over
 another connection. It writes the heartbeat row only after it has received this notice. A process that receives no
-notices therefore has no heartbeat, and the matcher ignores its offers.
+notices therefore does not renew its heartbeat, and the matcher ignores its offers.
 
 The listener passes each notice to the event loop. Notices that are sent during a reconnect are lost. After each
 connect, the listener therefore calls `hearing`. The process then offers its polls again, and queries their claims.
