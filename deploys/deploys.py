@@ -1,4 +1,4 @@
-"""Refusals of a deploy: one record for each reason, with its cure."""
+"""Refusals of a deploy: one record for each reason, with the cure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Danger(StrEnum):
 class Refusal:
     """One reason to refuse a deploy.
 
-    `subjects` are the names of the pools or objects concerned. `reason` and `cure` are sentences.
+    `subjects` are the names of the affected pools or objects. `reason` and `cure` are sentences.
     """
 
     danger: Danger
@@ -41,4 +41,4 @@ class Refusal:
 WAIT_FOR_JOBS = (
     "If it has to be: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, deploy, resume."
 )
-"""Last sentence of every cure for a change that affects busy Pods."""
+"""Last sentence of each cure for a change that affects busy Pods."""
