@@ -503,7 +503,10 @@ class BeatSettings(Timed, RedisAlone):
 
 
 class FlowerSettings(RedisAlone):
-    """Settings of `ostler flower`. The process serves people, so its only secrets are Redis and its own logins."""
+    """Settings of `ostler flower`.
+
+    People can log in to this process. Its only secrets are therefore the address of Redis and its own logins.
+    """
 
     flower_host: str = Field(default="0.0.0.0", description="Network address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
@@ -545,7 +548,7 @@ class FlowerSettings(RedisAlone):
 def check_length(value: str, *, make: str) -> None:
     """Raise ValueError if a secret is too short. The message never contains the secret.
 
-    `make` is a sentence for the message that says how to create a longer secret.
+    `make` is the end of the message. It says how to create a longer secret.
     """
     if len(value) < LEAST:
         raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
@@ -578,9 +581,9 @@ def postgres_address(value: Secret) -> Secret:
 def redis_address(value: Secret) -> Secret:
     """Return an address of Redis. An address with `rediss://` gets options that require a verified certificate.
 
-    The authorities are those of `OSTLER_CA_BUNDLE` or of the system. TLS options in the address have precedence.
-    Without these options kombu would accept every certificate. Raises ValueError if the value is not an address of
-    Redis.
+    The certificate is verified with the authorities in `OSTLER_CA_BUNDLE`, or with those of the system if the variable
+    is not set. TLS options in the address have precedence. Without these options kombu would accept every certificate.
+    Raises ValueError if the value is not an address of Redis.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
@@ -605,7 +608,7 @@ def _verified(value: Secret) -> Secret:
 def _check_port(value: Secret) -> None:
     """Raise ValueError if the port of an address is not a number.
 
-    The message does not show the port, because it might be a part of a password.
+    The message does not show the port, because the text after the colon might be a part of a password.
     """
     try:
         urlsplit(value.reveal()).port  # noqa: B018  reading it parses it
@@ -665,7 +668,10 @@ def _timing_problem(problem: ErrorDetails) -> str:
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return the expected value in plain words, instead of pydantic's message where possible."""
+    """Return a description of the expected value in plain words.
+
+    For a type of problem without a description of its own, return pydantic's message.
+    """
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "must be a whole number"
@@ -681,7 +687,7 @@ def _expected(problem: ErrorDetails) -> str:
 def known_variables() -> frozenset[str]:
     """Return the variables of all processes and commands.
 
-    The watch needs no entry of its own, because other processes also read all its variables.
+    The function does not read `WatchSettings`, because other classes have the same variables.
     """
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
     return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
@@ -702,12 +708,12 @@ def read(kind: type[Read]) -> Read:
 
 @functools.cache
 def load() -> Settings:
-    """Return the settings of this process. The first call reads them. Raises `ConfigurationError`."""
+    """Return the settings of this process. Only the first call reads the environment. Raises `ConfigurationError`."""
     return read(Settings)
 
 
 def load_stores() -> Stores:
-    """Return the settings of an operator's command, which needs no other variable. Raises `ConfigurationError`."""
+    """Return the settings of an operator's command that needs only the stores. Raises `ConfigurationError`."""
     return read(Stores)
 
 
