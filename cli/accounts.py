@@ -95,7 +95,10 @@ def set_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change the budget or the weight of an account. Omitted values do not change. A lower budget ends no job."""
+    """Change the budget or the weight of an account. Omitted values do not change.
+
+    A lower budget does not end running jobs.
+    """
     from models.browse.accounts import account_story
     from models.routing.accounts import set_budget, set_weight
     from models.routing.usage import pools_with_work
@@ -143,7 +146,7 @@ def allow(
     account: Annotated[str, typer.Argument(help="login or id")],
     as_json: Json = False,
 ) -> None:
-    """Allow an account: its jobs with the hold `unknown_account` continue at once, within its budget."""
+    """Allow an account. Its jobs with the hold `unknown_account` continue at once, within its budget."""
     from models.browse.accounts import account_story
     from models.routing.accounts import set_access
     from rules.routing.access import Access
@@ -169,9 +172,9 @@ def allow(
 
 
 def wake(pools: Sequence[int]) -> None:
-    """Wake the matcher for `pools` and the sweep `rematch`, so that a change takes effect at once.
+    """Wake the matcher for `pools`, and wake the sweep `rematch`, so that a change takes effect at once.
 
-    If Redis is not configured or does not answer, the command prints a note and the sweeps apply the change within a
+    If Redis is not configured or does not answer, the command prints a note. The sweeps then apply the change within a
     minute (law L6).
     """
     import redis

@@ -14,10 +14,13 @@ from watch.settings import load_watch
 
 BEAT_LOCK = "redbeat::lock"
 WITHIN = 5.0
-"""Seconds to wait for an answer of the process or of Redis."""
+"""Maximum seconds to wait for an answer of the process or of Redis."""
 
 ALIVE_FOR = 30.0
-"""Seconds after its last heartbeat during which a process counts as alive. Heartbeats come about every two seconds."""
+"""Seconds after its last heartbeat during which a process counts as alive.
+
+A process writes a heartbeat about every two seconds.
+"""
 
 
 class Process(StrEnum):
@@ -31,7 +34,7 @@ class Process(StrEnum):
 
 
 def problem_of(process: Process) -> str | None:
-    """Return the problem of a process, or None if it is healthy.
+    """Return the problem of a process, or None if the process is healthy.
 
     Raises `ConfigurationError` if settings are missing.
     """
@@ -70,7 +73,7 @@ def _beats(alive_file: str | None, *, never: str) -> str | None:
 
 
 def holds_lock(redis_url: str) -> bool:
-    """Return whether a beat process holds the lock in Redis. Every exception of Redis is passed on."""
+    """Return whether a beat process holds the lock of beat in Redis. Every exception of redis is passed on."""
     from redis import Redis
 
     with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:

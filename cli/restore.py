@@ -30,7 +30,8 @@ def restore(
 ) -> None:
     """Rebuild the claims that a restored Postgres lacks, from the Pods in the cluster and the runners at GitHub.
 
-    Needs a worker's settings. It can be run again at any time. Exit status 1: claims and sweeps are still stopped.
+    The command needs the settings of a worker. It can be run again at any time. Exit status 1: claims and sweeps are
+    still stopped.
     """
     from ostler import logging
     from ostler.settings import load

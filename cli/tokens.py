@@ -118,7 +118,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
 
 @app.command("revoke")
 def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
-    """Revoke a token. The REST API refuses it at once."""
+    """Revoke a token. The REST API then refuses the token at once."""
     from models.browse import api_tokens
 
     if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
@@ -127,7 +127,7 @@ def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metava
 
 
 def _ids_of(logins: Sequence[str]) -> list[int]:
-    """Return the ids of the accounts with these logins. Ends the command if no account has one of them."""
+    """Return the ids of the accounts with these logins. Ends the command with a message if a login is unknown."""
     from models.browse.accounts import AccountFilter, list_accounts
 
     ids = []

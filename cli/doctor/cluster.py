@@ -16,7 +16,7 @@ from k8s_adapters.pools import list_pools
 from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
 
 OLDEST = 30
-"""First minor version of Kubernetes with ValidatingAdmissionPolicies enabled by default."""
+"""First minor version of Kubernetes that enables ValidatingAdmissionPolicies by default."""
 
 
 def kubernetes(context: Context) -> Verdict:
@@ -43,7 +43,10 @@ def kubernetes(context: Context) -> Verdict:
 
 
 def rights(context: Context) -> Verdict:
-    """Check that this identity has the permissions of its process. Another identity is checked for every process."""
+    """Check that this identity has the permissions that its process needs.
+
+    An identity that does not belong to a process of Ostler needs the permissions of all processes.
+    """
     kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)
     if context.lab_cluster:
@@ -91,7 +94,10 @@ def definition(context: Context) -> Verdict:
 
 
 def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
-    """Return the paths at which `theirs` lacks or changes a value of `ours`. Additional values do not count."""
+    """Return the paths where `theirs` lacks a value of `ours` or has another value.
+
+    Values that only `theirs` contains do not count.
+    """
     if isinstance(ours, dict):
         if not isinstance(theirs, dict):
             return [place]
@@ -112,7 +118,7 @@ def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
 
 
 def _absent(value: Any, place: str, key: str) -> list[str]:
-    """Return the path of a missing key. An empty value does not count, because the API server omits it."""
+    """Return the path of a key that is missing. An empty value does not count, because the API server omits it."""
     return [f"{place}.{key}"] if value or (isinstance(value, int | float) and not isinstance(value, bool)) else []
 
 
@@ -130,7 +136,7 @@ def admission(context: Context) -> Verdict:
 
 
 def pod_creation(context: Context) -> Verdict:
-    """Check that the admission policy prevents workers from creating any Pods except runner Pods."""
+    """Check that the admission policy prevents workers from creating Pods that are not runner Pods."""
     lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
     answer = refuses_other_pods(context.kube, context.place.namespace)
     if answer.refused:

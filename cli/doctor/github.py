@@ -15,10 +15,10 @@ from ostler.reasons import endpoint
 from rules.claims.mint_questions import cure_of_refusal
 
 SKEW = timedelta(seconds=60)
-"""Maximum lead of this machine's clock over GitHub's. JWTs are dated back by the same time."""
+"""Maximum lead of this machine's clock over GitHub's clock. Ostler dates its JWTs back by the same time."""
 
 BEHIND = timedelta(minutes=5)
-"""Maximum lag of this machine's clock behind GitHub's. A JWT expires nine minutes after its issue."""
+"""Maximum lag of this machine's clock behind GitHub's clock. A JWT expires nine minutes after its issue."""
 
 
 def way(context: Context) -> Verdict:
@@ -55,7 +55,7 @@ def app(context: Context) -> Verdict:
 
 
 def mints(context: Context) -> Verdict:
-    """Check that GitHub refuses no mints. The cause quotes GitHub's own explanation."""
+    """Check that no mint is currently refused. The cause quotes GitHub's own explanation."""
     found = context.rows
     if found.needed is not None:
         return unknown("the database does not fit this version", "run `ostler migrate`")
@@ -67,7 +67,7 @@ def mints(context: Context) -> Verdict:
 
 
 def clock(context: Context) -> Verdict:
-    """Check that this machine's clock agrees with GitHub's. Otherwise GitHub refuses the App's JWTs."""
+    """Check that this machine's clock agrees with GitHub's clock. With a wrong clock, GitHub refuses the App's JWTs."""
     ahead = context.github.clock_ahead(deadline_seconds=CALL_WITHIN)
     if ahead is None:
         return unknown("GitHub's answer has no date")
@@ -81,7 +81,7 @@ def clock(context: Context) -> Verdict:
 
 
 def permissions(context: Context) -> Verdict:
-    """Check that every installation has granted the needed permissions and no others."""
+    """Check that every installation has granted the needed permissions and no further permissions."""
     if not context.installations:
         return failed("the App is not installed anywhere", "install it: on the App's page, Install App")
     lacking, needless = [], []

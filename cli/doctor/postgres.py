@@ -14,10 +14,10 @@ TRIED = 18
 """Major version of Postgres that the tests use."""
 
 SKEW_FAILS = 5.0
-"""Smallest offset in seconds between this machine's clock and that of Postgres that fails the check."""
+"""Minimum difference in seconds between this machine's clock and the clock of Postgres that fails the check."""
 
 FULL = 0.9
-"""Fraction of used connections above which the check warns."""
+"""Fraction of connections in use above which the check warns."""
 
 
 def epoch(context: Context) -> Verdict:
