@@ -91,7 +91,8 @@ class Cluster(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
+        default=None,
+        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
     )
     namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
 
@@ -142,7 +143,7 @@ class App(BaseSettings):
     github_api_url: str = Field(
         default="https://api.github.com",
         description=(
-            "Root address of GitHub's REST API. Set it only if it differs from the address that follows from "
+            "Root address of GitHub's REST API. Set it only if it differs from the address that Ostler derives from "
             "OSTLER_GITHUB_URL"
         ),
     )
@@ -220,14 +221,14 @@ class Settings(Stores, App, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Maximum number of runners that Ostler registers per minute for one installation. A third of them may "
-            "be registered at once. Larger values use up GitHub's quota faster"
+            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of this "
+            "number can be registered at once. Larger values use up GitHub's quota faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. Set the new "
-            "and the old secret while you change it"
+            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. While you change "
+            "the secret, set both the new and the old secret"
         )
     )
 
@@ -241,7 +242,8 @@ class Settings(Stores, App, Timed, Logs):
 
     # Kubernetes
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
+        default=None,
+        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
     )
     namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
     dispatch_url: str = Field(
@@ -251,9 +253,9 @@ class Settings(Stores, App, Timed, Logs):
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` has the certificate authorities that "
-            "runner Pods trust if OSTLER_DISPATCH_URL begins with `https://`. If it is empty, they trust the "
-            "authorities of their image"
+            "Name of a ConfigMap in OSTLER_NAMESPACE. The key `ca.crt` of the ConfigMap has certificate authorities. "
+            "Runner Pods trust them if OSTLER_DISPATCH_URL begins with `https://`. If this setting is empty, runner "
+            "Pods trust the authorities of their image"
         ),
     )
     token_audience: str = Field(
@@ -281,8 +283,8 @@ class Settings(Stores, App, Timed, Logs):
     web_polls_tls_cert: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. A changed file "
-            "is read again. If it is empty, there is no TLS port"
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Web reads the file "
+            "again after a change. If this setting is empty, web opens no TLS port"
         ),
     )
     web_polls_tls_key: str | None = Field(
@@ -357,8 +359,8 @@ class Settings(Stores, App, Timed, Logs):
         default=600,
         ge=60,
         description=(
-            "Seconds for which a node must be unreachable before it counts as gone. Ostler then replaces the Pods "
-            "of the node and deletes them by force. Larger values wait longer for the node to return"
+            "Seconds for which a node must be unreachable before the node counts as gone. Ostler then replaces the "
+            "Pods of the node and deletes these Pods by force. Larger values wait longer for the node to return"
         ),
     )
 
@@ -414,8 +416,8 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=65535,
         description=(
-            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
-            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, these processes serve no metrics. "
+            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 
@@ -508,7 +510,7 @@ class FlowerSettings(RedisAlone):
     People can log in to this process. Its only secrets are therefore the address of Redis and its own logins.
     """
 
-    flower_host: str = Field(default="0.0.0.0", description="Network address that `ostler flower` listens on")  # noqa: S104
+    flower_host: str = Field(default="0.0.0.0", description=("Network address that `ostler flower` listens on"))  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
