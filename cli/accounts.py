@@ -106,7 +106,7 @@ def set_(
     if (count, vcpu, memory, weight) == (None, None, None, None):
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
     if any(value is not None and not math.isfinite(value) for value in (vcpu, memory, weight)):
-        raise typer.BadParameter("--vcpu, --memory and --weight are numbers")
+        raise typer.BadParameter("--vcpu, --memory and --weight must be numbers")
 
     def body(db: Connection) -> tuple[AccountStory | None, list[int]]:
         found = account_id(db, account)
@@ -159,7 +159,10 @@ def allow(
 
     story = query(body)
     if story is None:
-        fail(f"there is no account {account!r}; an account exists after its first webhook: `ostler account list`")
+        fail(
+            f"there is no account {account!r}; an account exists after its first webhook, and `ostler account "
+            "list` lists all accounts"
+        )
     wake([])  # held jobs are in no pool's queue, so no pool is woken; `rematch` releases their holds in pages
     if as_json:
         print_json(_plain(story.account, story.usage, story.ending))

@@ -143,7 +143,7 @@ def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[R
     at_stake = {each.namespace for each in live.manifests.pools} | {name for name, _ in live.runner_pods}
     for namespace in sorted(verdict.namespaces):
         if namespace not in at_stake:
-            notes.append(f"{namespace} has no pools yet: whether the admission policy is in force was not asked")
+            notes.append(f"{namespace} has no pools yet, so the admission policy was not tested there")
             continue
         answer = refuses_the_collector(client, namespace)
         if answer.refused is not True:

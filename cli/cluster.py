@@ -80,15 +80,21 @@ def calling(
             case Gone():
                 fail(
                     absent
-                    or f"the object is gone, or the cluster has no RunnerPools{said}. `ostler crd` installs them",
+                    or (
+                        f"the object is gone, or the cluster has no RunnerPools{said}. `ostler crd` installs their "
+                        "definition"
+                    ),
                     status=status,
                 )
             case Conflict():
                 fail("another client keeps changing the object; try again", status=status)
             case Retryable() | RateLimited():
                 fail(
-                    f"the API server {kube.server} does not answer: {cause_of(error)}. Whether anything changed is "
-                    f"unknown, and a repetition is safe. Check {chosen.named}, and that the API server runs",
+                    (
+                        f"the API server {kube.server} does not answer: {cause_of(error)}. It is unknown whether "
+                        f"anything changed. You can safely repeat the command. Check {chosen.named}, and that the API "
+                        "server runs"
+                    ),
                     status=AWAY,
                 )
             case _:

@@ -64,12 +64,12 @@ def _answers(url: str) -> str | None:
 
 def _beats(alive_file: str | None, *, never: str) -> str | None:
     if alive_file is None:
-        return "OSTLER_ALIVE_FILE is not set: the process leaves no sign of life"
+        return "OSTLER_ALIVE_FILE is not set: the process writes no heartbeat"
     try:
         age = time.time() - Path(alive_file).stat().st_mtime
     except FileNotFoundError:
         return f"there is no {alive_file}: {never}"
-    return None if age < ALIVE_FOR else f"its last sign of life is {age:.0f} s old"
+    return None if age < ALIVE_FOR else f"its last heartbeat is {age:.0f} s old"
 
 
 def holds_lock(redis_url: str) -> bool:

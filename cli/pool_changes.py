@@ -98,7 +98,7 @@ def drain(
         if not pool.has_finalizer:
             fail(
                 f"pool {name} lacks the finalizer ostler.dev/drain, so the cluster would delete its busy Pods together "
-                "with it. A worker on the queue `pools` adds it within seconds: check that one runs "
+                "with the pool. A worker on the queue `pools` adds the finalizer within seconds: check that one runs "
                 "(`ostler doctor`), then try again"
             )
         drain_pool(kube, pool)

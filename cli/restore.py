@@ -70,7 +70,9 @@ def _print(report: Report, *, dry: bool) -> None:
     if report.unasked:
         typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are kept.")
     for judgement in report.undecided:
-        typer.echo(f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. It is kept until it ends on its own.")
+        typer.echo(
+            f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. The Pod is kept until it ends on its own."
+        )
     if report.let_go:
         typer.echo("The restore is complete: claims and sweeps continue. `ostler doctor` shows the state.")
 

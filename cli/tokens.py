@@ -134,7 +134,10 @@ def _ids_of(logins: Sequence[str]) -> list[int]:
     for login in logins:
         found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
         if not found:
-            fail(f"there is no account {login}; `ostler account list` lists them, and its first job creates one")
+            fail(
+                f"there is no account {login}; `ostler account list` lists all accounts, and the first job of an "
+                "account creates it"
+            )
         ids.append(found[0].id)
     return ids
 

@@ -102,8 +102,8 @@ def problems(found: dict[str, Any]) -> list[str]:
         wrong.append("there was no connection; name an address with --to that stamped Pods can reach")
     if found["broken"]:
         wrong.append(
-            f"the connection broke {found['broken']} times; `ostler check-deploy` says what a deploy changes for "
-            "stamped Pods, and if nothing, it is the network plugin: see its logs of that time"
+            f"the connection broke {found['broken']} times; `ostler check-deploy` shows what a deploy changes for "
+            "stamped Pods. If nothing changes, the cause is the network plugin: check the plugin's logs of that time"
         )
     if found["reached"]:
         wrong.append(

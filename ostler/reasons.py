@@ -43,9 +43,9 @@ _REDIS = {
     "ResponseError": "it refuses the command, for example because replicas are missing: check its log",
 }
 _POSTGRES = {
-    "55P03": "another session has its rows locked",
+    "55P03": "another session has locked the same rows",
     "40P01": "two sessions waited for each other's rows (deadlock)",
-    "40001": "another session changed its rows at the same time",
+    "40001": "another session changed the same rows at the same time",
     "57014": "Postgres cancelled a statement that took too long",
     "25006": "Postgres is a read-only standby",
     "08": "the connection to Postgres was lost",
@@ -65,7 +65,7 @@ _MEANINGS: dict[type[UpstreamError], str] = {
     Gone: "it does not exist",
     Suspended: "the installation is suspended",
     Forbidden: "access is refused",
-    Conflict: "it was changed at the same time",
+    Conflict: "another client changed it at the same time",
     Invalid: "the request is refused",
     Busy: "the runner is busy",
     RateLimited: "the rate limit is reached",
@@ -110,7 +110,11 @@ def reason_and_cure(error: BaseException) -> str:
 
     If the authority that signed the server's certificate is unknown, the description contains a cure.
     """
-    cure = "; set OSTLER_CA_BUNDLE to a file with the authority that signed it" if unknown_authority(error) else ""
+    cure = (
+        "; set OSTLER_CA_BUNDLE to a file with the authority that signed the certificate"
+        if unknown_authority(error)
+        else ""
+    )
     return f"{reason_of(error)}{cure}"
 
 

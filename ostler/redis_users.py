@@ -143,7 +143,9 @@ def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
         password = environment.get(name, "")
         if len(password) < LEAST:
             told = f"it has {len(password)} characters" if password else "it is not set"
-            raise ConfigurationError(f"{name}: {told}; must have {LEAST} or more: `openssl rand -hex 24` creates one")
+            raise ConfigurationError(
+                f"{name}: {told}; a password must have {LEAST} characters or more: `openssl rand -hex 24` creates one"
+            )
         found[user] = Secret(password)
     if len({password.reveal() for password in found.values()}) < len(found):
         raise ConfigurationError(

@@ -169,7 +169,7 @@ class App(BaseSettings):
     @classmethod
     def _api(cls, value: str) -> str:
         if (right := misplaced(value)) is not None:
-            raise ValueError(f"is an address for people; must be {right}")
+            raise ValueError(f"is the address for browsers; must be {right}")
         return value
 
     @field_validator("github_private_key", mode="before")
@@ -441,7 +441,7 @@ class Settings(Stores, App, Timed, Logs):
     def _both_or_none(cls, value: str | None, known: ValidationInfo) -> str | None:
         certificate = known.data.get("web_polls_tls_cert")
         if certificate is not None and value is None:
-            raise ValueError("must be set, because OSTLER_WEB_POLLS_TLS_CERT is")
+            raise ValueError("must be set, because OSTLER_WEB_POLLS_TLS_CERT is set")
         if certificate is None and value is not None:
             raise ValueError("must not be set without OSTLER_WEB_POLLS_TLS_CERT")
         return value
@@ -450,7 +450,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _some_port_for_polls(cls, value: bool, known: ValidationInfo) -> bool:
         if not value and known.data.get("web_polls_tls_cert") is None:
-            raise ValueError("must be true without OSTLER_WEB_POLLS_TLS_CERT: nothing would serve polls")
+            raise ValueError("must be true without OSTLER_WEB_POLLS_TLS_CERT, because otherwise no port serves polls")
         return value
 
     @field_validator("sweeps_paused", mode="before")
@@ -462,7 +462,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _known_sweeps(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [name for name in value if name not in {*SWEEPS, "all"}]:
-            raise ValueError(f"there is no sweep {unknown[0]!r}; there are {', '.join(SWEEPS)}, and all")
+            raise ValueError(f"unknown sweep {unknown[0]!r}. Use one of: {', '.join(SWEEPS)}, all")
         return value
 
     @field_validator("webhook_secrets")
@@ -476,7 +476,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _at_least_one(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
         if not value:
-            raise ValueError("at least one is needed")
+            raise ValueError("must have at least one value")
         return value
 
 
@@ -553,7 +553,7 @@ def check_length(value: str, *, make: str) -> None:
     `make` is the end of the message. It says how to create a longer secret.
     """
     if len(value) < LEAST:
-        raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
+        raise ValueError(f"must have {LEAST} characters or more, but a value has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:
@@ -592,7 +592,7 @@ def redis_address(value: Secret) -> Secret:
     _check_port(value)
     database = urlsplit(value.reveal()).path.strip("/")
     if database and not (database.isascii() and database.isdecimal()):
-        raise ValueError("must end in the number of a database, as /0")
+        raise ValueError("must end in the number of a database, for example /0")
     return _verified(value) if value.reveal().startswith("rediss://") else value
 
 
@@ -633,7 +633,7 @@ def http_address(value: str, *, path: bool = False) -> str:
     if not usable:
         raise ValueError("must be http:// or https:// with a host")
     if path and not parts.path.strip("/"):
-        raise ValueError("must have a path, which is /runners/v1/dispatch where no proxy changes it")
+        raise ValueError("must have a path: /runners/v1/dispatch, unless a proxy changes the path")
     return value
 
 
@@ -665,7 +665,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         near = nearest(key, Timings.model_fields)
         meant = "docs/configuration.md lists them" if near is None else f"did you mean {near}?"
-        return f"there is no timing {key!r}; {meant}"
+        return f"unknown timing {key!r}; {meant}"
     return f"{key}: found {problem['input']!r}; {_expected(problem)}; {Timings.model_fields[key].description}"
 
 

@@ -343,8 +343,8 @@ class Timings(BaseModel):
         default=604800,
         gt=259200,
         description=(
-            "Seconds for which Ostler stores the GUIDs of webhooks. The value must be larger than the time for which "
-            "GitHub stores deliveries. Larger values use more disk"
+            "Seconds for which Ostler stores the GUIDs of webhooks. The value must be larger than the retention of "
+            "deliveries at GitHub. Larger values use more disk"
         ),
     )
 
@@ -467,4 +467,4 @@ def overrides(value: Any) -> Any:
         found = json.loads(value or "{}")
         if isinstance(found, dict):
             return found
-    raise ValueError('must be a JSON object, as {"sweep_every": 3}')
+    raise ValueError('must be a JSON object, for example {"sweep_every": 3}')

@@ -45,8 +45,8 @@ class Stranger:
 
     def __str__(self) -> str:
         """Return a warning about this variable in one line."""
-        meant = "docs/configuration.md lists those that are" if self.near is None else f"did you mean {self.near}?"
-        return f"{self.name} is set, and no setting has this name; {meant}"
+        meant = "docs/configuration.md lists all variables" if self.near is None else f"did you mean {self.near}?"
+        return f"{self.name} is set, but no setting has this name; {meant}"
 
 
 def variable(field: str) -> str:

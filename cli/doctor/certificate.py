@@ -25,7 +25,10 @@ WARNS = timedelta(days=30)
 CONNECT_WITHIN = 5.0
 """Maximum seconds to connect to the server, and maximum seconds for the TLS handshake."""
 
-_CURE = "run `helm upgrade` with your values, or renew it where you created it: docs/operations/certificates.md"
+_CURE = (
+    "run `helm upgrade` with your values, or renew the certificate where you created it: "
+    "docs/operations/certificates.md"
+)
 
 
 def certificate(context: Context) -> Verdict:
@@ -44,7 +47,7 @@ def certificate(context: Context) -> Verdict:
         told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"
         return unknown(
             f"{host} cannot be reached from here: {told}",
-            "run it in a worker: kubectl exec deploy/ostler-worker-default -- ostler doctor",
+            "run the command in a worker: kubectl exec deploy/ostler-worker-default -- ostler doctor",
         )
     return judge(found, host=host, now=machine_now())
 
@@ -60,7 +63,7 @@ def read_certificate(host: str, port: int) -> x509.Certificate:
     ):
         shown = secured.getpeercert(binary_form=True)
     if shown is None:
-        raise ssl.SSLError(0, "it shows no certificate")
+        raise ssl.SSLError(0, "it presents no certificate")
     return x509.load_der_x509_certificate(shown)
 
 

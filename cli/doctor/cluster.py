@@ -25,7 +25,7 @@ def kubernetes(context: Context) -> Verdict:
         version = context.kube.request("GET", "/version")
         name = who_am_i(context.kube)
     except ConfigurationError as error:
-        return failed(str(error), "run it where a worker runs, or set OSTLER_KUBECONFIG to a kubeconfig")
+        return failed(str(error), "run the command where a worker runs, or set OSTLER_KUBECONFIG to a kubeconfig")
     except Retryable as error:
         cure = f"check {choose().named}, and that the API server runs there"
         return failed(f"the API server {context.kube.server} does not answer: {cause_of(error)}", cure)
@@ -64,7 +64,10 @@ def rights(context: Context) -> Verdict:
             f"{name} is not allowed in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)"
         )
     if not mine:
-        return ok(f"{name} has the rights of {', '.join(RIGHTS)}; run it as each of them to check its own rights")
+        return ok(
+            f"{name} has the rights of {', '.join(RIGHTS)}; run the command as each of these processes to "
+            "check its own rights"
+        )
     return ok(f"{name} has the rights of {', '.join(mine)}")
 
 
@@ -83,9 +86,13 @@ def definition(context: Context) -> Verdict:
         except Gone:
             return failed(f"the cluster has no {CRD_NAME}", cure)
         except Forbidden:
-            return unknown("this identity is not allowed to read it", "run it as an administrator, or as a worker")
+            return unknown(
+                "this identity is not allowed to read the definition",
+                "run the command as an administrator, or as a worker",
+            )
         return unknown(
-            f"{CRD_NAME} is served, but this identity is not allowed to read its schema", "run it as an administrator"
+            f"{CRD_NAME} is served, but this identity is not allowed to read the schema of the definition",
+            "run the command as an administrator",
         )
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:

@@ -96,7 +96,10 @@ def sweeps(context: Context) -> Verdict:
     ]
     paused = [each.name for each in found.sweeps if each.paused_at is not None]
     if late:
-        cure = "`ostler sweep list` shows how each last ended; the log line `sweep.failed` of a worker shows why"
+        cure = (
+            "`ostler sweep list` shows how the last run of each sweep ended; the log line `sweep.failed` of a worker "
+            "shows why"
+        )
         return failed(f"sweeps missed three periods: {', '.join(late)}", cure)
     if paused:
         return warning(f"sweeps are paused: {', '.join(paused)}", "`ostler sweep resume NAME` ends a pause")

@@ -33,7 +33,10 @@ def runner_version(context: Context) -> Verdict:
     seen = {name: version for name, version in (context.rows.versions or {}).items() if name in images}
     versions = tagged | seen
     if images and not versions:
-        cure = "tag images by runner version, as in actions-runner:2.330.0; GitHub refuses one 30 days after the next"
+        cure = (
+            "tag images by runner version, as in actions-runner:2.330.0; GitHub refuses a version 30 days after the "
+            "next version"
+        )
         said = "no runner of the pools has been listed yet, and the tags of their images have no version"
         return unknown(f"{said}: {', '.join(sorted(set(images.values())))}", cure)
     if not images:

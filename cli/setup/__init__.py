@@ -161,7 +161,7 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
         EnvFile(rescue, replace=False).write(values, api_url=api_url)
         fail(
             f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
-            "which only you may read: take them from there and delete it."
+            "which only you may read: copy the secrets from there and delete the file."
         )
     typer.echo(f"3. App {made.slug} of {made.owner}: its id, key and webhook secret are in {store.where}.")
     if store.further(api_url):

@@ -33,7 +33,7 @@ _BEGIN = """
 </form>
 """
 _END = "<h1>GitHub made the App</h1><p>Go back to the terminal; this page is not needed any more.</p>"
-_REFUSED = "<h1>This is no answer to our question</h1><p>Begin again from the address in the terminal.</p>"
+_REFUSED = "<h1>This is not the expected answer of GitHub</h1><p>Begin again from the address in the terminal.</p>"
 
 
 class Page:

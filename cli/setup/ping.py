@@ -45,7 +45,10 @@ def see_ping(
         try:
             newest = _newest(github, within=_call_within(within - (clock() - began)))
             if newest is None:
-                problem = "GitHub has sent no webhook: see on the App's page that its webhook is active and has the URL"
+                problem = (
+                    "GitHub has sent no webhook: check on the App's page that the webhook is active and has the right "
+                    "URL"
+                )
             elif newest.accepted and (before is None or newest.id != before):
                 return None
             else:
@@ -54,7 +57,10 @@ def see_ping(
                     before, sent_at = newest.id, clock()
                     github.redeliver(delivery_id=newest.id, deadline_seconds=_call_within(within - (clock() - began)))
         except Forbidden as error:
-            return f"GitHub does not accept the App's id and key ({error}): see OSTLER_GITHUB_APP_ID and the clock"
+            return (
+                f"GitHub does not accept the App's id and key ({error}): check OSTLER_GITHUB_APP_ID and this machine's "
+                "clock"
+            )
         except UpstreamError as error:
             away, problem = isinstance(error, Retryable), _trouble(error)
         if problem != told:
