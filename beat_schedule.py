@@ -1,8 +1,8 @@
-"""Every periodic task, one line each: name, and the timing that holds its period. Beat's only input.
+"""Periodic tasks: each line names a task and the field of `ostler.timings.Timings` that has the task's period.
 
-`ostler/task_names.py` has the queue of each task. A message that waited longer than `expires` is dropped: the next one
-finds the same rows. `spread` is for how many seconds at most a sweep waits before it begins, so that those of one
-period do not all begin at once.
+Beat sends only the tasks of this list. `ostler/task_names.py` has the queue of each task. A message that waited longer
+than `expires` seconds is dropped, because the next message of the same task finds the same rows. `spread` is the
+longest random delay in seconds before a sweep begins, so that sweeps with the same period do not begin together.
 """
 
 from __future__ import annotations
@@ -40,16 +40,22 @@ _LINES = (
 )
 
 QUEUES = tuple(sorted({QUEUE_OF[name] for name, _ in _LINES}))
-"""The queues that beat sends to."""
+"""The queues that receive messages of beat."""
 
 
 def periods(timings: Any) -> dict[str, float]:
-    """Return the period of each task in seconds, by its short name; `timings` are `ostler.timings.Timings`."""
+    """Return the period of each periodic task in seconds, by the short name of the task.
+
+    `timings` is an `ostler.timings.Timings`.
+    """
     return {short_name(name): getattr(timings, timing) for name, timing in _LINES}
 
 
 def schedule(timings: Any) -> dict[str, dict[str, Any]]:
-    """Return the beat schedule; `timings` are `ostler.timings.Timings`."""
+    """Return the value of Celery's setting `beat_schedule`.
+
+    `timings` is an `ostler.timings.Timings`.
+    """
     return {short_name(name): _line(name, timing, getattr(timings, timing)) for name, timing in _LINES}
 
 

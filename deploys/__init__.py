@@ -1,1 +1,1 @@
-"""Deploy checks: the changes of a deploy, and every reason to refuse it. All functions are pure."""
+"""Deploy checks: the changes of a deploy, and every reason to refuse the deploy. All functions are pure."""

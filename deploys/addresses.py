@@ -1,4 +1,4 @@
-"""Sets of IPv4 and IPv6 addresses. NetworkPolicies write such a set as a block with exceptions."""
+"""Sets of IPv4 and IPv6 addresses. A NetworkPolicy writes such a set as a block with exceptions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def block(cidr: str) -> Addresses:
 
 
 def blocks(cidrs: Iterable[str]) -> Addresses:
-    """Return the set for several blocks or addresses. Raises ValueError if one is malformed."""
+    """Return the set for several blocks or addresses. Raises ValueError if a block or an address is malformed."""
     found = Addresses()
     for cidr in cidrs:
         found = found.union(block(cidr))
@@ -101,7 +101,7 @@ PRIVATE_V6 = (
     "ff00::/8",  # multicast
 )
 PRIVATE = blocks((*PRIVATE_V4, *PRIVATE_V6))
-"""Addresses outside the public internet. No job needs to reach them unless an operator allows it.
+"""Addresses outside the public internet. Jobs do not need these addresses, unless an operator allows some of them.
 
 Sources: RFC 1918, 3927, 6598 and 6890 for IPv4; RFC 4193, 4291, 6052 and 6890 for IPv6. The policy `runners-base` of
 the chart excludes the same addresses, and a test compares both lists.
@@ -112,7 +112,7 @@ _NAT64 = "64:ff9b::"
 
 
 def behind_nat64(cidr: str) -> str:
-    """Return the IPv6 block that reaches an IPv4 block through the well-known prefix of NAT64 (RFC 6052)."""
+    """Return the IPv6 block that NAT64 maps to an IPv4 block, with the well-known prefix of RFC 6052."""
     network = ipaddress.IPv4Network(cidr, strict=False)
     start = int(ipaddress.IPv6Address(_NAT64)) + int(network.network_address)
     return str(ipaddress.IPv6Network((start, 96 + network.prefixlen)))

@@ -1,7 +1,8 @@
 """Check that an admission policy in the manifests protects runner Pods from the cluster's garbage collector.
 
-The check reads only the form of the policy: the objects that it matches, the identity that it names, and that a binding
-with the action Deny exists. Only the API server can evaluate the expressions; `k8s_adapters.admission` tests that.
+The check reads only the form of the policy: the objects that the policy matches, the identity that the policy names,
+and whether a binding with the action Deny exists. Only the API server can evaluate the expressions of the policy.
+`k8s_adapters.admission` tests the expressions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _GROUP = "admissionregistration.k8s.io"
 
 
 def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Refusal]:
-    """Yield a refusal if a namespace has runner Pods and no bound admission policy protects them.
+    """Yield a refusal if a namespace of runner Pods is not protected by a bound admission policy.
 
     `namespaces` are the namespaces of the runner Pods.
     """

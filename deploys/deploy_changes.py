@@ -1,7 +1,8 @@
-"""Deletions and renames of objects in a deploy, and the refusals for dangerous ones.
+"""Deletions and renames of objects in a deploy, and the refusals of dangerous deletions and renames.
 
-A deletion of a pool is safe by itself, because the drain finalizer delays it until the busy Pods have ended. A deletion
-of a namespace also deletes its Pods, and neither a finalizer nor the admission policy can prevent that.
+A deletion of a pool is safe by itself, because the drain finalizer delays the deletion until the busy Pods have ended.
+A deletion of a namespace also deletes the Pods in the namespace. Neither a finalizer nor the admission policy can
+prevent this.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Action(StrEnum):
 class Change:
     """One object that is missing from the new manifests.
 
-    `to` is the key of the new object with the same content if the object was renamed, or None otherwise.
+    If the object was renamed, `to` is the key of the new object with the same content. Otherwise `to` is None.
     """
 
     action: Action
@@ -37,9 +38,9 @@ class Change:
 
 
 def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Change, ...]:
-    """Return the objects that are in `old` and not in `new`.
+    """Return a change for each object that is in `old` and not in `new`.
 
-    Objects of Helm hooks are left out, because Helm creates and deletes them apart from the release.
+    Objects of Helm hooks are left out, because Helm creates and deletes hooks apart from the release.
     """
     added = [each for key, each in new.items() if key not in old and not each.hook]
     found: list[Change] = []
@@ -56,7 +57,10 @@ def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Ch
 
 
 def _same(one: Object, other: Object) -> bool:
-    """Return whether two objects differ only in their names. Two pools need only have the same runner labels."""
+    """Return whether two objects differ only in their names.
+
+    Two pools count as the same if their runner labels are equal.
+    """
     if one.key[0] == POOL_KIND:
         labels = [(each.body.get("spec") or {}).get("runnerLabels") for each in (one, other)]
         return labels[0] == labels[1]

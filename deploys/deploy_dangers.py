@@ -1,7 +1,8 @@
-"""Dangers of network policies for one runner Pod, with one function for each danger.
+"""Dangers of network policies for one runner Pod. Each danger has a function.
 
-Network plugins differ in whether an `ipBlock` covers a Pod with such an address. The checks assume the worse case: for
-a stamped Pod, an `ipBlock` with an address of web reaches web; for an idle Pod, it does not reach web's Pods.
+Network plugins differ in whether an `ipBlock` covers a Pod with an address in the block. The checks assume the worse
+case. For a stamped Pod, an `ipBlock` with an address of web reaches web. For an idle Pod, an `ipBlock` does not reach
+web's Pods.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SHOWN = 4  # maximum number of names in one sentence
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Permissions of a Pod after the deploy, towards the old and the new Pods."""
+    """Permissions of a Pod after the deploy. The peers include Pods from before and from after the deploy."""
 
     network: Network
     pod: Pod
@@ -38,8 +39,9 @@ def observe(network: Network, pod: Pod) -> Seen:
 def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod]) -> list[Refusal]:
     """Return refusals for the changes that the deploy makes for a stamped Pod.
 
-    The first direction whose peers change gives one refusal. If no peer changes, each rewritten policy that selects the
-    Pod gives one. `runners` are the other runner Pods, which are the same before and after.
+    If the peers of a direction change, the result is one refusal, for the first such direction. If no peer changes, the
+    result has one refusal for each rewritten policy that selects the Pod. `runners` are the other runner Pods, which
+    are the same before and after the deploy.
     """
     for direction in Direction:
         was = reach(_network(before, after, runners), pod, direction)
@@ -73,7 +75,7 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
 
 
 def not_ruled(seen: Seen) -> Iterable[Refusal]:
-    """Yield a refusal for each direction that no policy rules, because everything is allowed there."""
+    """Yield a refusal for each direction that no policy rules. Everything is allowed in such a direction."""
     for direction, found in ((Direction.EGRESS, seen.egress), (Direction.INGRESS, seen.ingress)):
         if not found.policies:
             yield Refusal(
@@ -85,9 +87,9 @@ def not_ruled(seen: Seen) -> Iterable[Refusal]:
 
 
 def open_ingress(seen: Seen) -> Iterable[Refusal]:
-    """Yield a refusal if a policy lets others connect to the Pod.
+    """Yield a refusal if a policy lets clients connect to the Pod.
 
-    Any ingress rule counts, because it might also allow Pods that the manifests do not contain.
+    Any ingress rule counts, because the rule might also allow Pods that the manifests do not contain.
     """
     if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
         reason = f"{_policies(seen.ingress)} allow connections to stamped Pods."
@@ -114,9 +116,9 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
 
 
 def rolling_in(network: Network, rolling: Sequence[Pod]) -> dict[Policy, tuple[str, ...]]:
-    """Return the policies with peers in `rolling`, each with the keys of these Pods.
+    """Return each policy that has peers in `rolling`, with the keys of these peers.
 
-    `rolling` are Pods that are replaced by deploys or jobs. Only peers that are selected by labels count.
+    `rolling` are Pods that deploys or jobs replace. Only peers that are selected by labels count.
     """
     found: dict[Policy, tuple[str, ...]] = {}
     for policy in network.policies:
@@ -164,7 +166,10 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
 
 
 def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
-    """Yield a refusal if an idle Pod cannot reach some of web's Pods. Old and new Pods both exist during a rollout."""
+    """Yield a refusal if web has a Pod that an idle Pod cannot reach.
+
+    During a rollout, both the old and the new Pods of web exist.
+    """
     missing = [
         each.pod.key for each in web if not may_connect(seen.network, seen.pod, each.pod, ports=each.ports or ALL_PORTS)
     ]
@@ -186,7 +191,10 @@ def _network(manifests: Manifests, other: Manifests, runners: Sequence[Pod]) -> 
 
 
 def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> frozenset[object]:
-    """Return the label selectors of all peers of a Pod. They also cover Pods outside the manifests, such as DNS."""
+    """Return the label selectors of all peers of a Pod.
+
+    The selectors also cover peers outside the manifests, such as the Pods of DNS.
+    """
     return frozenset(
         (
             None if peer.namespaces else policy.namespace,

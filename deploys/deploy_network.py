@@ -1,9 +1,10 @@
 """Deploy rule of network policies: nothing changes for a stamped Pod (law L12), and every idle Pod can reach web.
 
-It is not enough that the peers of a stamped Pod stay the same. A network plugin computes the rules of every selected
-Pod again when a policy is written, and when a peer of a policy is created or deleted. In production, connections broke
-at such moments. A deploy must therefore not write a policy that selects stamped Pods, and such a policy must not name
-Pods that a deploy replaces. For this reason the chart has separate policies for idle and for all runner Pods.
+A deploy could harm a stamped Pod even if the Pod's peers stay the same. A network plugin computes the rules of every
+selected Pod again when a policy is written, and when a peer of a policy is created or deleted. In production,
+connections broke at such moments. A deploy must therefore not write a policy that selects stamped Pods. A policy that
+selects stamped Pods must not have peers that a deploy replaces. For this reason the chart has separate policies for
+idle runner Pods and for all runner Pods.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from deploys.selectors import Operator, Requirement, Selector
 
 WEB = Selector((Requirement("app.kubernetes.io/component", Operator.IN, frozenset({"web"})),))
 ANY_OTHER = "(any other)"
-"""Name for pools outside the manifests, because people also create pools by hand."""
+"""Name that stands for every pool outside the manifests. People also create pools by hand."""
 
 _NO_POOL = "NO_POOL"  # valid as a label value, but not as the name of an object
 
@@ -32,9 +33,9 @@ class Question:
     """Input of the network check.
 
     `before` contains the deployed objects, or is None at a first installation. `after` contains the objects after the
-    deploy. `namespaces` are the namespaces of the runner Pods. `web` selects web's Pods, and `web_addresses` are
-    addresses of web in addition to those in the manifests. `allowed` are private addresses that jobs need. `seen` has
-    namespace and labels of each runner Pod that is alive.
+    deploy. `namespaces` are the namespaces of the runner Pods. `web` selects web's Pods. `web_addresses` are addresses
+    of web in addition to the addresses in the manifests. `allowed` are private addresses that jobs need. `seen` has the
+    namespace and the labels of each runner Pod that is alive.
     """
 
     before: Manifests | None
@@ -48,10 +49,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Result for one kind of runner Pods.
+    """Result for one kind of runner Pod.
 
-    `state` is `stamped` or `idle`. `same` is true if nothing changes for these Pods, and None if there is nothing to
-    compare. `reaches_web` is None if the manifests contain no Pods of web.
+    `state` is `stamped` or `idle`. `same` is true if nothing changes for these Pods, false if something changes, and
+    None if there is nothing to compare. `reaches_web` is None if the manifests contain no Pods of web.
     """
 
     pool: str
@@ -63,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class NetworkVerdict:
-    """Result of the network check: the refusals, and one row for each kind of runner Pods."""
+    """Result of the network check: the refusals, and one row for each kind of runner Pod."""
 
     refusals: tuple[Refusal, ...]
     rows: tuple[Row, ...]
@@ -71,7 +72,7 @@ class NetworkVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """Runner Pods of one pool that have the same labels, so that policies treat them alike.
+    """Runner Pods of one pool with the same labels. Policies treat these Pods alike.
 
     `is_new` is true if such a Pod cannot exist before the deploy.
     """
@@ -83,7 +84,7 @@ class _Runner:
 
 
 def judge_network(question: Question) -> NetworkVerdict:
-    """Return the verdict on a deploy from its network policies, for stamped and idle Pods of every pool."""
+    """Return the verdict on the network policies of a deploy, for stamped and idle Pods of every pool."""
     before, after = question.before, question.after
     workloads = _distinct(before, after)
     web = [each for each in workloads if question.web.matches(each.pod.labels)]
@@ -122,7 +123,10 @@ def judge_network(question: Question) -> NetworkVerdict:
 
 
 def _distinct(before: Manifests | None, after: Manifests) -> list[Workload]:
-    """Return the new Pods, and the old Pods that differ from them. Both exist during a rollout."""
+    """Return the new workloads, and the old workloads that differ from every new workload.
+
+    During a rollout, Pods of old and new workloads exist.
+    """
     found = list(after.workloads)
     for each in before.workloads if before else ():
         if each not in found:
@@ -160,7 +164,7 @@ def _runners(question: Question) -> list[_Runner]:
 
 
 def _numbered(runners: Iterable[_Runner]) -> list[_Runner]:
-    """Return the runners with unique keys. Pods of one pool with different labels would otherwise share a key."""
+    """Return the runners with unique keys. Otherwise Pods of one pool with different labels would have equal keys."""
     count: Counter[str] = Counter()
     found: list[_Runner] = []
     for each in runners:
@@ -188,7 +192,7 @@ def _key(pool: str, *, stamped: bool) -> str:
 
 
 def _owners(policies: Sequence[Policy]) -> list[str]:
-    """Return the owners to check: one that stands for any account, and each owner that a policy names."""
+    """Return the owners to check: the owner "1", which stands for any account, and each owner that a policy names."""
     named = {
         value
         for policy in policies
@@ -214,7 +218,7 @@ def _merged(found: Iterable[tuple[str, Refusal]]) -> tuple[Refusal, ...]:
 
 
 def _worst(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return one row for each pool and state. It is the row of the owner with the most problems."""
+    """Return one row for each pool and state: the row of the owner with the most problems."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         known = found.setdefault((row.pool, row.state), row)

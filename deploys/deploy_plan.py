@@ -1,4 +1,4 @@
-"""Verdict on a whole deploy: the objects before and after it, and every reason to refuse it."""
+"""Verdict on a whole deploy: the objects before and after the deploy, and every reason to refuse the deploy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ DEFAULT_RUNNERS = "ostler-runners"
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """State of the cluster: the objects of all kinds that the checks read, and namespace and labels of runner Pods."""
+    """State of the cluster.
+
+    `manifests` has the objects of all kinds that the checks read. `runner_pods` has the namespace and the labels of
+    each runner Pod.
+    """
 
     manifests: Manifests
     runner_pods: tuple[tuple[str, Mapping[str, str]], ...] = ()
@@ -31,10 +35,11 @@ class Live:
 class Deploy:
     """Input of the checks of a deploy.
 
-    `old` contains the deployed manifests. It is None at a first installation, or if the checks must take them from
-    `live`. `new` contains the new manifests. `live` is the state of the cluster, or None if it was not read. `runners`
-    are the namespaces of the runner Pods; if it is empty, the objects name them. `web` selects web's Pods, and
-    `web_addresses` are further addresses of web. `allowed` are private addresses that jobs need.
+    `old` contains the deployed manifests. `old` is None at a first installation, or if the checks must find the
+    deployed objects in `live`. `new` contains the new manifests. `live` is the state of the cluster, or None if the
+    cluster was not read. `runners` are the namespaces of the runner Pods. If `runners` is empty, the checks find the
+    namespaces in the objects. `web` selects web's Pods, and `web_addresses` are further addresses of web. `allowed` are
+    private addresses that jobs need.
     """
 
     old: Manifests | None
@@ -50,7 +55,7 @@ class Deploy:
 class Verdict:
     """Result of the checks. The deploy is safe if `refusals` is empty.
 
-    `notes` name the parts that were not checked, and pools whose Pods an admission policy will refuse.
+    `notes` name the parts that were not checked, and the pools whose Pods an admission policy will refuse.
     """
 
     refusals: tuple[Refusal, ...]
@@ -97,14 +102,14 @@ def judge(deploy: Deploy) -> Verdict:
 
 
 def _of_release(live: Manifests, new: Manifests) -> Manifests:
-    """Return the live objects of the release in `new`. A label or Helm's annotation names the release of an object."""
+    """Return the live objects of the release in `new`. A label or Helm's annotation of an object names its release."""
     names = {name for each in new.objects.values() if (name := _release(each)) is not None}
     bodies = [each.body for each in live.objects.values() if _release(each) in names]
     return read_manifests(bodies, namespace="default")
 
 
 def _has_release(before: Manifests | None, new: Manifests) -> bool:
-    """Return whether at least one new object already exists. Without one, there is nothing to compare."""
+    """Return whether at least one new object already exists in `before`. Otherwise there is nothing to compare."""
     return before is not None and any(key in before.objects for key in new.objects)
 
 
@@ -117,7 +122,7 @@ def _release(given: Object) -> str | None:
 def _after(
     before: Manifests | None, old: Manifests | None, new: Manifests, changes: Iterable[Change], *, live: bool
 ) -> Manifests:
-    """Return the objects after the deploy: the remaining objects of `before`, overwritten by those of `new`.
+    """Return the objects after the deploy: those of `new`, and those of `before` that the deploy does not delete.
 
     `old` contains the deployed manifests that the caller gave. `live` is true if `before` was read from the cluster.
     """
@@ -125,7 +130,7 @@ def _after(
     if live:
         gone = {each.key for each in changes if each.action is not Action.KEPT}
         staying = [each.body for key, each in stays.items() if key not in gone and key not in new.objects]
-    else:  # the cluster was not read, so only the objects of OLD remain that Helm keeps
+    else:  # the cluster was not read, so the remaining objects of OLD are those that Helm keeps
         staying = [stays[each.key].body for each in changes if each.action is Action.KEPT]
     ours = old.objects if old is not None else {}
     over = [_over(stays.get(key) if live else None, ours.get(key), each) for key, each in new.objects.items()]
@@ -133,7 +138,10 @@ def _after(
 
 
 def _over(live: Object | None, old: Object | None, new: Object) -> Mapping[str, Any]:
-    """Return a new object as it will be in the cluster. Labels and annotations that others added remain on it."""
+    """Return a new object as it will be in the cluster.
+
+    Labels and annotations that other clients added to the live object stay on the object.
+    """
     metadata = {**new.body["metadata"], "namespace": new.key[1]}
     if live is None:
         return {**new.body, "metadata": metadata}

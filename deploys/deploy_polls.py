@@ -1,9 +1,9 @@
 """Deploy rule of poll addresses: web must still serve the address that existing idle Pods poll.
 
-An idle Pod polls the address that it was created with until it is replaced. The check resolves an address with the
-manifests alone: the variable of the process that creates Pods, the Service of that name, the port of web, and the
-settings that enable polls on that port. An address without a Service in the manifests, such as one of an Ingress or a
-load balancer, is not checked.
+Until an idle Pod is replaced, it polls the address that it was created with. The check uses only the manifests to find
+out whether web serves an address. The check reads the variable of the process that creates Pods, the Service with the
+name in the address, the port of web, and the settings that enable polls on this port. If the manifests have no Service
+for an address, the address is not checked. For example, an address might belong to an Ingress or a load balancer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO = frozenset({"false", "0", "no", "off", "f", "n"})
 def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]:
     """Yield a refusal for each address that idle Pods poll and that the new manifests no longer serve.
 
-    Also yield one for each new CA that signs web's certificate although idle Pods do not trust it.
+    Also yield a refusal for each new CA that signs web's certificate although idle Pods do not trust the CA.
     """
     if before is None:
         return
@@ -66,7 +66,7 @@ def _addresses(manifests: Manifests) -> set[str]:
 
 
 def _said(manifests: Manifests, annotation: str) -> set[str]:
-    """Return the names of CAs that ConfigMaps and Secrets list in an annotation, separated by commas."""
+    """Return the names of CAs in an annotation of ConfigMaps and Secrets. The annotation separates names by commas."""
     found: set[str] = set()
     for each in manifests.objects.values():
         if each.body.get("kind") in {"ConfigMap", "Secret"}:

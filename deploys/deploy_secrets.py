@@ -1,4 +1,4 @@
-"""Notes about pools whose Pods read Secrets, if the chart's admission policy refuses such Pods after a deploy."""
+"""Notes about pools whose Pods read Secrets although the chart's admission policy will refuse such Pods."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _namespace_of(policy: Mapping[str, Any]) -> str | None:
 
 
 def secrets_read(pool: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the places of a pool's `podTemplate` that read a Secret.
+    """Yield each place in a pool's `podTemplate` where a Secret is read.
 
     Image pull secrets do not count, because only the kubelet reads them.
     """

@@ -1,4 +1,4 @@
-"""Refusals of a deploy: one record for each reason, with its cure."""
+"""Refusals of a deploy: one record for each reason, with the cure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Danger(StrEnum):
 class Refusal:
     """One reason to refuse a deploy.
 
-    `subjects` are the names of the pools or objects concerned. `reason` and `cure` are sentences.
+    `subjects` are the names of the affected pools or objects. `reason` and `cure` are sentences.
     """
 
     danger: Danger
@@ -42,4 +42,4 @@ WAIT_FOR_JOBS = (
     "If the change is necessary: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, "
     "deploy, and resume the pools."
 )
-"""Last sentence of every cure for a change that affects busy Pods."""
+"""Last sentence of each cure for a change that affects busy Pods."""

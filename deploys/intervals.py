@@ -1,4 +1,4 @@
-"""Sets of whole numbers, stored as ranges. They represent ports and IP addresses."""
+"""Sets of whole numbers, stored as ranges. The numbers are ports or IP addresses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """A set of whole numbers. `ranges` are closed, sorted, and do not touch, so equal sets compare as equal.
+    """A set of whole numbers. `ranges` are closed and sorted, and do not touch, so that equal sets compare as equal.
 
-    Create a set with `of`, which brings ranges into that form.
+    Create a set with `of`, which accepts any ranges.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> Self:
-        """Return the set of the numbers in any of `ranges`. A range whose end is before its start is empty."""
+        """Return the set of the numbers in at least one of `ranges`. A range that ends before its start is empty."""
         joined: list[tuple[int, int]] = []
         for low, high in sorted(each for each in ranges if each[0] <= each[1]):
             if joined and low <= joined[-1][1] + 1:

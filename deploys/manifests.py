@@ -21,7 +21,10 @@ T = TypeVar("T")
 POOL_LABEL = "ostler.dev/pool"
 OWNER_LABEL = "ostler.dev/runner-pool-owner"
 WEB_ADDRESSES = "ostler.dev/web-addresses"
-"""Annotation of a policy with the address blocks at which web is reached from outside, separated by commas."""
+"""Annotation of a policy. It lists the address blocks at which clients outside the cluster reach web.
+
+The blocks are separated by commas.
+"""
 
 POOL_KIND = "RunnerPool.ostler.dev"
 POLICY_KIND = "NetworkPolicy.networking.k8s.io"
@@ -52,15 +55,15 @@ _TEMPLATES = {
 }
 
 Key = tuple[str, str, str]
-"""Kind with its API group, namespace (empty for a cluster-wide object), and name."""
+"""Kind with its API group, namespace (empty for a cluster-wide object), and name of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
     """One Kubernetes object.
 
-    `kept` is true if Helm does not delete the object when it disappears from the release. `hook` is true if the object
-    is a Helm hook, which Helm creates and deletes apart from the release.
+    `kept` is true if Helm does not delete the object when the object is missing from a new version of the release.
+    `hook` is true if the object is a Helm hook. Helm creates and deletes hooks apart from the release.
     """
 
     key: Key
@@ -78,7 +81,10 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Pods that a deploy replaces. `pod` is their description for policies. `ports` are the ports that they declare."""
+    """Pods that a deploy replaces.
+
+    `pod` describes these Pods for policies. `ports` are the ports that the Pods declare.
+    """
 
     pod: Pod
     ports: Ports
@@ -86,7 +92,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool. `labels` are the labels that its template adds to Pods, without the labels that Ostler adds."""
+    """A pool. `labels` are the labels that the pool's template adds to Pods, without the labels that Ostler adds."""
 
     namespace: str
     name: str
@@ -95,7 +101,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A Service: the selector of its Pods, and its own addresses."""
+    """A Service. `selector` selects the Service's Pods, and `addresses` are the addresses of the Service itself."""
 
     namespace: str
     selector: Mapping[str, str]
@@ -107,8 +113,8 @@ class Manifests:
     """Parsed objects.
 
     `namespaces` has the labels of each Namespace. `runner_namespaces` are the namespaces of runner Pods according to
-    these objects. `web_addresses` come from annotations of policies. `not_evaluated` names objects that also control
-    traffic and that the checks do not evaluate.
+    the objects. `web_addresses` come from annotations of policies. `not_evaluated` names the objects that also control
+    traffic but that the checks do not evaluate.
     """
 
     objects: Mapping[Key, Object] = field(default_factory=dict)
@@ -123,10 +129,10 @@ class Manifests:
 
 
 def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
-    """Return the parsed objects. `namespace` is the namespace of objects that name none. Lists are expanded.
+    """Return the parsed objects. An object that names no namespace gets `namespace`. Lists are expanded.
 
-    Raises `Malformed`, whose message names the object, if one is not a Kubernetes object or if the API server would
-    refuse a policy.
+    Raises `Malformed` if an object is not a Kubernetes object, if an object appears twice, or if the API server would
+    refuse a policy. The message names the object.
     """
     objects: dict[Key, Object] = {}
     for body in _flat(bodies):
@@ -174,7 +180,7 @@ def told(key: Key) -> str:
 
 
 def addresses_of(manifests: Manifests, pods: Iterable[Workload]) -> Addresses:
-    """Return the addresses of Services, load balancers and annotations at which the given Pods are reached."""
+    """Return the addresses of Services, load balancers and annotations at which clients reach the given Pods."""
     found = manifests.web_addresses
     for workload in pods:
         for service in manifests.services:
@@ -292,7 +298,7 @@ def _service(given: Object) -> Service:
 def _runner_namespaces(given: Object) -> list[str]:
     """Return the namespaces of runner Pods that an object names.
 
-    A pool names its own namespace. A ConfigMap or a container names a namespace with `OSTLER_NAMESPACE`.
+    A pool names the namespace of its object. A ConfigMap or a container names a namespace with `OSTLER_NAMESPACE`.
     """
     found = [given.key[1]] if given.key[0] == POOL_KIND else []
     if given.body["kind"] == "ConfigMap":

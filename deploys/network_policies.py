@@ -1,6 +1,7 @@
 """NetworkPolicies (networking.k8s.io/v1) as records, with every default of the API filled in.
 
-A policy does not apply to a direction that is missing from its `policyTypes`, even if it has rules for that direction.
+If `policyTypes` does not contain a direction, the policy does not apply to this direction, even if it has rules for the
+direction.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _WRITTEN_BY_TOOLS = (
     "kubectl.kubernetes.io/last-applied-configuration",
     "app.kubernetes.io/managed-by",  # Helm, when it installs
 )
-"""Prefixes of labels and annotations that a live object has and its manifest lacks."""
+"""Prefixes of labels and annotations that tools add to a live object. The manifest of the object does not have them."""
 
 
 class Direction(StrEnum):
@@ -36,8 +37,8 @@ class Direction(StrEnum):
 class PortRule:
     """Ports of one protocol.
 
-    `numbers` is a closed range. `name` is the name of a port of the receiving Pod. If both are None, the rule allows
-    every port.
+    `numbers` is a closed range. `name` is the name of a port of the receiving Pod. If `numbers` and `name` are None,
+    the rule allows every port.
     """
 
     protocol: str
@@ -49,8 +50,8 @@ class PortRule:
 class Peer:
     """Peer of a rule: either `addresses`, or Pods that are selected by their labels and namespaces.
 
-    If `namespaces` is None, the peer selects Pods in the namespace of the policy. If `pods` is None, it selects every
-    Pod in the selected namespaces.
+    If `namespaces` is None, the peer selects Pods in the namespace of the policy. If `pods` is None, the peer selects
+    every Pod in the selected namespaces.
     """
 
     pods: Selector | None = None
@@ -60,7 +61,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Traffic that a policy allows. If `peers` or `ports` is None, every peer or every port is allowed."""
+    """Traffic that a policy allows.
+
+    If `peers` is None, every peer is allowed. If `ports` is None, every port is allowed.
+    """
 
     peers: tuple[Peer, ...] | None
     ports: tuple[PortRule, ...] | None
@@ -70,8 +74,9 @@ class Rule:
 class Policy:
     """One NetworkPolicy.
 
-    `ingress` and `egress` are None if the policy does not rule the direction, and empty if it allows nothing there.
-    `text` contains all fields that a deploy can write. If it differs, a deploy writes the object again.
+    `ingress` is None if the policy does not rule ingress, and empty if the policy allows no ingress. The same applies
+    to `egress`. `text` contains all fields that a deploy can write. If the texts of two versions differ, a deploy
+    writes the object again.
     """
 
     namespace: str
@@ -91,9 +96,9 @@ class Policy:
 
 
 def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
-    """Return a policy from its JSON. `namespace` is used if the policy names no namespace.
+    """Return a policy from its JSON. If the policy names no namespace, `namespace` is used.
 
-    Raises `Malformed`, whose message names the object and the field, if the API server would refuse the policy.
+    Raises `Malformed` if the API server would refuse the policy. The message names the object and the field.
     """
     metadata = given.get("metadata") or {}
     where = f"NetworkPolicy {metadata.get('namespace') or namespace}/{metadata.get('name')}: spec"
@@ -125,10 +130,10 @@ def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
 
 
 def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Return the fields that a deploy can write, as text.
+    """Return all fields that a deploy can write, as text.
 
-    Metadata that tools and the API server add is left out. Defaults are filled in. A rendered policy and its live
-    object therefore have the same text.
+    Metadata that tools and the API server add is left out. Defaults are filled in. A rendered policy and the live
+    object of this policy therefore have the same text.
     """
 
     def kept(field: str) -> dict[str, Any]:

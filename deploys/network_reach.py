@@ -1,11 +1,12 @@
-"""Reach of a Pod under NetworkPolicies: the Pods and addresses that it can connect to, each with its ports.
+"""Reach of a Pod under NetworkPolicies: the Pods and addresses that the Pod can connect to, each with the ports.
 
-If no policy rules a direction of a Pod, everything is allowed there. Otherwise, the union of the policies that select
-the Pod is allowed. A connection needs the egress of its source and the ingress of its target (`may_connect`).
+If no policy rules a direction of a Pod, everything is allowed there. Otherwise, traffic is allowed if at least one
+policy that selects the Pod allows it. For a connection, the policies must allow both the egress of the source and the
+ingress of the target (`may_connect`).
 
-The specification does not define whether an `ipBlock` covers a Pod that has such an address. The result therefore lists
-Pods and addresses separately, and the caller considers both cases. A named port has a number only if the receiving Pod
-is known. A rule with a named port and an `ipBlock` therefore allows no address.
+The specification does not define whether an `ipBlock` covers a Pod with an address in the block. The result therefore
+lists Pods and addresses separately, and the caller considers both cases. The number of a named port is known only if
+the receiving Pod is known. A rule for egress with a named port and an `ipBlock` therefore allows no address.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Policies in force, the labels of all namespaces, and the Pods that can be peers."""
+    """Policies in force, the labels of all namespaces, and the Pods that might be peers."""
 
     policies: tuple[Policy, ...]
     namespaces: Mapping[str, Mapping[str, str]]
@@ -74,11 +75,12 @@ ALL_PORTS = Ports(tuple((each, _ALL) for each in sorted(PROTOCOLS)))
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Permissions of one Pod in one direction. Equal permissions compare as equal, even if the policies differ in form.
+    """Permissions of one Pod in one direction.
 
-    `policies` are the names of the policies that rule this direction. If it is empty, everything is allowed. `pods` has
-    the key and the ports of each permitted Pod. Each item of `addresses` has a protocol, the first and the last port,
-    and the permitted addresses.
+    Equal permissions compare as equal, even if the rules of the policies have different forms. `policies` are the names
+    of the policies that rule this direction. If `policies` is empty, everything is allowed. `pods` has the key and the
+    ports of each permitted Pod. Each item of `addresses` has a protocol, the first and the last port, and the permitted
+    addresses.
     """
 
     policies: tuple[str, ...]
@@ -90,7 +92,7 @@ class Reach:
         return dict(self.pods).get(key, Ports())
 
     def addresses_beside(self, ports: Ports) -> Addresses:
-        """Return the addresses that are permitted for at least one port outside `ports`."""
+        """Return the addresses that are permitted for at least one port that is not in `ports`."""
         found = Addresses()
         for protocol, low, high, addresses in self.addresses:
             if Intervals.of([(low, high)]).minus(ports.of(protocol)):
@@ -99,7 +101,7 @@ class Reach:
 
 
 def reach(network: Network, pod: Pod, direction: Direction) -> Reach:
-    """Return the permissions of a Pod in one direction. The Pod need not be one of the network's Pods."""
+    """Return the permissions of a Pod in one direction. `network` need not contain the Pod."""
     ruling = ruled_by(network.policies, pod, direction)
     if not ruling:
         rules: list[tuple[Policy | None, Rule]] = [(None, Rule(peers=None, ports=None))]
@@ -129,7 +131,7 @@ def reach(network: Network, pod: Pod, direction: Direction) -> Reach:
 
 
 def may_connect(network: Network, source: Pod, target: Pod, *, ports: Ports = ALL_PORTS) -> Ports:
-    """Return those of `ports` at which `source` can connect to `target`.
+    """Return the part of `ports` at which `source` can connect to `target`.
 
     Both the egress of `source` and the ingress of `target` must allow the port. Only peers that select Pods count.
     """
@@ -144,7 +146,7 @@ def ruled_by(policies: Sequence[Policy], pod: Pod, direction: Direction) -> list
 
 
 def rule_names_pod(network: Network, policy: Policy | None, rule: Rule, other: Pod) -> bool:
-    """Return whether a rule covers a Pod, either by its labels or because the rule covers every peer."""
+    """Return whether a rule covers a Pod: one of its peers selects the Pod, or the rule covers every peer."""
     return rule.peers is None or any(
         peer_names_pod(network, policy, peer, other) for peer in rule.peers if policy is not None
     )
@@ -163,7 +165,7 @@ def peer_names_pod(network: Network, policy: Policy | None, peer: Peer, other: P
 
 
 def labels_of_namespace(network: Network, name: str) -> Mapping[str, str]:
-    """Return the labels of a namespace, including the name label that the API server adds to every namespace."""
+    """Return the labels of a namespace, including `kubernetes.io/metadata.name`, which the API server adds."""
     return {**network.namespaces.get(name, {}), "kubernetes.io/metadata.name": name}
 
 
@@ -202,7 +204,7 @@ def _ports(by_protocol: Mapping[str, Intervals]) -> Ports:
 def _canonical(spans: Sequence[tuple[str, int, int, Addresses]]) -> tuple[tuple[str, int, int, Addresses], ...]:
     """Return the same permissions in a unique form.
 
-    Each port occurs once, and neighbouring ports with the same addresses are joined.
+    Each port occurs once, and adjacent ports with the same addresses form one range.
     """
     found: list[tuple[str, int, int, Addresses]] = []
     for protocol in sorted({each[0] for each in spans}):

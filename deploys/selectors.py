@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Malformed(ValueError):
-    """The API server would refuse an object. The message names the field."""
+    """The API server would refuse an object. The message names the field that is malformed."""
 
 
 class Operator(StrEnum):
@@ -23,7 +23,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Condition on the label `key`. `values` is empty unless the operator is `In` or `NotIn`."""
+    """Condition on the label `key`. If the operator is neither `In` nor `NotIn`, `values` is empty."""
 
     key: str
     operator: Operator
@@ -32,19 +32,19 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Requirements that must all hold. A selector without requirements selects every object."""
+    """Requirements that an object must all fulfil. A selector without requirements selects every object."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels fulfil every requirement. `NotIn` also holds if the key is missing."""
+        """Return whether the labels fulfil every requirement. `NotIn` is also fulfilled if the labels lack the key."""
         return all(_holds(each, labels) for each in self.requirements)
 
 
 def parse_selector(given: Any, *, where: str) -> Selector:
-    """Return a selector from its JSON. Raises `Malformed` if the API server would refuse the selector.
+    """Return a selector from its JSON. `where` is the path of the selector for the message of an error.
 
-    `where` is the path of the selector in the message.
+    Raises `Malformed` if the API server would refuse the selector.
     """
     if not isinstance(given, Mapping):
         raise Malformed(f"{where} is not an object")

@@ -1,1 +1,4 @@
-"""Adapter to GitHub: all its REST calls and webhooks. Code above this package does not handle HTTP."""
+"""Adapter to GitHub: all calls of the REST API, and the parsing of webhooks.
+
+Code above this package does not handle HTTP.
+"""

@@ -1,9 +1,9 @@
-"""The calls of GitHub's REST API that Ostler makes. Each belongs to the module of its page in GitHub's documentation.
+"""The calls of GitHub's REST API that Ostler makes. Each call is in the module of its page in GitHub's documentation.
 
-A call takes a policy for its retries. Without a policy it is tried once, and the calling task decides about a retry.
-Two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never retried here. A
-refused installation token is renewed, and the call is then tried once more. `docs/decisions/0002-github-client.md` says
-why this is not a library.
+The caller can pass a policy for the retries of a call. Without a policy the call is tried once, and the calling task
+decides about a retry, because two layers of retries would multiply the attempts. A call that is not idempotent (a mint,
+a redelivery) is never retried here. If GitHub refuses an installation token, the token is renewed and the call is tried
+once more. `docs/decisions/0002-github-client.md` gives the reasons for a client of our own.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from ostler.secrets import Secret
 class GitHub:
     """GitHub for one App. Threads may share it, and one object can serve the process for its whole life.
 
-    `timeout` is in seconds, for one request and its answer. `deadline_seconds`, and the deadline of a `policy`, limit a
-    method with all its requests. `governor` allows each request and gets its answer. `left` is called with the id of an
-    installation that GitHub does not know.
+    `timeout` is in seconds, for one request and its answer. `deadline_seconds` and the deadline of a `policy` limit the
+    time of a method with all its requests. `governor` allows each request and gets the answer. `left` is called with
+    the id of an installation if GitHub does not know the installation.
 
-    Every method raises these errors:
+    Every method can raise these errors:
 
-    - `RateLimited`: the governor refuses, or a 403 or 429 asks to wait. The call was not applied.
-    - `Forbidden`: a 401 or 403. Its subclass `Suspended` means a suspended installation.
+    - `RateLimited`: the governor denied the call, or GitHub answered 403 or 429 and asks to wait. The call was not
+      applied.
+    - `Forbidden`: GitHub answered 401 or 403. Its subclass `Suspended` means a suspended installation.
     - `Gone`: the scope does not exist. Its subclass `NotInstalled` means that the App is not installed there.
-    - `Retryable`: a 5xx, no answer, or an answer that cannot be parsed. The call might have been applied or not.
+    - `Retryable`: GitHub answered 5xx or not at all, or the answer cannot be parsed. The call might have been applied
+      or not.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Fields of GitHub's JSON: every value is checked or cleaned, so that no table can refuse it later.
+"""Fields of GitHub's JSON. Every value is checked or cleaned here, so that Postgres accepts every value that is stored.
 
-A value that affects decisions (ids, labels, names of repositories) is refused if it is wrong. A value that is only
+A value that affects decisions (ids, labels, names of repositories) is refused if it is invalid. A value that is only
 shown or compared (names, branches) is cleaned. Unknown fields are ignored, because GitHub adds new ones.
 """
 
@@ -32,7 +32,7 @@ class Malformed(ValueError):
 def decode(body: bytes) -> Mapping[str, Any]:
     """Return the JSON object in `body`.
 
-    Raises `Malformed`.
+    Raises `Malformed` if `body` is no JSON object.
     """
     try:
         value = json.loads(body)
@@ -46,7 +46,7 @@ def decode(body: bytes) -> Mapping[str, Any]:
 def section(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return the object under `key`.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is missing or invalid.
     """
     value = source.get(key)
     if not isinstance(value, dict):
@@ -57,7 +57,7 @@ def section(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def number(source: Mapping[str, Any], key: str, *, most: int = BIGINT_MAX) -> int:
     """Return the positive integer under `key`.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is missing or invalid.
     """
     value = source.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
@@ -66,9 +66,9 @@ def number(source: Mapping[str, Any], key: str, *, most: int = BIGINT_MAX) -> in
 
 
 def optional_number(source: Mapping[str, Any], key: str) -> int | None:
-    """Return the positive integer under `key`. Return None if it is missing, null or 0.
+    """Return the positive integer under `key`. Return None if the value is missing, null or 0.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is invalid.
     """
     value = source.get(key)
     if value is None or (value == 0 and not isinstance(value, bool)):
@@ -77,9 +77,9 @@ def optional_number(source: Mapping[str, Any], key: str) -> int | None:
 
 
 def word(source: Mapping[str, Any], key: str) -> str:
-    """Return a short printable word such as a status. GitHub might add new ones.
+    """Return the short printable word under `key`, such as a status.
 
-    Raises `Malformed`.
+    GitHub might add new words, so any word is accepted. Raises `Malformed` if the value is missing or invalid.
     """
     value = source.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD or not value.isprintable():
@@ -88,16 +88,19 @@ def word(source: Mapping[str, Any], key: str) -> str:
 
 
 def optional_word(source: Mapping[str, Any], key: str) -> str | None:
-    """Return a short printable word. Return None if it is missing, null or empty.
+    """Return the short printable word under `key`. Return None if the value is missing, null or empty.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is invalid.
     """
     value = source.get(key)
     return None if value is None or value == "" else word(source, key)
 
 
 def optional_text(source: Mapping[str, Any], key: str) -> str | None:
-    """Return a text, cleaned and cut to 1,024 characters. Return None if it is missing, null, empty or no text."""
+    """Return the text under `key`, cleaned and cut to 1,024 characters.
+
+    Return None if the value is missing, null, empty or no text.
+    """
     value = source.get(key)
     if not isinstance(value, str) or not value:
         return None
@@ -108,15 +111,16 @@ def optional_text(source: Mapping[str, Any], key: str) -> str | None:
 def without_controls(value: str) -> str:
     """Return a text with U+FFFD in place of each character that would control a terminal.
 
-    The author of a workflow chooses the names and labels of its jobs. In public repositories this may be a stranger.
+    The author of a workflow chooses the names and labels of its jobs. In a public repository this author might be a
+    stranger.
     """
     return _CONTROLS.sub("\ufffd", value)
 
 
 def full_name(source: Mapping[str, Any], key: str) -> str:
-    """Return `owner/name` of a repository.
+    """Return the `owner/name` of a repository under `key`.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is missing or invalid.
     """
     value = source.get(key)
     if not isinstance(value, str) or not _FULL_NAME.fullmatch(value):
@@ -125,9 +129,9 @@ def full_name(source: Mapping[str, Any], key: str) -> str:
 
 
 def login(source: Mapping[str, Any], key: str) -> str:
-    """Return the login of an owner.
+    """Return the login of an owner under `key`.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is missing or invalid.
     """
     value = source.get(key)
     if not isinstance(value, str) or not _LOGIN.fullmatch(value):
@@ -136,18 +140,18 @@ def login(source: Mapping[str, Any], key: str) -> str:
 
 
 def at_an_enterprise(installation: Mapping[str, Any]) -> bool:
-    """Return whether an installation is at an enterprise.
+    """Return whether an installation belongs to an enterprise.
 
-    The account of an enterprise has a slug, no login and no jobs. If Ostler runs jobs of an organisation of the
-    enterprise, this organisation has its own installation.
+    The account of an enterprise has a slug, but no login and no jobs. An organisation of the enterprise has an
+    installation of its own if Ostler runs jobs of the organisation.
     """
     return installation.get("target_type") == "Enterprise"
 
 
 def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return the labels of a job in order. Return no labels if they are missing or null.
+    """Return the labels of a job in GitHub's order. Return no labels if the field is missing or null.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is invalid.
     """
     value = source.get(key)
     if value is None:
@@ -161,9 +165,9 @@ def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def moment(source: Mapping[str, Any], key: str) -> datetime:
-    """Return a time in UTC, with or without fractions of a second.
+    """Return the time under `key` in UTC. GitHub writes it with or without fractions of a second.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is missing or invalid.
     """
     value = source.get(key)
     try:
@@ -176,16 +180,19 @@ def moment(source: Mapping[str, Any], key: str) -> datetime:
 
 
 def optional_moment(source: Mapping[str, Any], key: str) -> datetime | None:
-    """Return a time in UTC. Return None if it is missing, null or empty.
+    """Return the time under `key` in UTC. Return None if the value is missing, null or empty.
 
-    Raises `Malformed`.
+    Raises `Malformed` if the value is invalid.
     """
     value = source.get(key)
     return None if value is None or value == "" else moment(source, key)
 
 
 def _storable(value: str) -> bool:
-    """Return whether Postgres can store the text: it has no NUL and no half of a surrogate pair."""
+    """Return whether Postgres can store the text.
+
+    Postgres cannot store a NUL or half of a surrogate pair.
+    """
     if "\x00" in value:
         return False
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

@@ -1,7 +1,7 @@
-"""The manifest flow: GitHub creates an App from a manifest, and Ostler fetches the App's secrets once.
+"""The manifest flow: GitHub creates an App from a manifest, and Ostler exchanges a code for the App's secrets.
 
 GitHub docs, "Registering a GitHub App from a manifest". The operator's browser sends the manifest to GitHub and brings
-back a code. The code is valid for an hour and for one exchange.
+back a code. The code is valid for an hour, and can be exchanged once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AppMade:
 
 
 def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
-    """Return the manifest as indented JSON. Raises `Invalid` for values that GitHub would refuse."""
+    """Return the manifest as indented JSON. Raises `Invalid` if a value is one that GitHub would refuse."""
     if not 0 < len(name) <= LONGEST_NAME:
         raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters")
     for what, url in (("homepage", homepage), ("webhook", webhook_url)):
@@ -62,19 +62,21 @@ def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, o
 
 
 def registration_url(github_url: str, *, organization: str | None, state: str) -> str:
-    """Return the URL that the manifest is posted to, for an organisation or for the user who is logged in.
+    """Return the URL for the manifest. The operator's browser posts the manifest to this URL.
 
-    `organization` is its login, or None for the user. Raises `Invalid` if it cannot be a login.
+    `organization` is the login of the organisation that will own the App. If it is None, the user who is logged in will
+    own the App. Raises `Invalid` if `organization` cannot be a login.
     """
     owner = "" if organization is None else f"/organizations/{Scope.organization(organization).login}"
     return f"{github_url.rstrip('/')}{owner}/settings/apps/new?state={quote(state, safe='')}"
 
 
 def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMade:
-    """Return the App for a code. A code works only once: if the answer is lost, another App has to be created.
+    """Return the new App in exchange for a code.
 
-    Raises `Gone` if the code is unknown, used or older than an hour. Raises `Invalid` if the code is malformed, and the
-    errors of any call.
+    GitHub accepts a code only once. If the answer is lost, the operator has to create another App. Raises `Gone` if the
+    code is unknown, already used or older than an hour. Raises `Invalid` if the code is malformed. For any other
+    failure, raises the error that a call of the API would raise.
     """
     if not _CODE.fullmatch(code):
         raise Invalid("GitHub sent back a value that is not a code")

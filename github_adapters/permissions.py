@@ -1,7 +1,8 @@
-"""Permissions and events of the GitHub App: the one list that setup requests and doctor compares.
+"""Permissions and events of the GitHub App.
 
-The list follows from the calls of `github_adapters.client`, and a test compares the two. Names and levels are those of
-the REST API ("Permissions required for GitHub Apps"; "Webhook events and payloads").
+Setup requests these permissions and events, and doctor compares them with the App. The permissions follow from the
+calls of `github_adapters.client`. A test compares them with these calls. Names and levels are those of the REST API
+("Permissions required for GitHub Apps"; "Webhook events and payloads").
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ USER: Mapping[str, str] = {**COMMON, "administration": WRITE}
 EVENTS = ("workflow_job",)
 """Events that Ostler cannot work without.
 
-GitHub sends `installation` and `ping` without a subscription, and refuses a manifest that names them.
+GitHub sends `installation` and `ping` to every App. GitHub refuses a manifest that subscribes to these two events.
 """
 
 WANTED_EVENTS = (*EVENTS, "repository")
-"""Events that setup subscribes to. A manifest may only name events that its permissions cover.
+"""Events that setup subscribes to. A manifest can only subscribe to events that its permissions allow.
 
-The event `organization` would need a permission to read members, so renamed owners are detected without it.
+The event `organization` would need a permission to read members. Ostler detects renamed owners without this event.
 """
 
 ENDPOINTS: Mapping[str, str] = {
@@ -45,7 +46,7 @@ ENDPOINTS: Mapping[str, str] = {
     "list_deliveries": "app",
     "redeliver": "app",
 }
-"""Permission that each endpoint of `ostler.telemetry` needs.
+"""Permission that each kind of endpoint in `ostler.telemetry` needs.
 
 - `runners`: the permission to administer self-hosted runners of the organisation, or `administration`.
 - `actions`: the permission `actions`.
@@ -59,7 +60,10 @@ def wanted(*, organization: bool) -> Mapping[str, str]:
 
 
 def lacking(granted: Mapping[str, str], *, organization: bool) -> list[str]:
-    """Return the permissions that are missing or granted at a lower level, as `name: level`."""
+    """Return the permissions that the App lacks, as `name: level`.
+
+    The App lacks a permission if it is not granted, or only at a lower level.
+    """
     return [
         f"{name}: {level}"
         for name, level in wanted(organization=organization).items()
@@ -68,7 +72,7 @@ def lacking(granted: Mapping[str, str], *, organization: bool) -> list[str]:
 
 
 def needless(granted: Mapping[str, str], *, organizations: Collection[bool]) -> list[str]:
-    """Return the permissions that are granted but not used, as `name: level`.
+    """Return the granted permissions that Ostler does not use, as `name: level`.
 
     `organizations` has one entry for each kind of owner that the App serves: True for organisations, False for users.
     """
@@ -80,5 +84,5 @@ def needless(granted: Mapping[str, str], *, organizations: Collection[bool]) -> 
 
 
 def silent(subscribed: Collection[str]) -> list[str]:
-    """Return the needed events that the App does not subscribe to."""
+    """Return the events of `EVENTS` that the App does not subscribe to."""
     return [event for event in EVENTS if event not in subscribed]

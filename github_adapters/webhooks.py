@@ -1,8 +1,9 @@
 """Webhooks from GitHub: verify the signature and parse the payload.
 
-Plain `json` and checks by hand are used, because this code runs for every delivery. A payload that a table would refuse
-must be detected as malformed here (law L14). Some values are unusual, as in GitHub's own samples (octokit/webhooks):
-`queued` with status `waiting`, runner fields that are 0, "" or null, times with or without milliseconds.
+This code uses plain `json` and explicit checks, because it runs for every delivery. It must detect every payload that
+Postgres could not store, and raise `MalformedPayload` (law L14). It accepts the unusual values of GitHub's own samples
+(octokit/webhooks): `queued` with status `waiting`, runner fields that are 0, "" or null, times with or without
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rules.intake.events import InstallationEvent, OwnerRenamed, RepositoryRenam
 SCHEME = b"sha256="
 
 LAST_SECOND = 253_402_300_800
-"""Unix seconds. Python's datetime cannot represent this time or a later one."""
+"""A time in Unix seconds. Python's datetime cannot represent this time or a later one."""
 
 
 class MalformedPayload(Invalid):
@@ -34,7 +35,10 @@ class MalformedPayload(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """A repository under its present name, and its owner. `public` means that GitHub does not mark it as private."""
+    """A repository under its present name, with its owner.
+
+    `public` is True unless GitHub marks the repository as private.
+    """
 
     repository: str
     repository_id: int
@@ -48,9 +52,9 @@ RENAMED = "renamed"
 
 
 def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None) -> bool:
-    """Return whether `X-Hub-Signature-256` matches the raw body under any of the secrets.
+    """Return whether `X-Hub-Signature-256` is the signature of the raw body with one of the secrets.
 
-    The time that it takes reveals neither the matching secret nor the number of right characters.
+    The duration of the check does not reveal which secret matches, or how many characters of the signature are right.
     """
     given = (header or "").encode("utf-8", "replace")
     right = False
@@ -66,7 +70,7 @@ def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None)
 def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
     """Return the event in a `workflow_job` webhook.
 
-    Raises `MalformedPayload`.
+    Raises `MalformedPayload` if the body cannot be parsed.
     """
     try:
         return _parse(body)
@@ -75,9 +79,9 @@ def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
 
 
 def parse_installation(body: bytes) -> InstallationEvent | None:
-    """Return the event in an `installation` webhook. Return None for an enterprise, which runs no jobs of its own.
+    """Return the event in an `installation` webhook. Return None for an installation of an enterprise.
 
-    Raises `MalformedPayload`.
+    Raises `MalformedPayload` if the body cannot be parsed.
     """
     try:
         payload = fields.decode(body)
@@ -97,9 +101,9 @@ def parse_installation(body: bytes) -> InstallationEvent | None:
 
 
 def _changed_at(installation: Mapping[str, Any]) -> datetime | None:
-    """Return the time of the last change of an installation, or None if there is none.
+    """Return the time at which an installation last changed. Return None if the payload has no valid time.
 
-    GitHub writes it as text or in Unix seconds.
+    GitHub writes the time either as text or in Unix seconds.
     """
     value = installation.get("updated_at")
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LAST_SECOND:
@@ -111,11 +115,11 @@ def _changed_at(installation: Mapping[str, Any]) -> datetime | None:
 
 
 def parse_owner(body: bytes) -> OwnerRenamed | None:
-    """Return the rename in a webhook `organization` or `installation_target`.
+    """Return the rename in an `organization` or `installation_target` webhook. Return None if no login was changed.
 
-    Return None if it is not about a new login. The App's subscriptions decide which of the two events GitHub sends; it
-    might send both. The first shows an organisation as `organization`, the second an organisation or user as `account`.
-    Raises `MalformedPayload`.
+    The App's subscriptions decide which of these two events GitHub sends. GitHub might send both. An `organization`
+    event has the organisation under `organization`. An `installation_target` event has the organisation or user under
+    `account`. Raises `MalformedPayload` if the body cannot be parsed.
     """
     try:
         payload = fields.decode(body)
@@ -135,9 +139,9 @@ def parse_owner(body: bytes) -> OwnerRenamed | None:
 
 
 def parse_repository(body: bytes) -> RepositoryRenamed | None:
-    """Return the rename in a webhook `repository`. Return None if it is not about a new name.
+    """Return the rename in a `repository` webhook. Return None if the webhook reports another change.
 
-    Raises `MalformedPayload`.
+    Raises `MalformedPayload` if the body cannot be parsed.
     """
     try:
         payload = fields.decode(body)
@@ -173,7 +177,7 @@ def _parse(body: bytes) -> WorkflowJobEvent:
 
 
 def read_home(repository: Mapping[str, Any]) -> Home:
-    """Return a repository and its owner. Raises `Malformed`."""
+    """Return a repository and its owner from the JSON of the repository. Raises `Malformed` if a field is invalid."""
     owner = fields.section(repository, "owner")
     full_name = fields.full_name(repository, "full_name")
     return Home(
@@ -189,7 +193,10 @@ def read_home(repository: Mapping[str, Any]) -> Home:
 
 
 def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id: int | None) -> WorkflowJobEvent:
-    """Return the event of a job. Webhooks and the REST API show a job alike. Raises `Malformed`."""
+    """Return the event of a job. The JSON of a job is the same in webhooks and in the REST API.
+
+    Raises `Malformed` if a field is invalid.
+    """
     return WorkflowJobEvent(
         action=action,
         job_id=fields.number(job, "id"),
@@ -219,8 +226,9 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
 def _created_at(job: Mapping[str, Any], action: str) -> datetime:
     """Return the time at which a job was created.
 
-    If a later event has no creation time, return the start or the end of the job instead. The row of a known job keeps
-    its own time. Raises `Malformed`.
+    If an event other than `queued` has no creation time, return the start of the job instead, or else its end. This
+    does not change a job that already has a row, because the row keeps its creation time. Raises `Malformed` if there
+    is no valid time.
     """
     if action != "queued" and not job.get("created_at"):
         known = fields.optional_moment(job, "started_at") or fields.optional_moment(job, "completed_at")

@@ -1,1 +1,4 @@
-"""Adapter to Kubernetes: runner Pods, pools, stamps and identities. Errors are named by meaning, not by HTTP status."""
+"""Adapter to Kubernetes: runner Pods, pools, stamps and identities.
+
+The classes of errors are named by their meaning, not by HTTP status.
+"""

@@ -17,10 +17,10 @@ _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One verb on one resource, written as `plural` or `plural/subresource`.
+    """One verb on one resource. The resource is written as `plural` or `plural/subresource`.
 
-    It applies to the namespace of the runners, or to the whole cluster if `cluster` is set. If `path` is set, the right
-    is a GET of this path, which belongs to no resource.
+    The right applies to the namespace of the runners. If `cluster` is set, the right applies to the whole cluster. If
+    `path` is set, the right is a GET of this path, and there is no resource.
     """
 
     verb: str
@@ -71,9 +71,9 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         *_rights("get patch", "leases", "coordination.k8s.io", name=LEASE),
     ),
 }
-"""Rights by process. Beat and Flower need none.
+"""Rights of each process. Beat and Flower need none.
 
-An administrator or the chart's hook runs `ostler migrate` and `crd`.
+`ostler migrate` and `ostler crd` are not listed, because an administrator or the chart's hook runs them.
 """
 
 

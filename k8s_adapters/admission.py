@@ -1,11 +1,12 @@
 """Probes that test whether the chart's admission policies are in force.
 
-The text of a policy proves nothing. The policy might not be bound, or be bound to other namespaces. The API server
-might not know it yet. Each probe therefore tries a forbidden action as a dry run.
+The text of a policy does not prove that the policy is in force. The policy might not be bound, or it might be bound to
+other namespaces. The API server might not know the policy yet. Each probe therefore tries a forbidden action as a dry
+run.
 
-The deletion by the garbage collector is tried as the collector, on a Pod of Ostler that never gets a node. The creation
-of a Pod is tried as a worker. No runner Pod is used, not even in a dry run, because a proxy might drop the dry-run
-flag.
+One probe impersonates the garbage collector, and tries to delete a probe Pod that no scheduler assigns to a node. The
+other probe tries to create a Pod as a worker. No probe tries to delete a runner Pod, because a proxy might drop the
+dry-run flag.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from k8s_adapters.retry import answer_of
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 
 COLLECTORS = ("system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager")
-"""User names of the garbage collector, with and without `--use-service-account-credentials`."""
+"""User names of the garbage collector, with and without the option `--use-service-account-credentials`."""
 
 _ACCOUNTS = "system:serviceaccount:"
 _GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler assigns such a Pod to a node, so it never runs
@@ -31,9 +32,10 @@ _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """Result of a probe. `why` is a sentence. `cure` says what to do, and is None if the policy refuses the action.
+    """Result of a probe. `refused` is True if the API server refuses the action; False if it allows the action.
 
-    `refused` is None if the probe could not find out whether the policy refuses the action.
+    `refused` is None if the probe could not find out which is the case. `why` is a sentence that explains the result.
+    `cure` says what the operator has to do. `cure` is None if the API server refuses the action.
     """
 
     why: str
@@ -44,8 +46,8 @@ class PolicyAnswer:
 def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
     """Return whether the API server forbids the garbage collector to delete a Pod with the pool's label in a namespace.
 
-    It needs the rights to create, list and delete Pods there and to impersonate. It raises no error of the API server:
-    every such error becomes the answer.
+    The caller needs the rights to create, list and delete Pods in the namespace, and to impersonate users. This
+    function raises no error of the API server. It describes every such error in its result.
     """
     try:
         with _probe(client, namespace) as pod:
@@ -64,10 +66,10 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
 
 
 def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
-    """Return whether the API server forbids a worker to create Pods other than runner Pods in a namespace.
+    """Return whether the API server forbids workers to create Pods other than runner Pods in a namespace.
 
-    A worker that calls it needs no further rights. Every other caller needs the rights to list RoleBindings and to
-    impersonate. It raises no error of the API server: every such error becomes the answer.
+    A caller that is a worker needs no further rights. Any other caller needs the rights to list RoleBindings and to
+    impersonate users. This function raises no error of the API server. It describes every such error in its result.
     """
     try:
         mine = who_am_i(client)
@@ -147,8 +149,8 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
             cure = "run the command with an identity that can impersonate users and service accounts"
             return PolicyAnswer(f"this identity is not allowed to impersonate {collector}", cure=cure)
         if "cannot delete resource" in said:
-            # The collector was refused for lack of rights, not by the policy. The collector of this cluster has another
-            # name.
+            # The API server refused the user because it lacks the right, not because of the policy. The collector of
+            # this cluster therefore has another user name.
             return PolicyAnswer(
                 f"{collector} has no right to delete Pods",
                 cure="check which identity the garbage collector of this cluster has",

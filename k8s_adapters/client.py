@@ -1,10 +1,10 @@
-"""The client of the Kubernetes API: the official package's credentials and connections, with plain JSON bodies.
+"""Client of the Kubernetes API. It uses the credentials and connections of the official package, but plain JSON bodies.
 
-The package reads kubeconfigs and in-cluster files, renews tokens and owns the TLS connections. Its generated models are
-not used, because a typed patch costs three times the CPU of the same call with plain JSON.
+The package reads kubeconfigs and in-cluster files, renews tokens and owns the TLS connections. The generated models of
+the package are not used, because a typed patch costs three times the CPU of the same call with plain JSON.
 
-Every call has a connect and a read timeout in seconds, and goes through the one retry layer. Its errors are those of
-`ostler.errors`. Code above this package does not handle HTTP.
+Every call has a connect and a read timeout in seconds, and goes through the one retry layer. The client raises only
+errors of `ostler.errors`. Code above this package does not handle HTTP.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-# For client and server, a metadata-only answer costs half the CPU of a whole object.
+# An answer with only the metadata costs the client and the server half the CPU of an answer with the whole object.
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 _DEFAULT_POLICY = RetryPolicy()
@@ -56,7 +56,7 @@ _TOKEN_KEPT = 1.0  # seconds; getting the token from the package costs a quarter
 
 
 class KubeClient:
-    """Calls to one API server as one identity. Threads may share it."""
+    """Calls one API server in the name of one identity. Threads may share it."""
 
     def __init__(
         self,
@@ -94,14 +94,15 @@ class KubeClient:
         policy: RetryPolicy | None = None,
         impersonate: str | None = None,
     ) -> Json:
-        """Return the JSON object that answers one call.
+        """Make one call, and return the JSON object from the body of the answer.
 
         `timeout` limits each attempt, in seconds, from the first byte sent to the end of the answer. `policy` limits
-        the number and the total time of attempts. If it is None, the client's own policy applies. With
-        `impersonate`, the call is made in the name of this user. This process needs the right to impersonate the user.
+        the number and the total time of attempts. If `policy` is None, the policy of the client applies. If
+        `impersonate` is given, the call is made in the name of this user. This process then needs the right to
+        impersonate the user.
 
-        A POST that is retried might meet the object that its first attempt created. Raises `Gone`, `Conflict`,
-        `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
+        If the first attempt of a POST created the object but its answer was lost, a retry raises `Conflict`. Raises
+        `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable` if the call fails.
         """
         content = None if body is None else orjson.dumps(body)
         return self._request(method, path, query, content, content_type, accept, timeout, policy, _object, impersonate)
@@ -115,9 +116,10 @@ class KubeClient:
         accept: str = JSON,
         policy: RetryPolicy | None = None,
     ) -> T:
-        """Return the body of the answer to a GET, decoded by `decode`. Use it for a large body that is read in part.
+        """Return the result of `decode` for the body of the answer to a GET.
 
-        `decode` raises `ValueError` for an invalid body, which is retried. Raises the same errors as `request`.
+        Use this method for a large body if `decode` parses only a part of the body. If `decode` raises `ValueError`,
+        the body is invalid and the call is retried. Raises the same errors as `request`.
         """
         return self._request("GET", path, query, None, JSON, accept, None, policy, decode)
 
@@ -154,9 +156,10 @@ class KubeClient:
             raise _by_meaning(what, answer) from answer
 
     def open(self, path: str, *, query: Mapping[str, str | int], read_timeout: float) -> urllib3.BaseHTTPResponse:
-        """Return the answer to a GET as a stream, which the caller must read and close. The call is tried once.
+        """Return the answer to a GET as a stream. The caller must read and close the stream. The call is not retried.
 
-        `read_timeout` limits the wait for each piece, in seconds. Raises the same errors as `request`.
+        `read_timeout` is the maximum number of seconds between two pieces of the stream. Raises the same errors as
+        `request`.
         """
         what = f"GET {path}"
         address = f"{path}?{urlencode(query)}"
@@ -179,9 +182,9 @@ class KubeClient:
         return endpoint(self._api.configuration.host)
 
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
-        """Call `send` with the connections, the Authorization header and the seconds that are already spent.
+        """Call `send` with the connections, the Authorization header and the seconds that this call has used so far.
 
-        After a 401 the credentials are read again. If they are new, `send` is called once more.
+        After a 401 the credentials are read again. If the credentials are new, `send` is called once more.
         """
         began = self.timing.clock()
         api, token = self._credentials(began)
@@ -254,9 +257,10 @@ class KubeClient:
         return answer
 
     def _renewed(self, refused: ApiClient, token: str | None) -> bool:
-        """Read the credentials again after a 401, and return whether they differ from the refused ones.
+        """Read the credentials again after a 401.
 
-        The package reads an in-cluster token only once a minute, which is too late if the old token was revoked.
+        Return True if other credentials than the refused ones are in use now. The package reads an in-cluster token
+        only once a minute. Without this method, a revoked token might stay in use for a minute.
         """
         with self._reloading:
             if self._api is refused:
@@ -280,17 +284,21 @@ def make_client(
     named: str = "OSTLER_KUBECONFIG",
     policy: RetryPolicy = _DEFAULT_POLICY,
 ) -> KubeClient:
-    """Return a client for the cluster that `kubeconfig` names. If it is None or empty, use the cluster of this process.
+    """Return a client for the cluster that `kubeconfig` names.
 
-    `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is the number of connections that are kept open. As
-    many threads can call without opening new ones. `named` is the option or variable that error messages name. `policy`
-    applies to calls without their own policy. Its default is 4 attempts without a deadline.
+    If `kubeconfig` is None or empty, the client is for the cluster that this process runs in. `kubeconfig` may name
+    several files, as the variable KUBECONFIG may. `named` is the option or variable that sets `kubeconfig`. Error
+    messages contain this name.
+
+    `pool_size` is the number of connections that stay open. If more threads call at the same time, further connections
+    are opened for these calls. `policy` applies to calls that pass no policy. Its default is 4 attempts without a
+    deadline.
 
     Raises `ConfigurationError` if the credentials cannot be read.
     """
 
     def load() -> ApiClient:
-        # Always load anew: a copy shares the renewal hook of the original, which overwrites any token in the copy.
+        # The configuration is loaded each time. A copy would share the renewal hook, which overwrites any token in it.
         configuration = _in_cluster() if not kubeconfig else _by_file(kubeconfig, named)
         configuration.connection_pool_maxsize = pool_size
         configuration.keep_alive = True
@@ -304,8 +312,8 @@ def make_client(
 def _bare() -> Configuration:
     """Return the package's default configuration without the proxy that the package takes from the environment.
 
-    The proxy of the environment is for calls that leave the network. A `proxy-url` in a kubeconfig is used even if
-    NO_PROXY excludes the server, as in kubectl.
+    The proxy in the environment is for calls that leave the network. As in kubectl, a `proxy-url` in a kubeconfig is
+    used even if NO_PROXY excludes the server.
     """
     configuration = Configuration()
     configuration.proxy = configuration.no_proxy = None
@@ -327,7 +335,8 @@ def _in_cluster() -> Configuration:
 def _by_file(kubeconfig: str, named: str) -> Configuration:
     """Return the configuration of a kubeconfig.
 
-    Raises `ConfigurationError` for every error. The package itself raises errors of many types for a bad kubeconfig.
+    Raises `ConfigurationError` if the kubeconfig cannot be used. The package raises errors of many types in this case,
+    and this function replaces them all.
     """
     files = [each for each in kubeconfig.split(os.pathsep) if each]
     if not any(Path(each).expanduser().exists() for each in files):
@@ -355,9 +364,9 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
 
 
 def _first_context(files: Sequence[str]) -> str | None:
-    """Return the current context of the first of several files that has one. Return None for a single file.
+    """Return the current context of several kubeconfigs: the context of the first file that names one.
 
-    kubectl also uses the first context that it finds; the package would use the last one.
+    Return None for a single file. kubectl also uses the first context. The package would use the last context.
     """
     if len(files) == 1:
         return None
@@ -369,7 +378,10 @@ def _first_context(files: Sequence[str]) -> str | None:
 
 
 def _why_unusable(error: Exception) -> str:
-    """Return a description of the error in a kubeconfig, without its content, which might be a credential."""
+    """Return a description of the error in a kubeconfig.
+
+    The description does not quote the content of the kubeconfig, because the content might be a credential.
+    """
     match error:
         case config.ConfigException():
             said = str(error).removeprefix("Invalid kube-config file. ").splitlines()
@@ -386,7 +398,10 @@ def _why_unusable(error: Exception) -> str:
 
 
 def object_path(kind: str, *, namespace: str, name: str | None = None) -> str:
-    """Return the path of a core object, or of its collection if `name` is None. `kind` is the plural of the kind."""
+    """Return the path of a core object. `kind` is a plural, such as `pods`.
+
+    If `name` is None, return the path of the collection.
+    """
     collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/{kind}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"
 
@@ -402,10 +417,10 @@ def _authorization(api: ApiClient) -> str | None:
 
 @contextmanager
 def _counted(seconds: float | None) -> Iterator[None]:
-    """Count an attempt for the gate of Kubernetes. `seconds` is the time limit of the attempt, or None.
+    """Count an attempt for the gate of Kubernetes. `seconds` is the time limit of the attempt, or None for no limit.
 
-    Two kinds of failure are not counted, because they say nothing about Kubernetes: an error in this process, and a
-    timeout that was shorter than `PATIENCE`.
+    Two kinds of failure are not counted, because they do not show a failure of Kubernetes. The first is an error in
+    this process. The second is a network failure, such as a timeout, of an attempt with a time limit below `PATIENCE`.
     """
     handled = sys.exception()
     try:
@@ -422,7 +437,7 @@ def _counted(seconds: float | None) -> Iterator[None]:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
-    """Return the decoded body of a success. Raise `Answer` for any other status."""
+    """Return the decoded body of a successful answer. Raises `Answer` if the status is not 2xx."""
     if answer.status in SUCCESS:
         try:
             return decode(answer.data)
@@ -445,7 +460,10 @@ def _object(data: bytes) -> Json:
 
 
 def _status_object(data: bytes) -> tuple[str, str]:
-    """Return reason and message of a Kubernetes `Status`. Return empty texts for the body of another server."""
+    """Return the reason and the message of a Kubernetes `Status`.
+
+    Return two empty texts if the body is no JSON object. Such a body comes from another server, for example a proxy.
+    """
     try:
         content = orjson.loads(data)
     except ValueError:

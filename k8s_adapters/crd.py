@@ -1,8 +1,10 @@
-"""The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and its installation.
+"""The CustomResourceDefinition of `RunnerPool` and its installation.
+
+The definition has the schema, defaults, CEL rules, columns and subresources.
 
 This module is the only source of the definition. `ostler crd` applies it, and the chart contains the output of `ostler
-crd --print`. The API server refuses a spec that violates a CEL rule. An error that CEL cannot detect, such as a bad
-overlay of the Pod template, marks the pool Degraded.
+crd --print`. The API server refuses a spec that violates a CEL rule. CEL cannot detect some errors, such as an invalid
+overlay of the Pod template. Ostler reports such errors in the condition `Degraded` of the pool.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ DEFAULT_CPU = "2"
 DEFAULT_MEMORY = "4Gi"
 DEFAULT_EPHEMERAL_STORAGE = "10Gi"
 LONGEST_NAME = 54
-"""Most characters of a pool's name. A Pod's name adds `-` and 8 hex digits and must fit into a label value (63)."""
+"""Most characters of a pool's name.
+
+The name of a Pod is the name of its pool, `-` and 8 hex digits. The name of a Pod must fit into a label value (63
+characters).
+"""
 
 LONGEST_GROUP = 100
 """Most characters of the name of a runner group."""
@@ -27,16 +33,17 @@ _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded", "RunnerOutdated")
 COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "unresponsive", "spent", "stale", "lost")
-"""Counts in a pool's status: the states of a Pod, and two more counts.
+"""Counts in a pool's status: the states of a Pod, and the counts `stale` and `lost`.
 
-`stale` is a flag beside the state. A `lost` Pod is in no other count.
+A `stale` Pod is also in the count of its state. A `lost` Pod is in no other count.
 """
 
 
 def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
     """Create or update the definition of `RunnerPool`, and wait until the API server serves it.
 
-    Several processes may call it at once. Raises `Retryable` if the definition is not served after `within` seconds.
+    Several processes may call this function at the same time. Raises `Retryable` if the definition is not served after
+    `within` seconds.
     """
     try:
         client.request("POST", _CRDS, body=crd_manifest())
@@ -50,12 +57,15 @@ def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
 
 
 def _established(definition: Json) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []  # null at first
+    conditions = definition.get("status", {}).get("conditions") or []  # the conditions are null at first
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
 def _served(client: KubeClient) -> bool:
-    """Return whether the API server serves the kind. For a moment after Established it still answers 404."""
+    """Return whether the API server serves `RunnerPool` objects.
+
+    For a moment after the condition `Established` is true, the API server still answers 404.
+    """
     try:
         client.request("GET", f"/apis/{API_VERSION}/{PLURAL}", query={"limit": 1})
     except Gone:
@@ -142,7 +152,7 @@ def _schema() -> Json:
 
 
 def _routing() -> Json:
-    """Return the fields that decide which jobs a pool serves."""
+    """Return the fields of the schema that decide which jobs a pool serves."""
     return {
         "runnerLabels": {
             "type": "array",
@@ -194,7 +204,7 @@ def _routing() -> Json:
 
 
 def _shape() -> Json:
-    """Return the fields that describe a Pod of the pool."""
+    """Return the fields of the schema that describe a Pod of the pool."""
     return {
         "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
         "resources": {
@@ -241,7 +251,7 @@ def _shape() -> Json:
 
 
 def _size() -> Json:
-    """Return the fields that control the number of Pods and their replacement."""
+    """Return the fields of the schema that control the number of Pods and the replacement of Pods."""
     return {
         "replicas": {
             "type": "integer",

@@ -1,4 +1,4 @@
-"""Set the deadline of a running Pod. The kubelet ends its containers when the deadline is reached."""
+"""Set the deadline of a running Pod. The kubelet stops the containers of the Pod when the deadline is reached."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rules.upstream.retry import RetryPolicy
 def set_deadline(
     client: KubeClient, *, namespace: str, name: str, uid: str, seconds: int, policy: RetryPolicy | None = None
 ) -> bool:
-    """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`, and return whether it was set.
+    """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`. Return True if this was done.
 
-    Return False if the Pod is gone, another Pod has its name, or it has an earlier deadline. The API server refuses to
-    raise an existing deadline. Raises `Retryable`, `RateLimited` and `Forbidden`.
+    Return False if the Pod is gone, if another Pod has its name, or if the Pod has an earlier deadline. The API server
+    refuses to move an existing deadline to a later time. Raises `Retryable`, `RateLimited` or `Forbidden` if the call
+    fails.
     """
     operations: list[Json] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},

@@ -29,7 +29,10 @@ _OF_CLUSTER = (
         "ValidatingAdmissionPolicyBinding",
     ),
 )
-"""Kinds that are read in all namespaces, because policies and pools of other owners matter too."""
+"""Kinds that are read in all namespaces.
+
+Policies and pools outside the namespaces of the deploy affect the deploy as well.
+"""
 
 _OF_NAMESPACES = (
     ("/apis/apps/v1", "deployments", "apps/v1", "Deployment"),
@@ -42,10 +45,11 @@ _OF_NAMESPACES = (
 
 
 def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json]:
-    """Return the objects that a deploy might change: some kinds of the whole cluster, other kinds of these namespaces.
+    """Return the objects that a deploy might change.
 
-    A kind that the cluster does not know counts as an empty list. Raises the errors of `KubeClient.request`, because an
-    incomplete list would give a wrong answer.
+    Some kinds are read in the whole cluster, other kinds only in `namespaces`. A kind that the cluster does not know
+    counts as an empty list. Raises the errors of `KubeClient.request` if a list fails, because an incomplete result
+    would be wrong.
     """
     found: list[Json] = []
     for root, plural, version, kind in _OF_CLUSTER:
@@ -61,10 +65,10 @@ def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json
 
 
 def labels_of_runners(client: KubeClient, *, namespace: str) -> list[Mapping[str, str]]:
-    """Return the labels of the runner Pods of a namespace. Each set of labels comes once, even if many Pods have it.
+    """Return the sets of labels that the runner Pods of a namespace have.
 
-    Network policies cannot tell Pods with equal labels apart. The owner label of a stamp is one of the labels. Raises
-    the errors of `KubeClient.request`.
+    A set of labels that several Pods have is returned once, because a network policy treats all these Pods alike. The
+    owner label of a stamp is one of the labels. Raises the errors of `KubeClient.request`.
     """
     found: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": POOL_LABEL}

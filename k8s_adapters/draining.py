@@ -1,8 +1,8 @@
-"""Finalizer that keeps the object of a deleted pool until its busy Pods are done.
+"""Finalizer that keeps the object of a deleted pool until the busy Pods of the pool have finished.
 
-It is added while the pool lives, because the API server refuses a new finalizer on an object that is being deleted. It
-is removed when the drain ends. A write changes only the list of finalizers, and only if this list is the one that was
-read. The finalizers of other owners therefore stay.
+Ostler adds the finalizer while the pool is not deleted, because the API server refuses a new finalizer on an object
+that is being deleted. Ostler removes the finalizer when the drain has ended. Each write changes only the list of
+finalizers. The write fails if the list has changed since it was read. The finalizers of other owners therefore stay.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4
-"""Tries of a change. A try fails if another client changes the pool between the read and the patch."""
+"""Maximum number of tries of a write.
+
+A try fails if another client changes the pool after the read and before the patch.
+"""
 
 
 def add_finalizer(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> bool:
-    """Add Ostler's finalizer to the pool with this UID, and return whether the pool has it.
+    """Add Ostler's finalizer to the pool with this UID. Return True if the pool has the finalizer now.
 
-    Return False if the pool is gone, or is being deleted without the finalizer. Raises `Retryable` if other clients
-    change the pool during every try.
+    Return False if the pool is gone, or if the pool is being deleted and does not have the finalizer. Raises
+    `Retryable` if another client changed the pool during every try.
     """
     path = pool_path(namespace, name)
     for _ in range(_ROUNDS):
@@ -38,8 +41,8 @@ def add_finalizer(
             return True
         if "deletionTimestamp" in metadata:
             return False
-        # A merge patch replaces the whole list. The resource version keeps it from removing a finalizer that was added
-        # meanwhile.
+        # A merge patch replaces the whole list. With the resource version, the patch fails if another client has added
+        # a finalizer since the read.
         guarded = {"resourceVersion": metadata["resourceVersion"], "finalizers": [*finalizers, DRAIN_FINALIZER]}
         try:
             client.request(
@@ -56,10 +59,10 @@ def add_finalizer(
 def remove_finalizer(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> bool:
-    """Remove Ostler's finalizer from the pool with this UID, and return whether this call removed it.
+    """Remove Ostler's finalizer from the pool with this UID. Return True if this call removed the finalizer.
 
-    Return False if the pool does not have it or is gone. Raises `Retryable` if other clients change its finalizers
-    during every try.
+    Return False if the pool does not have the finalizer, or if the pool is gone. Raises `Retryable` if another client
+    changed the finalizers during every try.
     """
     path = pool_path(namespace, name)
     for _ in range(_ROUNDS):
@@ -89,7 +92,7 @@ def remove_finalizer(
 
 
 def _metadata(client: KubeClient, path: str, uid: str, policy: RetryPolicy | None) -> Json | None:
-    """Return the metadata of the pool with this UID, or None if it is gone."""
+    """Return the metadata of the pool with this UID, or None if the pool is gone."""
     try:
         metadata: Json = client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"]
     except Gone:

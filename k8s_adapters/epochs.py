@@ -1,6 +1,8 @@
-"""The cluster's epoch: a ConfigMap. It is created once, and every later write replaces exactly the state that was read.
+"""The cluster's copy of the epoch, in a ConfigMap.
 
-Every write names the resourceVersion that was read. Of two writers one succeeds, and neither can write an older number.
+The ConfigMap is created once. Every later write names the resourceVersion that was read. If two processes write at the
+same time, one write succeeds and the other changes nothing. For the same Postgres, no process can replace a number by a
+lower number.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ NAME = "ostler-epoch"
 
 @dataclass(frozen=True, slots=True)
 class EpochSeen:
-    """The ConfigMap as it was read. `epoch` is None if its data has no valid epoch."""
+    """The ConfigMap as it was read. `epoch` is None if the ConfigMap contains no valid epoch."""
 
     epoch: Epoch | None
     version: str
 
 
 def read_epoch(client: KubeClient, *, namespace: str, policy: RetryPolicy) -> EpochSeen | None:
-    """Return the ConfigMap, or None if there is none. Raises the errors of the client."""
+    """Return the ConfigMap, or None if it does not exist. Raises the errors of `KubeClient.request`."""
     try:
         return _seen(client.request("GET", _path(namespace, NAME), policy=policy))
     except Gone:
@@ -35,10 +37,13 @@ def read_epoch(client: KubeClient, *, namespace: str, policy: RetryPolicy) -> Ep
 def write_epoch(
     client: KubeClient, *, namespace: str, epoch: Epoch, seen: EpochSeen | None, policy: RetryPolicy
 ) -> bool:
-    """Write the epoch over the state `seen`, or create the ConfigMap if `seen` is None. Return whether it was written.
+    """Write the epoch into the ConfigMap. Return True if the epoch was written.
 
-    Return False if the ConfigMap is no longer as `seen`. Raises `Invalid` if `seen` has the same Postgres and a number
-    that is not lower. Raises the errors of the client.
+    `seen` is the ConfigMap as it was read before. If `seen` is None, the ConfigMap is created. Return False if the
+    ConfigMap has changed since it was read, or if it was created meanwhile.
+
+    Raises `Invalid` if `seen` is from the same Postgres and its number is not lower than the new number. Raises the
+    errors of `KubeClient.request`.
     """
     data = {"epoch": str(epoch.number), "database": epoch.database}
     if seen is None:

@@ -42,7 +42,7 @@ def pod_of(*, namespace: str, name: str, uid: str) -> Regarding:
 
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """One Event. `reason` is CamelCase. `note` is a sentence, cut off after 1,024 characters."""
+    """One Event. `reason` is a word in CamelCase. `note` is a sentence, which is cut off after 1,024 characters."""
 
     regarding: Regarding
     type: Type
@@ -52,7 +52,7 @@ class EventNote:
 
 
 def event_manifest(event: EventNote, *, instance: str) -> Json:
-    """Return an Event as JSON. `instance` names the process that reports it."""
+    """Return an Event as JSON. `instance` is the name of the process that reports the Event."""
     about = event.regarding
     return {
         "apiVersion": _API,
@@ -76,6 +76,9 @@ def event_manifest(event: EventNote, *, instance: str) -> Json:
 
 
 def write_event(client: KubeClient, event: EventNote, *, instance: str, policy: RetryPolicy | None = None) -> None:
-    """Create an Event. Raises the errors of the client. No caller must depend on its Event."""
+    """Create an Event. Raises the errors of `KubeClient.request`.
+
+    The caller must work correctly even if the Event is not created.
+    """
     path = f"/apis/{_API}/namespaces/{event.regarding.namespace}/events"
     client.request("POST", path, body=event_manifest(event, instance=instance), policy=policy)

@@ -1,11 +1,12 @@
-"""Identity of a polling Pod: its projected ServiceAccount token, verified offline with the cluster's keys.
+"""Identity of a polling Pod. The Pod's projected ServiceAccount token is verified offline with the cluster's keys.
 
 A verification needs no API call. The keys are fetched when a token names an unknown key, at most once in
-`REFETCH_EVERY` seconds. They are fetched again after `KEYS_FOR` seconds, so that a withdrawn key is not trusted for
-longer. If a fetch fails or returns no usable key, the old keys stay (law L8).
+`REFETCH_EVERY` seconds. The keys are also fetched when they are older than `KEYS_FOR` seconds, so that a withdrawn key
+is not trusted any longer. If a fetch fails or returns no usable key, the old keys stay in use (law L8).
 
-The token of a deleted Pod stays valid here until it expires. The TokenReview directly before a delivery rejects such a
-token, but only from 10 s after the deletion on. No message contains a token or a part of one (law L13).
+For this module, the token of a deleted Pod is valid until the token expires. Directly before a delivery, Ostler
+therefore sends a TokenReview to the API server. The API server rejects the token of a deleted Pod, but only from 10 s
+after the deletion on. No message contains a token or a part of one (law L13).
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from ostler.errors import OstlerError, UpstreamError
 from rules.upstream.retry import RetryPolicy
 
 LARGEST_TOKEN = 8 * 1024
-"""Most characters of a token. A projected token has about 1,200."""
+"""Most characters of a token. A longer token is rejected. A projected token has about 1,200 characters."""
 
 REFETCH_EVERY = 10.0
-"""Seconds between two fetches that are caused by tokens with unknown keys."""
+"""Minimum number of seconds between a successful fetch of the keys and the next fetch."""
 
 RETRY_EVERY = 1.0
-"""Seconds between a failed fetch and the next one."""
+"""Minimum number of seconds between a failed fetch of the keys and the next fetch."""
 
 KEYS_FOR = 300.0
-"""Seconds after which the keys are fetched again, although no token named an unknown key."""
+"""Maximum age of the keys in seconds. Older keys are fetched again, even if all tokens name known keys."""
 
-# The key determines the algorithm, never the header of the token.
+# The algorithm depends on the key only. The header of the token is not trusted.
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
 _KEYS_POLICY = RetryPolicy(attempts=2, base=0.1, deadline=5.0)
 _JWKS = "application/jwk-set+json"
@@ -49,15 +50,15 @@ _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class TokenRejected(OstlerError):
-    """The token is not valid. The reason is for Ostler's log only."""
+    """The token is not valid. The reason is written only to Ostler's log."""
 
 
 class KeyUnknown(OstlerError):
-    """The token names a key that was not in the last fetch. `fetch_keys` might find it."""
+    """The token names a key that the last fetch did not return. A new call of `fetch_keys` might return the key."""
 
 
 class Unjudged(OstlerError):
-    """The token cannot be judged now, because the cluster's keys cannot be fetched."""
+    """The token cannot be verified now, because the cluster's keys cannot be fetched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class PodIdentity:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A published key. Two keys with the same content are equal, even if they come from different fetches."""
+    """A published key. Two keys with the same content are equal, even if two fetches returned them."""
 
     id: str
     content: str
@@ -89,7 +90,8 @@ class _Published:
 class TokenVerifier:
     """Verifies tokens of one audience.
 
-    Only one thread may call `verify`. `fetch_keys` may run in another thread, but only one call at a time.
+    Only one thread may call `verify`. Another thread may call `fetch_keys` at the same time, but at most one call of
+    `fetch_keys` may run at a time.
     """
 
     def __init__(
@@ -113,15 +115,18 @@ class TokenVerifier:
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys are old and may be fetched again now. Tokens can be verified in the meantime."""
+        """Return whether the keys are older than `KEYS_FOR` seconds and may be fetched again now.
+
+        Tokens can still be verified with the old keys.
+        """
         now = self._client.timing.clock()
         return self._fetched_at is not None and now - self._fetched_at > KEYS_FOR and self._may_fetch(now)
 
     def verify(self, token: str) -> PodIdentity:
-        """Return the identity of a token, without I/O.
+        """Return the identity of the Pod that a token was made for. This method does no I/O.
 
-        The identity is cached until the token expires or its key is withdrawn. Raises `TokenRejected` for a token that
-        is not valid, and `KeyUnknown` if its key was not in the last fetch.
+        The identity is cached until the token expires or the key of the token is withdrawn. Raises `TokenRejected` if
+        the token is not valid. Raises `KeyUnknown` if the last fetch did not return the key of the token.
         """
         if len(token) > LARGEST_TOKEN:
             raise TokenRejected("the token is too long")
@@ -144,9 +149,10 @@ class TokenVerifier:
         return identity
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's issuer and keys. It blocks for up to 10 s.
+        """Fetch the cluster's issuer and keys. The call blocks for up to 10 s.
 
-        Raises `Unjudged` if they cannot be fetched, or if the last fetch was a moment ago. The old keys stay then.
+        Raises `Unjudged` if the keys cannot be fetched, or if the minimum time since the previous fetch has not passed.
+        The old keys then stay in use.
         """
         now = self._client.timing.clock()
         if not self._may_fetch(now):
@@ -199,11 +205,12 @@ class TokenVerifier:
 def review_token(
     client: KubeClient, *, token: str, audience: str, timeout: float, pod_uid: str | None = None
 ) -> bool | None:
-    """Ask the API server about a token, by a TokenReview.
+    """Ask the API server for a TokenReview of a token.
 
-    Return True if the token is valid for this audience and belongs to the Pod with `pod_uid`. If `pod_uid` is None, any
-    Pod is accepted. Return False if the API server rejects the token. Return None if there is no verdict within
-    `timeout` seconds, or if this process has no right to ask.
+    Return True if the API server accepts the token for `audience` and the token belongs to the Pod with the UID
+    `pod_uid`. If `pod_uid` is None, the token of any Pod is accepted. Return False if the API server rejects the token
+    or the token belongs to another Pod. Return None if the API server gives no verdict within `timeout` seconds, or if
+    this process has no right to create a TokenReview.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -215,7 +222,7 @@ def review_token(
         status: Any = client.request("POST", _REVIEWS, body=body, policy=policy).get("status")
     except UpstreamError:
         return None
-    # An answer without a status is no verdict, so it is no rejection (law L8).
+    # An answer without a status contains no verdict. It must not count as a rejection (law L8).
     if not isinstance(status, dict) or not status:
         return None
     if status.get("authenticated") is not True or audience not in (status.get("audiences") or ()):
@@ -229,7 +236,7 @@ def _digest(token: str) -> bytes:
 
 
 def _key_id(token: str) -> str:
-    # PyJWT accepts padding too. One token could then be cached under several digests.
+    # PyJWT also accepts a token with padding. Such variants of one token would be cached under several digests.
     if _FORM.fullmatch(token) is None:
         raise TokenRejected("the token is not a JWT")
     try:
@@ -242,7 +249,7 @@ def _key_id(token: str) -> str:
 
 
 def _usable(published: Json) -> dict[str, _Key]:
-    """Return the published keys by id, without keys of an untrusted type and keys that cannot be parsed."""
+    """Return the published keys by id. Keys of an untrusted type and keys that cannot be parsed are left out."""
     keys: dict[str, _Key] = {}
     listed = published.get("keys")
     for each in listed if isinstance(listed, list) else ():
@@ -261,7 +268,10 @@ def _usable(published: Json) -> dict[str, _Key]:
 
 
 def _identity(claims: Json) -> PodIdentity:
-    """Return the identity in verified claims. Raises `TokenRejected` if the token is not bound to a Pod."""
+    """Return the identity that verified token claims describe.
+
+    Raises `TokenRejected` if the token is not bound to a Pod.
+    """
     bound: Any = claims.get("kubernetes.io")
     try:
         return PodIdentity(

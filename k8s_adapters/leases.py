@@ -1,6 +1,7 @@
-"""Leases of the cluster (`coordination.k8s.io/v1`): each write replaces only the state that was read.
+"""Leases of the cluster (`coordination.k8s.io/v1`).
 
-Every write names the resourceVersion that was read, so of two candidates one succeeds.
+Every write names the resourceVersion that was read. If two processes write a Lease at the same time, one write succeeds
+and the other changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rules.upstream.retry import RetryPolicy
 
 
 def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy) -> LeaseSeen | None:
-    """Return a Lease, or None if there is none. Raises the errors of the client."""
+    """Return a Lease, or None if it does not exist. Raises the errors of `KubeClient.request`."""
     try:
         return _seen(client.request("GET", _path(namespace, name), policy=policy))
     except Gone:
@@ -25,7 +26,7 @@ def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPo
 def create_lease(
     client: KubeClient, *, namespace: str, name: str, holder: str, duration: float, policy: RetryPolicy
 ) -> LeaseSeen | None:
-    """Create a Lease that `holder` holds. Return None if it exists already."""
+    """Create a Lease with the holder `holder`. Return None if the Lease exists already."""
     body = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -48,9 +49,9 @@ def write_lease(
     duration: float,
     policy: RetryPolicy,
 ) -> LeaseSeen | None:
-    """Write the Lease for `holder`, to acquire or renew it. An empty `holder` releases the Lease.
+    """Acquire or renew the Lease for `holder`. If `holder` is empty, release the Lease.
 
-    Return None if the Lease is no longer as `seen`.
+    `seen` is the Lease as it was read before. Return None if the Lease has changed since then.
     """
     taken = holder != seen.holder and bool(holder)
     spec = _spec(holder, duration=duration, transitions=seen.transitions + taken, taken=taken)

@@ -1,7 +1,8 @@
-"""Metadata-only lists of objects, for sweeps over a large cluster, one page at a time.
+"""Lists of the metadata of objects, one page at a time. Sweeps over a large cluster use these lists.
 
-The server answers with a `PartialObjectMetadataList`, so the cost of a page does not depend on the size of its objects.
-Most of the answer is still `managedFields`. The typed decoder skips them, at a fifteenth of the CPU of a full parse.
+The API server answers with a `PartialObjectMetadataList`, so the cost of a page does not depend on the size of the
+objects. Most of the answer is `managedFields`. The typed decoder skips this part, and needs a fifteenth of the CPU of a
+full parse.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ PAGE = 500
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 OF_POOLS = POOL_LABEL
-"""Label selector for all objects of any pool."""
+"""Label selector that matches all objects with a pool label, whatever the pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectSeen:
-    """The metadata of one object. `owner` and `stamp` are the stamp on a Pod, or None if the Pod has none.
+    """The metadata of one object. `owner` and `stamp` are the two values of a Pod's stamp, or None if the Pod has none.
 
-    `stamped` says that the Pod has an owner label, even a label whose value is no number.
+    `stamped` is True if the Pod has an owner label, even if the value of the label is no number.
     """
 
     name: str
@@ -43,10 +44,10 @@ class ObjectSeen:
 def metadata_pages(
     client: KubeClient, kind: str, *, namespace: str, selector: str, policy: RetryPolicy | None = None
 ) -> Iterator[list[ObjectSeen]]:
-    """Yield the objects of a core kind that a label selector matches, page by page. `kind` is the plural of the kind.
+    """Yield the objects of a core kind that match a label selector, page by page. `kind` is a plural, such as `pods`.
 
-    Raises `Retryable` if a page cannot be read or the list expires between two pages. The objects that were yielded
-    before exist, but an object that was not yielded is not proven missing.
+    Raises `Retryable` if a page cannot be read, or if the list expires between two pages. All objects that were yielded
+    before the error exist. The error leaves open whether other objects exist.
     """
     query: dict[str, str | int] = {"limit": PAGE, "labelSelector": selector}
     path = object_path(kind, namespace=namespace)
@@ -86,7 +87,7 @@ class _ListMetadata(msgspec.Struct, gc=False):
 
 
 class _Page(msgspec.Struct):
-    """A list. The value null means an empty list; a missing `items` means that the answer is no list."""
+    """A list of objects. If `items` is null, the list is empty. If `items` is missing, the answer is no list."""
 
     items: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
     metadata: _ListMetadata | None = None

@@ -20,4 +20,4 @@ SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
 
 FIELD_MANAGER = "ostler"
-"""Ostler's name in managed fields, which the API server takes from the User-Agent."""
+"""Ostler's name in the managed fields of objects. The API server takes this name from the header User-Agent."""

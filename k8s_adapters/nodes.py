@@ -1,7 +1,7 @@
-"""Nodes: their health, cordons and capacity, and the resources that a Pod of a pool requests from a node.
+"""Nodes of the cluster: health, cordons and capacity, and the resources that a Pod of a pool requests from a node.
 
-Images and addresses are most of a node's object, so the typed decoder skips them. The list comes from the API server's
-cache and might be a second old. `get_node` reads the present state.
+Images and addresses are most of a node's JSON, so the typed decoder skips them. `list_nodes` reads from the API
+server's cache, which might be a second old. `get_node` reads the present state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNREACHABLE = "node.kubernetes.io/unreachable"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Requirements of a pool's Pod: its resource requests, the nodes that it selects, and its tolerations."""
+    """Requirements of the Pods of a pool: their resource requests, their node selector, and their tolerations."""
 
     size: Size
     fleet: Fleet
@@ -42,7 +42,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """One node. `room` has the facts that the autoscaler needs: labels, taints and allocatable resources."""
+    """One node. `room` contains what the autoscaler needs: labels, taints and allocatable resources."""
 
     name: str
     cordoned: bool
@@ -51,10 +51,9 @@ class NodeSeen:
 
 
 def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list[NodeSeen]:
-    """Return all nodes, never only a part of them.
+    """Return all nodes.
 
-    Raises `Retryable` if they cannot be read or the answer is incomplete, and `Forbidden` without the right to list
-    them.
+    Raises `Retryable` if the list cannot be read or is incomplete. Raises `Forbidden` without the right to list nodes.
     """
     page = client.get("/api/v1/nodes", query={"resourceVersion": "0"}, policy=policy, decode=_PAGES.decode)
     if isinstance(page.items, msgspec.UnsetType):
@@ -73,9 +72,9 @@ def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None
 
 
 def needs_of(pool: PoolSeen) -> Needs:
-    """Return the requirements of a pool's Pod, including its overlay and the poller.
+    """Return the requirements of the Pods of a pool. They include the pool's overlay and the container `poller`.
 
-    An invalid overlay is ignored, because no part of it is known to have the right shape.
+    If the pool has a problem, its overlay is ignored, because the overlay might be invalid.
     """
     if pool.problem is not None:
         pool = replace(pool, pod_template=None)
@@ -94,7 +93,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 
 def _requests(container: Json) -> Size:
-    """Return the requests of a container. A limit without a request counts as a request."""
+    """Return the resource requests of a container. If a resource has a limit but no request, the limit counts."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return _size(asked.get("cpu"), asked.get("memory"))
@@ -107,7 +106,7 @@ def _size(cpu: Any, memory: Any) -> Size:
 def _amount(quantity: Any) -> Decimal:
     """Return a quantity in its base unit.
 
-    Return 0 for an invalid one, because the API server refuses such a Pod anyway.
+    Return 0 if the quantity is invalid. The API server refuses a Pod with such a quantity.
     """
     if quantity is None:
         return Decimal(0)
@@ -166,7 +165,7 @@ class _ListMetadata(msgspec.Struct):
 
 
 class _Page(msgspec.Struct):
-    """A list. The value null means an empty list; a missing `items` means that the answer is no list."""
+    """A list of objects. If `items` is null, the list is empty. If `items` is missing, the answer is no list."""
 
     items: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
     metadata: _ListMetadata | None = None

@@ -1,6 +1,7 @@
 """Addresses of the cluster itself, which jobs must not reach, and the network policies of a namespace.
 
-An identity might lack the right to some of these reads. Each kind of address that cannot be read is therefore reported.
+The identity of the caller might lack the right to read some of the addresses. The result names each kind of address
+that could not be read.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _NODE_KINDS = frozenset({"ExternalIP", "InternalIP"})
 
 @dataclass(frozen=True, slots=True)
 class OwnAddresses:
-    """Addresses with a description of their owner, such as `node a`.
+    """Addresses of the cluster. `by_address` maps an address to a description of its owner, such as `node a`.
 
-    `unread` names the kinds that could not be read.
+    `unread` names the kinds of addresses that could not be read.
     """
 
     by_address: dict[str, str]
@@ -49,7 +50,7 @@ def own_addresses(client: KubeClient) -> OwnAddresses:
 
 
 def list_policies(client: KubeClient, *, namespace: str) -> list[dict[str, Any]]:
-    """Return the network policies of a namespace. Raises `Forbidden`, `Retryable`."""
+    """Return the network policies of a namespace. Raises the errors of `KubeClient.request`."""
     path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
     return list(client.request("GET", path).get("items") or ())
 

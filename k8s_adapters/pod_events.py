@@ -16,10 +16,10 @@ MOST = 100
 def list_pod_events(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> list[PodEvent]:
-    """Return up to `MOST` Events about a Pod, without Events that cannot be parsed.
+    """Return up to `MOST` Events about a Pod. Events that cannot be parsed are left out.
 
-    The Events are selected by the Pod's name, because the Events of the taint manager have no UID. Events with the UID
-    of another Pod of this name are left out. Raises the errors of the client.
+    The Events are selected by the name of the Pod, because the Events of the taint manager contain no UID. An Event
+    with the UID of another Pod is left out. Raises the errors of `KubeClient.request`.
     """
     found = client.request(
         "GET",
@@ -38,7 +38,10 @@ def _is_about(item: Any, uid: str) -> bool:
 
 
 def _read(item: Json) -> PodEvent | None:
-    """Return an Event, or None if it has no reason. Events of the older API have the writer's name in another field."""
+    """Return an Event, or None if the Event has no reason.
+
+    In Events of the older API, the name of the writer is in another field.
+    """
     reason, action = _word(item.get("reason")), _word(item.get("action"))
     source = item.get("deprecatedSource")
     older = source.get("component") if isinstance(source, dict) else None
@@ -59,7 +62,7 @@ def _word(value: Any) -> str:
 
 
 def _at(item: Json) -> datetime | None:
-    """Return the last time of the Event, or None if it has no valid time."""
+    """Return the time at which the Event last occurred, or None if it has no valid time."""
     series, metadata = item.get("series"), item.get("metadata")
     told = (
         series.get("lastObservedTime") if isinstance(series, dict) else None,

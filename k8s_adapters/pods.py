@@ -1,4 +1,4 @@
-"""Runner Pods of the cluster, parsed from the JSON of a single Pod or of a list."""
+"""Runner Pods of the cluster, parsed from JSON."""
 
 from __future__ import annotations
 
@@ -32,24 +32,28 @@ _BOUND_TO_POD_OR_NODE = frozenset(
         "image",
     }
 )
-"""Kinds of volumes that never move to another node. Every other kind might be attached elsewhere."""
+"""Kinds of volumes that are never attached to another node.
+
+A volume of any other kind might be attached to another node.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodSeen:
-    """State of a runner Pod at one read.
+    """State of a runner Pod when it was read.
 
-    The exit fields of a container are None while it has not ended. `runner_ready` is the present readiness of the
-    runner. The kubelet sets it to False when the container ends. `attachable_volumes` says that the Pod has a volume
-    that might be attached to another node.
+    The exit fields of a container are None until the container has ended. `runner_ready` is the present readiness of
+    the container `runner`. The kubelet sets `runner_ready` to False when the container ends. `attachable_volumes` is
+    True if the Pod has a volume that might be attached to another node.
 
-    `deletion_at` is the time of the deletion request. `reason` is the Pod's own reason, such as `Evicted` or
-    `NodeLost`. If the Pod has none, `reason` is the reason of its disruption, such as `DeletionByTaintManager`.
+    `deletion_at` is the time of the deletion request. `reason` is the reason in the Pod's status, such as `Evicted` or
+    `NodeLost`. If the status has no reason, `reason` is the reason of the Pod's disruption, such as
+    `DeletionByTaintManager`.
 
-    `company` says that an ordinary container besides `poller` and `runner` has not terminated. Sidecars that are init
-    containers do not count, because the kubelet ends them with the others. `of_a_pool` says that the Pod has an owner
-    reference to a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet ends the Pod
-    `active_deadline` seconds after this time.
+    `company` is True if a container other than `poller` and `runner` has not terminated. Init containers that run as
+    sidecars do not count, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if a
+    pool is an owner reference of the Pod. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
+    ends the Pod `active_deadline` seconds after `started_at`.
     """
 
     name: str
@@ -82,38 +86,39 @@ class PodSeen:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether Ostler made the Pod: it has an attempt annotation or a pool owns it.
+        """Return whether Ostler made the Pod. Such a Pod has an attempt annotation or an owner reference to a pool.
 
-        The label alone proves nothing.
+        The pool label alone does not prove that Ostler made the Pod.
         """
         return self.attempt is not None or self.of_a_pool
 
     @property
     def exit_reason(self) -> str | None:
-        """Return the reason of the Pod's end in Kubernetes' words, with the signal of the runner, if any.
+        """Return the reason why the Pod ended, in the words of Kubernetes.
 
-        The reason is the Pod's own reason. If the Pod has none, it is the reason of container `runner`.
+        The result is the reason of the Pod. If the Pod has no reason, the result is the reason of the container
+        `runner`. If a signal ended the runner, the result also contains the number of the signal.
         """
         reason = self.reason or self.runner_exit_reason
         return reason if self.runner_exit_signal is None else f"{reason or 'signal'} ({self.runner_exit_signal})"
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether no container of the Pod runs or ever will."""
+        """Return whether no container of the Pod runs now or can start later."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def is_over(self) -> bool:
-        """Return whether `poller` and `runner` have terminated for good, even if other containers still run.
+        """Return whether the containers `poller` and `runner` have terminated, even if other containers still run.
 
-        No JIT can be used there any more. Unlike a terminal Pod, such a Pod may be deleted only under a retire claim
-        (law L7).
+        Such a Pod cannot use a JIT any more. A terminal Pod may be deleted without a claim, but a Pod that is only over
+        may be deleted only under a retire claim (law L7).
         """
         return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
 
     @property
     def is_outlived(self) -> bool:
-        """Return whether the Pod is over, and another container keeps it from becoming terminal."""
+        """Return whether the Pod is over but not terminal, because another container still runs."""
         return self.is_over and not self.is_terminal and self.company
 
 
@@ -128,9 +133,9 @@ def get_pod(client: KubeClient, *, namespace: str, name: str, policy: RetryPolic
 def list_pods(
     client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
 ) -> list[PodSeen]:
-    """Return all runner Pods of a namespace, or of one pool in it. The list is always complete.
+    """Return all runner Pods of a namespace. If `pool` is given, return all runner Pods of this pool.
 
-    Raises `Retryable` if a page cannot be read or the list expires between two pages.
+    The list is complete. Raises `Retryable` if a page cannot be read, or if the list expires between two pages.
     """
     return list_pods_at(client, namespace=namespace, pool=pool, policy=policy)[0]
 
@@ -138,7 +143,10 @@ def list_pods(
 def list_pods_at(
     client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
 ) -> tuple[list[PodSeen], str]:
-    """Return the result of `list_pods`, and the resource version at which a watch continues."""
+    """Return the result of `list_pods`, and the resource version of the list.
+
+    A watch can continue from this version.
+    """
     pods: list[PodSeen] = []
     version = ""
     for page in _pages(client, namespace=namespace, pool=pool, policy=policy):
@@ -148,9 +156,10 @@ def list_pods_at(
 
 
 def pod_pages(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> Iterator[list[PodSeen]]:
-    """Yield all runner Pods of a namespace, page by page. A Pod is proven missing only when all pages were read.
+    """Yield all runner Pods of a namespace, page by page.
 
-    Raises `Retryable` if a page cannot be read or the list expires between two pages.
+    The caller must read all pages before it concludes that a Pod is missing. Raises `Retryable` if a page cannot be
+    read, or if the list expires between two pages.
     """
     for page in _pages(client, namespace=namespace, pool=None, policy=policy):
         yield [read_pod(item) for item in page["items"] or ()]
@@ -219,7 +228,10 @@ def read_pod(item: Json) -> PodSeen:
 
 
 def _deletion_at(metadata: Json) -> datetime | None:
-    """Return the time of the deletion request, or None. The API server's timestamp is the end of the grace period."""
+    """Return the time of the deletion request, or None if there was no request.
+
+    The deletionTimestamp of the API server is a later time: the end of the grace period.
+    """
     ends = metadata.get("deletionTimestamp")
     if ends is None:
         return None
@@ -241,9 +253,9 @@ def _ended(container: Json) -> Json:
 
 
 def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
-    """Return the reason that keeps the Pod's containers from starting, or None.
+    """Return the reason why containers of the Pod do not start, or None if there is no such reason.
 
-    If an init container waits, its reason is returned. The reason of the other containers is then only
+    If an init container waits, return the reason of this init container. All other containers then have only the reason
     `PodInitializing`.
     """
     before = (_waiting_reason(each) for each in status.get("initContainerStatuses") or ())

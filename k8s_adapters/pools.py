@@ -1,7 +1,7 @@
 """`RunnerPool` objects: read, list and patch them.
 
-A pool whose spec cannot be used is listed with a `problem` and does not fail the list (law L14). Writes are merge
-patches. A full update would make Ostler the owner of fields that other clients set.
+If the spec of a pool cannot be used, the pool is listed with a `problem`. One such pool does not make the list fail
+(law L14). Ostler writes with merge patches. A full update would make Ostler the owner of fields that other clients set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rules.pools import pod_template
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
-_TEMPLATE_VERSION = 3  # increase it when the same spec gives another Pod
+_TEMPLATE_VERSION = 3  # increase this version if a change of Ostler makes another Pod from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
@@ -37,16 +37,16 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSeen:
-    """One pool as the cluster has it. `problem` says why it cannot be used, or is None.
+    """One pool as it was read. `problem` says why the pool cannot be used. It is None if the pool can be used.
 
-    `template_hash` covers all fields of the pool that shape the Pod. Times are in seconds. An optional field is None if
-    the pool does not set it. If `max_surge` is None, its default applies.
+    `template_hash` is a hash of all fields of the pool that shape its Pods. Durations are in seconds. An optional field
+    is None if the pool does not set the field. If `max_surge` is None, the default of `maxSurge` applies.
 
-    `replicas_writer` is the field manager, other than Ostler, that owns `spec.replicas`. An example is a GitOps
-    controller whose manifest sets it. None means that there is no such manager.
+    `replicas_writer` is the field manager that owns `spec.replicas`, if this is not Ostler. An example is a GitOps
+    controller with a manifest that sets `spec.replicas`. None means that there is no such field manager.
 
-    `has_finalizer` says that the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
-    `status` is the status that was written last. `resource_version` is the version of this read.
+    `has_finalizer` is True if the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
+    `status` is the present status of the pool. `resource_version` is the version of the pool that was read.
     """
 
     uid: str
@@ -93,9 +93,9 @@ class PoolSeen:
 
 
 def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> list[PoolSeen]:
-    """Return all pools of a namespace. The list is always complete.
+    """Return all pools of a namespace. The list is complete.
 
-    Raises `Retryable` if the list expires between two pages.
+    Raises `Retryable` if a page cannot be read, or if the list expires between two pages.
     """
     return list_pools_at(client, namespace=namespace, policy=policy)[0]
 
@@ -103,7 +103,10 @@ def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None
 def list_pools_at(
     client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None
 ) -> tuple[list[PoolSeen], str]:
-    """Return the result of `list_pools`, and the resource version at which a watch continues."""
+    """Return the result of `list_pools`, and the resource version of the list.
+
+    A watch can continue from this version.
+    """
     query: dict[str, str | int] = {"limit": _PAGE}
     pools: list[PoolSeen] = []
     while True:
@@ -124,9 +127,10 @@ def get_pool(client: KubeClient, *, namespace: str, name: str, policy: RetryPoli
 
 
 def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) -> PoolSeen:
-    """Create a pool from its `spec`. If the reply to a create is lost, the retry finds the created pool.
+    """Create a pool from its `spec`, and return the pool.
 
-    Raises `Conflict` if the name is in use, `Invalid` for a bad spec.
+    If the API server created the pool but its answer was lost, a retry finds this pool and returns it. Raises
+    `Conflict` if another pool has the name, and `Invalid` if the API server refuses the spec.
     """
     attempt = secrets.token_hex(8)
     metadata = {"name": name, "annotations": {ATTEMPT_ANNOTATION: attempt}}
@@ -141,16 +145,16 @@ def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) ->
 
 
 def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replicas: int) -> PoolSeen:
-    """Set the number of replicas of a pool. Raises `Gone` if there is no such pool."""
+    """Set `spec.replicas` of a pool. Raises `Gone` if there is no such pool."""
     body = {"spec": {"replicas": replicas}}
     return read_pool(client.request("PATCH", pool_path(namespace, name), body=body, content_type=MERGE_PATCH))
 
 
 def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: RetryPolicy | None = None) -> PoolSeen:
-    """Set the number of replicas of a pool, if the pool is unchanged since it was read.
+    """Set `spec.replicas` of a pool, unless the pool has changed since it was read.
 
-    Raises `Gone`, and `Conflict` if the pool has changed. If the answer to an earlier attempt was lost, this attempt
-    might itself have made the change.
+    Raises `Gone` if there is no such pool, and `Conflict` if the pool has changed. If the answer to an earlier attempt
+    of this call was lost, this earlier attempt might have made the change.
     """
     metadata = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"metadata": metadata, "spec": {"replicas": replicas}}
@@ -161,26 +165,29 @@ def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: Ret
 def patch_pool_status(
     client: KubeClient, *, namespace: str, name: str, uid: str, status: Json, policy: RetryPolicy | None = None
 ) -> None:
-    """Write a pool's status. Every given field is replaced.
+    """Write fields of a pool's status. Each given field replaces the old value of the field.
 
-    Raises `Gone` if there is no such pool, and `Invalid` if another pool has its name.
+    Raises `Gone` if there is no such pool, and `Invalid` if another pool has the name.
     """
     body = {"metadata": {"uid": uid}, "status": status}
     client.request("PATCH", f"{pool_path(namespace, name)}/status", body=body, content_type=MERGE_PATCH, policy=policy)
 
 
 def pause_pool(client: KubeClient, pool: PoolSeen, *, paused: bool) -> PoolSeen:
-    """Pause the given pool, or end its pause. Raises `Gone`, and `Conflict` if another pool has its name."""
+    """Pause the given pool if `paused` is True, otherwise end its pause.
+
+    Raises `Gone` if there is no such pool, and `Conflict` if another pool has its name.
+    """
     body = {"metadata": {"uid": pool.uid}, "spec": {"paused": paused}}
     path = pool_path(pool.namespace, pool.name)
     return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH))
 
 
 def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
-    """Request the deletion of the pool, if it is unchanged since it was read.
+    """Request the deletion of the pool, unless the pool has changed since it was read.
 
-    Ostler's finalizer turns this into a drain. A pool that is gone counts as success. Raises `Conflict` if the pool has
-    changed, because it might have lost the finalizer.
+    Because of Ostler's finalizer, the pool drains before the API server removes it. A pool that is gone counts as
+    success. Raises `Conflict` if the pool has changed, because another client might have removed the finalizer.
     """
     preconditions = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"preconditions": preconditions, "propagationPolicy": "Background"}
@@ -191,7 +198,10 @@ def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
 
 
 def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
-    """Delete a pool in the background. A pool that is gone counts as success."""
+    """Delete a pool with the propagation policy `Background`.
+
+    A pool that is gone counts as success.
+    """
     try:
         client.request("DELETE", pool_path(namespace, name), query={"propagationPolicy": "Background"})
     except Gone:
@@ -199,7 +209,7 @@ def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
 
 
 def read_pool(item: Json) -> PoolSeen:
-    """Return a pool from its JSON. An invalid spec raises no error; `problem` describes it."""
+    """Return a pool from its JSON. If the spec is invalid, `problem` describes the error, and nothing is raised."""
     metadata: Json = item["metadata"]
     spec: Json = item.get("spec") or {}
     resources: Json = spec.get("resources") or {}
@@ -267,10 +277,10 @@ def read_pool(item: Json) -> PoolSeen:
 
 
 def _replicas_writer(metadata: Json, spec: Json) -> str | None:
-    """Return the other field manager that owns `spec.replicas`, by the object's managed fields, or None.
+    """Return the field manager other than Ostler that owns `spec.replicas`, or None if there is none.
 
-    A client that creates a pool without server-side apply also owns its defaults. Such a client counts only if
-    `replicas` is above 0.
+    The owner is read from the managed fields of the pool. A client that creates a pool without server-side apply also
+    owns the defaults of the pool. Such a client is returned only if `replicas` is above 0.
     """
     for each in metadata.get("managedFields") or ():
         owned = (each.get("fieldsV1") or {}).get("f:spec") or {}
@@ -282,7 +292,10 @@ def _replicas_writer(metadata: Json, spec: Json) -> str | None:
 
 
 def _group(value: Any, problems: list[str]) -> int | str:
-    """Return a runner group by number or name. If it is neither, add a problem and return an empty name."""
+    """Return a runner group, which is a number or a name.
+
+    If the value is neither, add a problem and return an empty name.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     if isinstance(value, str) and 0 < len(value) <= LONGEST_GROUP and value.isprintable():
@@ -300,10 +313,10 @@ def template_hash(
     overlay: Any = None,
     assigned_user: bool = False,
 ) -> str:
-    """Return 16 hex digits that identify the fields that shape a Pod. The digits fit into a label.
+    """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
-    `ephemeral_storage_mib` has the request and the limit. `assigned_user` is part of the hash only if it is set. Pods
-    from before this field therefore keep their hash.
+    `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True.
+    Without this exception, all Pods from before this field existed would have another hash and become stale.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -315,10 +328,11 @@ def template_hash(
 
 
 def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None) -> str:
-    """Return 16 hex digits that identify the shape of a Pod: the template, the address to poll and the audience.
+    """Return 16 hex digits that identify the shape of a Pod. Pods and rows are compared by this hash.
 
-    Pods and rows are compared by this hash. A Pod whose address is no longer served would never get a job. Of the CAs
-    only the name of their ConfigMap is part of the hash, because a changed CA also reaches running Pods.
+    The hash covers the template, the audience and the URL for polls. The URL is included because a Pod would never get
+    a job if its URL is no longer served. Of the CAs, only the name of the ConfigMap is included, because a changed CA
+    also reaches running Pods.
     """
     shape = [pool.template_hash, dispatch_url, audience]
     if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:
@@ -328,7 +342,10 @@ def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: s
 
 
 def mounted_ca(dispatch_url: str, dispatch_ca: str | None) -> str | None:
-    """Return the ConfigMap with the CAs that a Pod mounts for its dispatch URL, or None without TLS."""
+    """Return the name of the ConfigMap with CAs that a Pod mounts.
+
+    Return None if the dispatch URL is not https.
+    """
     return dispatch_ca if dispatch_url.startswith("https://") else None
 
 
@@ -345,7 +362,7 @@ def _longest_job(spec: Json, problems: list[str]) -> float | None:
 
 
 def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float:
-    """Return a duration such as 1h30m in seconds. If it is invalid, add a problem and return 0."""
+    """Return a duration such as 1h30m in seconds. If the duration is invalid, add a problem and return 0."""
     text = str(part.get(field) or default)
     found = _DURATION.fullmatch(text)
     if found is None:
@@ -360,7 +377,10 @@ def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float
 
 
 def _disk(resources: Json, problems: list[str]) -> tuple[int, int | None]:
-    """Return request and limit of ephemeral storage in MiB. Add a problem if the limit is smaller than the request."""
+    """Return the request and the limit of ephemeral storage in MiB.
+
+    Add a problem if the limit is smaller than the request.
+    """
     request = _mebibytes(resources.get("ephemeralStorage", DEFAULT_EPHEMERAL_STORAGE), "ephemeralStorage", problems)
     if (given := resources.get("ephemeralStorageLimit")) is None:
         return request, None
@@ -377,7 +397,7 @@ def _mebibytes(value: Any, field: str, problems: list[str]) -> int:
 
 
 def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -> int:
-    """Return a quantity times `factor`, rounded up. If it is invalid, add a problem and return 0."""
+    """Return a quantity times `factor`, rounded up. If the quantity is invalid, add a problem and return 0."""
     try:
         amount = Decimal(parse_quantity(value)) * factor  # type: ignore[no-untyped-call]
     except (ValueError, ArithmeticError):
@@ -390,6 +410,6 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
 
 
 def pool_path(namespace: str, name: str | None = None) -> str:
-    """Return the path of a pool, or the path of the collection in a namespace if `name` is None."""
+    """Return the path of a pool. If `name` is None, return the path of all pools of the namespace."""
     collection = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}/{PLURAL}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""Probe of the API server: one cheap call that shows whether it answers."""
+"""Probe of the API server: one cheap call that shows whether the API server answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _WITHIN = 5.0
 
 
 def probe(client: KubeClient, *, namespace: str) -> None:
-    """List at most one Pod, so that the API server has to read its store too. Raises `UpstreamError` if it fails."""
+    """List at most one Pod, so that the API server also has to read its store.
+
+    Raises `UpstreamError` if the call fails.
+    """
     client.request(
         "GET",
         object_path("pods", namespace=namespace),

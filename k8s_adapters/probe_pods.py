@@ -1,8 +1,8 @@
 """Probe Pods: Ostler creates them to test the cluster, and deletes them. They belong to no pool and run no job.
 
-They have the pool label, so that policies treat them like runner Pods. The value of the label is no valid name of an
-object, so it names no pool. The reconciler lists Pods by pool name and inserts no rows for them. Sweeps ignore Pods
-without a row.
+Probe Pods have the pool label, so that policies treat them like runner Pods. The value of the label is no valid name of
+an object, so no pool can have this name. The reconciler lists Pods by the name of a pool, and therefore inserts no rows
+for probe Pods. Sweeps ignore Pods without a row.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from ostler.errors import Conflict, Gone
 
 PROBE_LABEL = "ostler.dev/probe"
 PROBE_POOL = "ostler_probe"
-"""Value of the pool label. No object can have this name, because a name has no underscore."""
+"""Value of the pool label. No object can have this name, because the name of an object cannot contain an underscore."""
 
 _LEFT_AFTER = timedelta(hours=2)
 
 
 def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: dict[str, str], spec: Json) -> Json:
-    """Create a Pod that the restricted Pod Security level allows, and return it.
+    """Create a probe Pod that the Pod Security level `restricted` allows, and return its JSON.
 
-    `spec` is merged into the Pod's spec. Probes of the same purpose that are older than two hours are deleted first,
-    because a killed command might have left them. Raises the errors of `KubeClient.request`.
+    `spec` is merged into the Pod's spec. Before it creates the Pod, this function deletes probe Pods of the same
+    purpose that are older than two hours. A command that was killed might have left them. Raises the errors of
+    `KubeClient.request`.
     """
     _forget_left(client, namespace=namespace, purpose=purpose)
     body = probe_pod(purpose=purpose, labels=labels, spec=spec)
@@ -34,7 +35,7 @@ def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: di
 
 
 def probe_pod(*, purpose: str, labels: dict[str, str], spec: Json) -> Json:
-    """Return the JSON of a probe Pod that the restricted Pod Security level allows."""
+    """Return the JSON of a probe Pod that the Pod Security level `restricted` allows."""
     return {
         "metadata": {
             "name": f"ostler-{purpose}-{secrets.token_hex(4)}",
@@ -53,7 +54,7 @@ def probe_pod(*, purpose: str, labels: dict[str, str], spec: Json) -> Json:
 def delete_probe(client: KubeClient, pod: Json) -> None:
     """Delete a probe Pod by name and UID. A Pod that is gone or replaced counts as success.
 
-    Raises ValueError for a Pod that is no probe.
+    Raises ValueError if the Pod is no probe Pod.
     """
     metadata = pod["metadata"]
     if (metadata.get("labels") or {}).get(POOL_LABEL) != PROBE_POOL:
@@ -66,7 +67,10 @@ def delete_probe(client: KubeClient, pod: Json) -> None:
 
 
 def restricted(container: Json) -> Json:
-    """Return a container that the restricted level allows, with small requests and limits for clusters with quotas."""
+    """Return a container that the Pod Security level `restricted` allows.
+
+    It has small requests and limits, because a quota might require them.
+    """
     size = {"cpu": "10m", "memory": "128Mi"}
     return {
         "resources": {"requests": size, "limits": size},

@@ -1,7 +1,7 @@
-"""Refusals of a Pod by the API server: a quota that is used up, or an invalid Pod.
+"""Refusals of a Pod by the API server. The Pod is invalid or forbidden, or a quota is used up.
 
-The text of a refusal is written to a public status. It names a wrong field, but never shows the field's value (law
-L13).
+The text of a refusal is written to a status that many users can read. The text names a wrong field, but never shows the
+value of the field (law L13).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal that lasts until something changes. `quota` says that a quota is used up."""
+    """A refusal. A retry cannot succeed before the cause has changed. `quota` is True if a quota is used up."""
 
     quota: bool
     text: str
 
 
 def refusal_of(error: UpstreamError) -> Refusal | None:
-    """Return the refusal of a Pod, or None if its creation failed for another reason."""
+    """Return the refusal of a Pod, or None if the creation of the Pod failed for another reason."""
     answer = answer_of(error)
     if answer is None or answer.status == HTTPStatus.UNAUTHORIZED or not isinstance(error, Forbidden | Invalid):
         return None

@@ -1,7 +1,7 @@
 """Create Pods and ServiceAccounts idempotently: the same call may be repeated after any failure.
 
-If the first reply was lost, the repeated create is answered with 409. The existing object is then read. It is accepted
-only if it is Ostler's: same pool, same attempt, same digest, and not terminating.
+If the reply to a create was lost, the API server answers a repeated create with 409. The existing object is then read.
+The existing object counts as created if it has the same pool, attempt and digest, and is not terminating.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4  # tries while the object under the name disappears between two calls
 _LOOK_EVERY = 0.1  # seconds between two reads of a terminating object
-_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission plugin's cache is late
+_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the cache of the admission plugin lags behind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Created:
-    """The object that now exists under the name. `ours_before` says that an earlier call created it."""
+    """The object that has the name now. `ours_before` is True if an earlier call created the object."""
 
     name: str
     uid: str
@@ -32,10 +32,11 @@ class Created:
 def create_service_account(
     client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
 ) -> Created:
-    """Create a ServiceAccount from its JSON, which has the namespace.
+    """Create a ServiceAccount from its JSON, which contains the namespace.
 
-    If a terminating object has the name, wait up to `terminating_within` seconds. Raises `Conflict` if the object is
-    still terminating then, or is not managed by Ostler. Raises `Retryable` if this cannot be found out.
+    If a terminating object has the name, wait up to `terminating_within` seconds until this object is gone. Raises
+    `Conflict` if the object is still terminating after this time, or if the object is not managed by Ostler. Raises
+    `Retryable` if the state of the object cannot be found out.
     """
     return _create(client, "serviceaccounts", body, policy, terminating_within)
 
@@ -43,10 +44,11 @@ def create_service_account(
 def create_pod(
     client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
 ) -> Created:
-    """Create a Pod from its JSON, like `create_service_account`.
+    """Create a Pod from its JSON, with the same errors as `create_service_account`.
 
-    For a moment after the creation of its ServiceAccount, the API server might not know it yet and answer 403. The
-    create is retried for about 1.5 seconds. Raises `Forbidden` after that.
+    For a moment after the creation of the Pod's ServiceAccount, the API server might not know the ServiceAccount and
+    answer 403. The creation of the Pod is therefore retried for about 1.5 seconds. Raises `Forbidden` if the last try
+    fails as well.
     """
     for wait in _SERVICE_ACCOUNT_WAITS:
         try:
@@ -74,9 +76,9 @@ def _create(
             lost = error
         found = _read(client, path, policy)
         if found is None:
-            if isinstance(lost, Retryable):  # not applied, and the attempts are used up
+            if isinstance(lost, Retryable):  # the create was not applied, and all attempts are used up
                 raise lost
-            continue  # it disappeared between the two calls
+            continue  # the object disappeared between the two calls
         if "deletionTimestamp" in found["metadata"]:
             _wait_until_gone(client, path, policy, uid=found["metadata"]["uid"], within=terminating_within)
             continue
@@ -94,7 +96,10 @@ def _read(client: KubeClient, path: str, policy: RetryPolicy | None) -> Json | N
 
 
 def _wait_until_gone(client: KubeClient, path: str, policy: RetryPolicy | None, *, uid: str, within: float) -> None:
-    """Return when no object with this UID has the name. Raises `Conflict` after `within` seconds."""
+    """Wait until no object with this UID has the name.
+
+    Raises `Conflict` if the object still exists after `within` seconds.
+    """
 
     def gone() -> bool:
         found = _read(client, path, policy)

@@ -1,7 +1,8 @@
-"""The one retry layer of calls to Kubernetes: classify the failure, decide with `rules.upstream.retry`, wait, retry.
+"""The one retry layer of calls to Kubernetes.
 
-No layer below retries a call (urllib3's own retries are off), and no layer above may multiply the attempts. Tests pass
-their own clock, sleep and randomness. Times are in seconds.
+This layer classifies a failure, and `rules.upstream.retry` decides whether and when to repeat the call. No layer below
+retries a call (urllib3's own retries are off). No layer above may retry the same call again. Tests pass their own
+clock, sleep and randomness. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ERRNO = {
     errno.ECONNABORTED: Network.RESET,
     errno.EPIPE: Network.RESET,
 }
-# The first match wins, so the narrower class comes first.
+# The first match is used, so a subclass is listed before its base class.
 _CLASSES: tuple[tuple[type[BaseException], Network], ...] = (
     (socket.gaierror, Network.NAME),
     (urllib3.exceptions.NameResolutionError, Network.NAME),
@@ -58,7 +59,10 @@ _WRAPPERS: tuple[tuple[type[BaseException], Network], ...] = (
 
 
 class Answer(Exception):
-    """An HTTP status other than 2xx. Its text leaves out the server's message, which might quote the request."""
+    """An HTTP status other than 2xx.
+
+    The text of this exception omits the server's message, because the message might quote the request.
+    """
 
     def __init__(self, *, status: int, reason: str, message: str, retry_after: float | None) -> None:
         super().__init__(f"{status} {reason}".strip())
@@ -69,15 +73,15 @@ class Answer(Exception):
 
 
 class TruncatedAnswer(Exception):
-    """An answer with status 2xx whose body is not the expected one. The call might have been applied or not."""
+    """An answer with status 2xx with an unexpected body. The call might have been applied or not."""
 
 
 def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
-    """Return the result of `attempt`, retried by `policy`.
+    """Call `attempt`, and repeat it as `policy` allows. Return the result of `attempt`.
 
-    `attempt` gets the remaining seconds, or None without a deadline. An answer that is not worth a retry is raised
-    unchanged. Raises `Retryable` or `RateLimited` if the attempts or the deadline are used up. `what` names the call in
-    their messages.
+    `attempt` gets the remaining seconds, or None without a deadline. If an answer cannot be cured by a retry, its error
+    is raised unchanged. Raises `Retryable` or `RateLimited` if the attempts or the deadline are used up. The messages
+    of these two errors contain `what`, the name of the call.
     """
     timing = timing or Timing()
     began = timing.clock()
@@ -106,11 +110,11 @@ def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolic
 
 
 def find_failure(error: BaseException, *, handled: BaseException | None = None) -> Failure | None:
-    """Return the failure in a chain of causes, or None if the error is neither an answer nor a network failure.
+    """Return the failure that caused an error. Return None if the cause is neither an answer nor a network failure.
 
-    A status anywhere in the chain takes precedence over every network failure. `handled` is the exception that was
-    being handled when the call began. Python makes it the context of each error that is raised meanwhile, but it did
-    not cause them.
+    The error and all its causes are searched. A status takes precedence over a network failure. `handled` is the
+    exception that was being handled when the call began. Python makes this exception the context of each new error.
+    This exception did not cause the new error, so the search ends before it.
     """
     chain = list(_chain(error, until=handled))
     network: Network | None = None
@@ -125,17 +129,20 @@ def find_failure(error: BaseException, *, handled: BaseException | None = None) 
 
 
 def answer_of(error: BaseException) -> Answer | None:
-    """Return the answer in the chain of causes of an error, or None if there was none."""
+    """Return the answer that caused an error, or None if no answer caused it."""
     return next((link for link in _chain(error) if isinstance(link, Answer)), None)
 
 
 def single(policy: RetryPolicy, *, left: float | None) -> RetryPolicy:
-    """Return `policy` with one attempt and a deadline of `left` seconds."""
+    """Return `policy` with a single attempt and a deadline of `left` seconds."""
     return replace(policy, attempts=1, deadline=left)
 
 
 def _chain(error: BaseException, *, until: BaseException | None = None) -> Iterator[BaseException]:
-    """Yield an error and its causes. An explicit cause hides the context. The walk ends at a cycle or at `until`."""
+    """Yield an error and its causes. If an error has an explicit cause, its context is not followed.
+
+    The chain ends before a cycle, and before the exception `until`.
+    """
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and link is not until and id(link) not in seen:
@@ -147,7 +154,7 @@ def _chain(error: BaseException, *, until: BaseException | None = None) -> Itera
 def _network(link: BaseException) -> Network | None:
     if isinstance(link, TruncatedAnswer):
         return Network.TRUNCATED
-    # Its class is also a timeout, but its cause is more precise.
+    # This class is a subclass of a timeout, but the cause of the error is more precise.
     if type(link) is urllib3.exceptions.NewConnectionError:
         return None
     for kind, network in _CLASSES:
@@ -157,7 +164,10 @@ def _network(link: BaseException) -> Network | None:
 
 
 def _may_succeed_later(failure: Failure) -> bool:
-    """Return whether the call might succeed later: a retried status, any other 5xx, or a network failure."""
+    """Return whether a later call might succeed.
+
+    A later call might succeed after a network failure, after a status that is retried, and after any other 5xx.
+    """
     status = failure.status
     return status is None or status in _RETRIED or status >= SERVER_ERROR
 

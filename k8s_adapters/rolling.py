@@ -1,4 +1,4 @@
-"""Rollout of a Deployment: find it by labels, restart it, and count its old Pods until none is left."""
+"""Rollout of a Deployment: find the Deployment by labels, restart it, and count the old Pods until none is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _RESTARTED = "kubectl.kubernetes.io/restartedAt"  # annotation that `kubectl rol
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """A Deployment at one moment: the image of its first container, and the selector and the UIDs of its Pods."""
+    """A Deployment when it was read.
+
+    `image` is the image of its first container. `selector` selects its Pods, and `pods` contains their UIDs.
+    """
 
     namespace: str
     name: str
@@ -24,7 +27,7 @@ class Rolling:
 
 
 def find_deployments(client: KubeClient, *, namespace: str, selector: str) -> list[Rolling]:
-    """Return the Deployments of a namespace whose labels match a selector."""
+    """Return the Deployments of a namespace that match a label selector."""
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     found = client.request("GET", path, query={"labelSelector": selector}).get("items") or []
     return [_read(client, each) for each in found]
@@ -38,12 +41,15 @@ def restart(client: KubeClient, deployment: Rolling) -> None:
 
 
 def left_of(client: KubeClient, deployment: Rolling) -> int:
-    """Return the number of Pods that the Deployment had when it was read, and that still exist."""
+    """Return how many Pods still exist of those that the Deployment had when it was read."""
     return len(deployment.pods & _pods(client, deployment.namespace, deployment.selector))
 
 
 def address_of(client: KubeClient, deployment: Rolling) -> str | None:
-    """Return host and port of the Service with the Deployment's name, or None if there is none."""
+    """Return the host and port of the Service that has the name of the Deployment.
+
+    Return None if there is no such Service, or if the Service has no port.
+    """
     try:
         path = object_path("services", namespace=deployment.namespace, name=deployment.name)
         ports = client.request("GET", path)["spec"].get("ports") or []
@@ -53,7 +59,11 @@ def address_of(client: KubeClient, deployment: Rolling) -> str | None:
 
 
 def ended_with(client: KubeClient, pod: Json) -> tuple[bool, bool, str]:
-    """Return whether a Pod with one container is ready, whether it is over, and its termination message."""
+    """Return three values for a Pod with one container.
+
+    The first is True if the container is ready. The second is True if the container or the Pod has terminated. The
+    third is the termination message.
+    """
     metadata = pod["metadata"]
     seen = client.request("GET", object_path("pods", namespace=metadata["namespace"], name=metadata["name"]))
     status: Json = seen.get("status") or {}

@@ -1,7 +1,7 @@
 """Create and delete a runner: one Pod and one ServiceAccount of the same name, owned by their pool.
 
-The ServiceAccount is created first and deleted last. Both have the pool label from their creation. An admission policy
-can therefore keep the cluster's garbage collector away from Pods that are not terminal.
+The ServiceAccount is created first and deleted last. Both have the pool label from the moment of their creation. By
+this label, an admission policy prevents the cluster's garbage collector from deleting Pods that are not terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _USER = {"runAsUser": _RUNNER_USER, "runAsGroup": _RUNNER_USER, "fsGroup": _RUNN
 class Deletion(enum.Enum):
     """Result of a deletion. After `ACCEPTED` the Pod might still be terminating.
 
-    `SUCCESSOR` means that another Pod has the name and was not deleted.
+    `SUCCESSOR` means that another Pod has the name, and that nothing was deleted.
     """
 
     ACCEPTED = "accepted"
@@ -61,8 +61,8 @@ def create_runner(
 ) -> Created:
     """Create the ServiceAccount and the Pod, and return the Pod.
 
-    A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if an object that is not Ostler's
-    has the name, and `Forbidden` also for a used-up quota.
+    A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
+    that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler lacks the right.
     """
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
@@ -89,13 +89,14 @@ def delete_runner(
     force: bool = False,
     policy: RetryPolicy | None = None,
 ) -> Deletion:
-    """Delete the Pod with this UID, then its ServiceAccount. Objects that are gone count as success.
+    """Delete the Pod with this UID, and then its ServiceAccount. Objects that are gone count as success.
 
     If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. `attempt` is the attempt that
-    created the Pod. If it is given, a ServiceAccount that was just created for a successor is not deleted either.
+    created the Pod. If it is given, the ServiceAccount is deleted only if the same attempt created it. A ServiceAccount
+    that was just created for a successor of the Pod therefore stays.
 
-    With `force` the Pod object is deleted at once, even if its containers still run. Use it only for a Pod whose node
-    is gone.
+    If `force` is True, the Pod object is deleted at once, even if the containers of the Pod still run. Use `force` only
+    if the node of the Pod is gone.
     """
     path = object_path("pods", namespace=namespace, name=name)
     body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -141,7 +142,7 @@ def _service_account_of(
 ) -> str | None:
     """Return the UID of the ServiceAccount that the Pod left behind.
 
-    Return None if there is none or a successor needs it.
+    Return None if there is no such ServiceAccount, or if a successor of the Pod needs it.
     """
     try:
         account = client.request("GET", object_path("serviceaccounts", namespace=namespace, name=name), policy=policy)[
@@ -153,8 +154,8 @@ def _service_account_of(
         return None
     if attempt is not None and (account.get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
         return None
-    # Read the Pod after the ServiceAccount. A successor either creates a ServiceAccount with another UID, or uses this
-    # one and is found by this read.
+    # The Pod is read after the ServiceAccount. If a successor uses this ServiceAccount, this read finds the successor.
+    # Otherwise the successor creates a ServiceAccount with another UID.
     living = get_pod(client, namespace=namespace, name=name, policy=policy)
     return None if living is not None and living.uid != uid else str(account["uid"])
 
@@ -162,11 +163,14 @@ def _service_account_of(
 def delete_service_account(
     client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> None:
-    """Delete a runner's ServiceAccount with this UID. A missing one, or one with another UID, is not an error."""
+    """Delete a runner's ServiceAccount with this UID.
+
+    It is no error if the ServiceAccount is missing or has another UID.
+    """
     path = object_path("serviceaccounts", namespace=namespace, name=name)
     try:
         client.request("DELETE", path, body={"preconditions": {"uid": uid}}, policy=policy)
-    except (Gone, Conflict):  # gone, or it belongs to a successor
+    except (Gone, Conflict):  # the ServiceAccount is gone or belongs to a successor
         return
 
 
@@ -190,14 +194,17 @@ def build_pod(
     dispatch_ca: str | None = None,
     service_account_uid: str | None = None,
 ) -> Json:
-    """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` executes it.
+    """Return the JSON of a runner Pod.
 
-    Only the poller has the token, and the two containers share only the volume in memory. The pool's overlay is merged
-    into the Pod. `dispatch_ca` names the ConfigMap with the CAs of an https `dispatch_url`. The kubelet copies changes
-    of the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until it exists.
+    Its container `poller` polls for a JIT, and its container `runner` executes the job. Only the poller has the token.
+    The two containers share nothing but the volume in memory. The pool's overlay is merged into the Pod.
 
-    The overlay cannot remove the tolerations for unreachable nodes. Without them, taint eviction would delete a busy
-    Pod, because it respects no disruption budget.
+    `dispatch_ca` is the name of the ConfigMap with the CAs for an https `dispatch_url`. The kubelet copies changes of
+    the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
+    exists.
+
+    The overlay cannot remove the tolerations for unreachable nodes. Without these tolerations, the taint manager would
+    delete a busy Pod, because taint eviction ignores disruption budgets.
     """
     digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
@@ -242,7 +249,7 @@ def build_pod(
         _trust(pod, ca)
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
-        # Ostler finds, guards and stamps the Pod by these values, so the overlay must not change them.
+        # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.
         for kind in ("labels", "annotations"):
             pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **metadata[kind]}
     pod["spec"]["tolerations"] = outlive_lost_nodes(pod["spec"].get("tolerations") or ())
@@ -250,7 +257,10 @@ def build_pod(
 
 
 def _restricted(pod: Json) -> Json:
-    """Apply the restrictions of Ostler's own containers to all containers, including those of an overlay."""
+    """Restrict all containers like Ostler's own containers.
+
+    The containers of an overlay are restricted as well.
+    """
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
         container["securityContext"] = {**container.get("securityContext", {}), **_security()}
     return pod
@@ -288,11 +298,11 @@ def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
 
 
 def _trust(pod: Json, name: str) -> None:
-    """Make the poller verify its server with the CAs in a ConfigMap, and with no others."""
+    """Make the poller verify the certificate of its server with the CAs in a ConfigMap, and with no other CAs."""
     source: Json = {"name": name, "items": [{"key": _CA_KEY, "path": _CA_KEY}], "optional": True}
     pod["spec"]["volumes"].append({"name": CA_VOLUME, "configMap": source})
     poller: Json = next(each for each in pod["spec"]["containers"] if each["name"] == POLLER)
-    # An older poll.sh does not know the first variable, but its curl reads the second.
+    # An older poll.sh does not read the first variable. Its curl reads the second variable.
     for variable in ("OSTLER_CA_FILE", "CURL_CA_BUNDLE"):
         poller["env"].append({"name": variable, "value": f"{_CA_FOLDER}/{_CA_KEY}"})
     poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})
@@ -319,10 +329,11 @@ def _runner(pool: PoolSeen) -> Json:
 
 
 def _runner_resources(pool: PoolSeen) -> Json:
-    """Return the requests and limits of the runner. Its disk has no limit unless the pool sets one.
+    """Return the requests and limits of the container `runner`. Its disk has no limit unless the pool sets one.
 
-    The request alone protects other Pods: a node without free disk first evicts Pods that use more than they requested.
-    If a busy Pod exceeds a limit, the kubelet ends it. Only the owner of the pool may decide that (law L3).
+    The request of disk is enough to protect other Pods. A node without free disk first evicts the Pods that use more
+    disk than they requested. If a busy Pod exceeds a limit, the kubelet ends the Pod. Only the owner of the pool may
+    set such a limit (law L3).
     """
     found = _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi")
     found["requests"][_DISK] = f"{pool.ephemeral_storage_mib}Mi"
@@ -334,8 +345,8 @@ def _runner_resources(pool: PoolSeen) -> Json:
 def _without_request(pod: Json, overlay: Json) -> Json:
     """Remove the runner's request of disk if the overlay sets a limit of disk.
 
-    Kubernetes then uses the limit as the request. The API server would refuse a request above the limit, and the pool
-    would get no Pods.
+    Kubernetes then uses the limit as the request. A request above the limit would make the API server refuse every Pod
+    of the pool.
     """
     runner: Json = next((each for each in pod["spec"]["containers"] if each["name"] == RUNNER), {})
     for each in (overlay.get("spec") or {}).get("containers") or ():

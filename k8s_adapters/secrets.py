@@ -24,9 +24,10 @@ def keys_of(client: KubeClient, *, namespace: str, name: str) -> frozenset[str] 
 def put_secret(
     client: KubeClient, *, namespace: str, name: str, values: Mapping[str, Secret], replace: bool = False
 ) -> None:
-    """Write values into a Secret. Other values in it stay.
+    """Write values into a Secret. Keys of the Secret that are not in `values` stay unchanged.
 
-    Raises `Conflict`, and writes nothing, if it already has one of the keys and `replace` is False.
+    If `replace` is False and the Secret already has a key of `values`, nothing is written. Raises `Conflict` in this
+    case.
     """
     data = {key: base64.b64encode(value.reveal().encode()).decode() for key, value in values.items()}
     present = keys_of(client, namespace=namespace, name=name)

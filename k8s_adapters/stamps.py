@@ -1,8 +1,8 @@
-"""Put the stamp of a claim on a Pod and remove it: a compare-and-swap on one annotation.
+"""Put the stamp of a claim on a Pod, and remove the stamp from a Pod.
 
-Both are JSON patches that test the Pod's UID and the value that they replace, so a late patch changes nothing. A value
-is `<claim id>.<n>` and is never used twice. If the Pod has the new value, the patch was applied, even if its reply was
-lost.
+Both operations are a compare-and-swap of the claim annotation, by a JSON patch. The patch tests the Pod's UID and the
+old value of the annotation, so a late patch changes nothing. A value is `<claim id>.<n>`, and no value is used twice.
+If the Pod has the new value, the patch was applied, even if the answer to the patch was lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ class StampOutcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StampResult:
-    """The outcome, and the stamp on the Pod now. `seen` and `owner` are None if the Pod is gone or has no stamp."""
+    """Result of a stamp or an un-stamp: the outcome, and the stamp that the Pod has now.
+
+    `seen` is the claim annotation and `owner` is the owner label. Both are None if the Pod is gone. Each is None if the
+    Pod does not have it.
+    """
 
     outcome: StampOutcome
     seen: str | None
@@ -52,7 +56,7 @@ def stamp(
 ) -> StampResult:
     """Replace the claim annotation `expected` by `value`, and set the owner label to the account's id.
 
-    Raises `Retryable`, `RateLimited` or `Forbidden` if the stamp on the Pod cannot be found out.
+    Raises `Retryable`, `RateLimited` or `Forbidden` if it cannot be found out which stamp the Pod has now.
     """
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
@@ -74,7 +78,7 @@ def unstamp(
 ) -> StampResult:
     """Replace the claim annotation `expected` by `value`, and remove the owner label if it exists.
 
-    Raises the errors of `stamp`.
+    Raises the same errors as `stamp`.
     """
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
@@ -109,15 +113,15 @@ def _swap(
         left = None if policy.deadline is None else policy.deadline - (client.timing.clock() - began)
         result = _read_back(client, path, uid, value, single(policy, left=left))
         if result.outcome is StampOutcome.MOVED_ON and result.seen == expected:
-            if isinstance(error, Conflict):  # other writers kept the API server from applying it
+            if isinstance(error, Conflict):  # other writers prevented the API server from applying the patch
                 raise Retryable(f"PATCH {path}: not applied", status=409) from error
-            raise  # the test was true, so the API server refused another part of the patch
+            raise  # the old value was as expected, so the API server refused another part of the patch
         return result
     return _result(answer, uid, value)
 
 
 def _read_back(client: KubeClient, path: str, uid: str, value: str, policy: RetryPolicy) -> StampResult:
-    """Read the Pod once, and return the result that its present state shows."""
+    """Read the Pod once. Return the result that follows from the present state of the Pod."""
     try:
         return _result(client.request("GET", path, accept=METADATA_ONLY, policy=policy), uid, value)
     except Gone:
@@ -154,7 +158,10 @@ def _add(kind: str, key: str, text: str) -> Json:
 
 
 def _remove(kind: str, key: str) -> list[Json]:
-    """Return operations that remove a key. They add it first, because removing a missing key fails the whole patch."""
+    """Return operations of a JSON patch that remove a key.
+
+    They first add the key, because the whole patch would fail if the key to remove is missing.
+    """
     return [_add(kind, key, ""), {"op": "remove", "path": _pointer(kind, key)}]
 
 

@@ -1,7 +1,8 @@
-"""Watches of the runner Pods and of the pools of one namespace: one long answer each, read line by line.
+"""Watches of the runner Pods and of the pools of one namespace.
 
-A `Watch` is one connection, which begins at a given resource version. Its errors say how it ended. The caller decides
-when to list again, wait and reconnect. The package's own `Watch` is not used: see docs/decisions.
+A `Watch` is one connection, which begins at a given resource version. The answer of the API server is a stream with one
+event per line. The type of the error shows how a watch ended. The caller decides when to list again, wait and
+reconnect. docs/decisions explains why the package's own `Watch` is not used.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from ostler.errors import Retryable
 from rules.upstream.retry import Network
 
 GRACE = 5.0
-"""Seconds of silence after the server's own timeout before a connection counts as dead."""
+"""Seconds without data after the timeout that the API server itself applies to the watch.
+
+After this time the connection counts as dead.
+"""
 
 _GONE = 410
 
@@ -31,18 +35,18 @@ T = TypeVar("T")
 
 
 class WatchExpired(Retryable):
-    """The server no longer has the changes since the given version (410, or an error event).
+    """The API server no longer has the changes since the given resource version.
 
-    The caller must list again.
+    It answers with 410 or with an error event. The caller must list again.
     """
 
 
 class WatchSilent(Retryable):
-    """The watch is past its time and the server sent nothing. The connection is dead."""
+    """The API server sent nothing and did not end the watch at its time. The connection is dead."""
 
 
 class WatchBroken(Retryable):
-    """The connection broke in the middle of the watch, or sent bytes that cannot be parsed."""
+    """The connection broke in the middle of the watch, or the API server sent bytes that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,10 @@ class Event(Generic[T]):
 
 
 class Watch(Generic[T]):
-    """One connection, used as a context manager. Another thread may call `stop()`, which ends `events()` early."""
+    """One connection, used as a context manager.
+
+    Another thread may call `stop()`. The iterator of `events()` then ends early.
+    """
 
     def __init__(
         self,
@@ -67,7 +74,10 @@ class Watch(Generic[T]):
         since: str,
         seconds: int,
     ) -> None:
-        """Start a watch that lasts `seconds`. Raises `WatchExpired` and the errors of the client."""
+        """Start a watch that lasts `seconds`.
+
+        Raises `WatchExpired` if the resource version `since` is too old, and the errors of `KubeClient.request`.
+        """
         self._stopped = False
         self._read = read
         query: dict[str, str | int] = {
@@ -104,9 +114,9 @@ class Watch(Generic[T]):
             return
 
     def events(self) -> Iterator[Event[T]]:
-        """Yield events until the server ends the watch at its time, or until `stop()`.
+        """Yield events until the API server ends the watch at its time, or until another thread calls `stop()`.
 
-        Raises `WatchExpired`, `WatchSilent` and `WatchBroken`.
+        Raises `WatchExpired`, `WatchSilent` or `WatchBroken` if the watch ends in another way.
         """
         rest = b""
         pieces = self._answer.stream(None, decode_content=True)
@@ -152,7 +162,7 @@ class PoolWatch(Watch[PoolSeen]):
 
 
 def _event(line: bytes, read: Callable[[Json], T]) -> Event[T]:
-    """Return the event of a line."""
+    """Return the event from a line of the answer."""
     try:
         event: Json = orjson.loads(line)
         kind, found = str(event["type"]), event["object"]
@@ -166,7 +176,10 @@ def _event(line: bytes, read: Callable[[Json], T]) -> Event[T]:
 
 
 def _item(found: Any, read: Callable[[Json], T]) -> T | None:
-    """Return the parsed object, or None if it cannot be parsed. One bad object must not stop the watch (law L14)."""
+    """Return the parsed object, or None if the object cannot be parsed.
+
+    One bad object must not stop the watch (law L14).
+    """
     try:
         return read(found)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,5 +1,5 @@
-"""Tables in Postgres, with the queries and transitions of each. Postgres is the only source of truth.
+"""Tables in Postgres, with the queries and transitions of each table. Postgres is the only source of truth.
 
-A function takes an open connection inside `models.db.engine.transaction`, and most take the current time as `now`. No
-function calls anything outside Postgres (law L15).
+A function that reads or writes rows takes the connection that `models.db.engine.transaction` has opened. Most of these
+functions take the current time as `now`. No function here calls a service other than Postgres (law L15).
 """

@@ -1,4 +1,4 @@
-"""All tables at once: importing this module fills the metadata that migrations and tests compare."""
+"""Metadata of all tables, for migrations and tests. The import of this module registers every table."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ MODULES = (
     stalls,
     sweep_runs,
 )
-"""The modules that define tables. The tuple uses the imports, so that the linter does not report them as unused."""
+"""The modules that define tables. The tuple uses the imports, so that the linter does not report unused imports."""

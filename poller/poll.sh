@@ -1,14 +1,14 @@
 #!/bin/sh
-# Container `poller`: ask Ostler for work until there is some, hand it to container `runner`, exit.
+# Container `poller`: poll Ostler until Ostler returns work, pass the work to container `runner`, then exit.
 #
-# Exit 0 means that $OSTLER_JIT_DIR/jit has the complete JIT config. No other exit code means that. Every other exit
-# leaves $OSTLER_JIT_DIR/no-work, so that the runner's entry (run.sh) never waits for a dead poller. The termination
-# message is the claim id, or the reason. Token and JIT are copied from file to file. They never enter a variable, an
-# argument or a log.
+# With exit code 0, and only then, $OSTLER_JIT_DIR/jit has the complete JIT config. With any other exit code, the script
+# leaves the file $OSTLER_JIT_DIR/no-work, so that the entry of container `runner` (run.sh) never waits for a poller
+# that has ended. The termination message is the claim id, or the reason why there is no work. The token and the JIT are
+# only copied from file to file. They never enter a variable, an argument or a log.
 #
 #   OSTLER_DISPATCH_URL     full address of the dispatch endpoint (https://…/runners/v1/dispatch)
 #   OSTLER_TOKEN_FILE       the projected ServiceAccount token; read again for each poll, because kubelet rotates it
-#   OSTLER_CA_FILE          the CAs to trust for https, PEM; read again for each poll. Empty: the CAs of the image
+#   OSTLER_CA_FILE          PEM file of trusted CAs for https; read again for each poll. Empty: the CAs of the image
 #   OSTLER_JIT_DIR          memory volume shared with container `runner`
 #   OSTLER_TERMINATION_LOG  default /dev/termination-log
 #
@@ -18,7 +18,7 @@ umask 077
 
 POLL_SECONDS=70        # longer than the server's longest hold (55 s)
 CONNECT_SECONDS=5
-DEFAULT_MS=1000        # first wait if the answer names none; doubles up to CAP_MS
+DEFAULT_MS=1000        # first wait if the answer has no Retry-After; doubles up to CAP_MS
 CAP_MS=30000
 RETRY_AFTER_CAP=60
 LARGEST_JIT=1048576
@@ -73,7 +73,7 @@ quit() {
     exit "$1"
 }
 
-# A random number in [0, $1) from the kernel. Pods that start in the same second must not share a seed.
+# Print a random number in [0, $1) from the kernel. Pods that start in the same second must not share a seed.
 random_below() {
     [ "$1" -gt 0 ] || set -- 1
     raw=$(od -An -N2 -tu2 /dev/urandom | tr -dc '0-9')
@@ -87,12 +87,12 @@ pause_ms() {
     child=
 }
 
-# The value of header $1 in the last answer, or nothing. Interim answers might precede it.
+# Print the value of header $1 in the last answer, or nothing. Interim answers might precede the last answer.
 header() {
     grep -i "^$1:" "$headers" | tail -n 1 | cut -d: -f2- | tr -d ' \t\r\n'
 }
 
-# Retry-After in whole seconds, 0 to RETRY_AFTER_CAP, or nothing if it is missing or not a plain number.
+# Print Retry-After in whole seconds, 0 to RETRY_AFTER_CAP. Print nothing if it is missing or not a plain number.
 retry_after() {
     value=$(header retry-after)
     case $value in
@@ -107,7 +107,8 @@ retry_after() {
     printf '%s' "$value"
 }
 
-# Wait $1 seconds, plus up to a quarter at random, so that one restart does not bring all Pods back at once.
+# Wait $1 seconds plus a random time of about a quarter of $1 at most. Otherwise all Pods would poll together after a
+# restart.
 wait_as_told() {
     told_ms=$(($1 * 1000))
     pause_ms $((told_ms + $(random_below $((told_ms / 4 + 250)))))
@@ -155,8 +156,8 @@ poll() {
     esac
 }
 
-# A 200 is work if it names a claim and has a complete body of the right type. Otherwise the page of a proxy, or a JIT
-# that a broken connection cut off, would pass for a JIT.
+# True if an answer with status 200 is work: it names a claim, and its body is complete and has the right type. Without
+# these checks, the script would accept the error page of a proxy, or a JIT that a broken connection truncated.
 is_work() {
     grep -q '[^[:space:]]' "$staged" || return 1
     [ -n "$(header x-ostler-claim)" ] || return 1
@@ -167,7 +168,8 @@ is_work() {
     return 1
 }
 
-# Whether the body matches the digest of the answer, or its length. A proxy that sends in chunks removes the length.
+# True if the body matches the digest in the answer, or the Content-Length if the digest cannot be checked. A proxy that
+# uses chunked encoding removes the Content-Length.
 is_whole() {
     digest=$(header x-ostler-sha256)
     if [ -n "$digest" ] && command -v sha256sum >/dev/null; then

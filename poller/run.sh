@@ -9,7 +9,7 @@
 #   OSTLER_RUNNER_HOME    where the runner is installed; default /home/runner
 #   OSTLER_WAIT_SECONDS   seconds between two checks for the result; default 0.5
 set -eu
-set +x    # a trace would print the config
+set +x    # a trace would print the JIT config
 
 jit_dir=${OSTLER_JIT_DIR:?is not set}
 home=${OSTLER_RUNNER_HOME:-/home/runner}
@@ -34,11 +34,11 @@ if [ -z "$config" ]; then
 fi
 echo 'runner: starting'
 cd "$home"
-# With this variable, a runner whose version GitHub refuses as too old exits with 7. Without it the exit code is 0, as
-# after a finished job. Updates stay on, because no option and no variable turns them off for a JIT runner. A runner
-# that is one release behind therefore replaces itself before the job.
+# With this variable, a runner whose version GitHub refuses as too old exits with 7. Without this variable, its exit
+# code is 0, as after a finished job. The runner's updates of itself stay enabled, because no option and no variable
+# disables them for a JIT runner. A runner that is one release behind therefore updates itself before the job.
 export ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1
-# The config is passed in the environment too. Every process of the node can read a command line, and audit logs store
-# it. The runner removes these variables from its environment, so that no step of the job inherits them.
+# The JIT config is passed in the environment, because every process of the node can read a command line, and audit logs
+# store command lines. The runner removes both variables from its environment, so that no step of the job inherits them.
 export ACTIONS_RUNNER_INPUT_JITCONFIG="$config"
 exec "$home/run.sh"

@@ -1,1 +1,1 @@
-"""Pure decisions: each takes an observed state and returns a plan or a verdict, without I/O."""
+"""Pure decisions: each function takes an observed state and returns a plan or a verdict, without I/O."""

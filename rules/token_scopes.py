@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TokenScope(StrEnum):
-    """Permission of a token: `read` allows GET, `write` allows changes. Neither includes the other."""
+    """Permission of a token. `read` allows GET, `write` allows changes. `write` does not include `read`."""
 
     READ = "read"
     WRITE = "write"

@@ -1,7 +1,7 @@
 """Explanations of a job's state for a person.
 
-The API, the command and the dashboard give the same explanation: the event that the job waits for, a sentence about it,
-and a cure if an operator can do something.
+The API, the command and the dashboard give the same explanation: the event that the job waits for, a sentence about
+this event, and a cure if an operator can do something.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels, describe_rule, refusing_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
-"""Conclusions of jobs that ran to their end. For these jobs, the end of the Pod is not part of the explanation."""
+"""Conclusions of jobs without a failure. The explanation of such a job does not mention the end of its Pod."""
 
 
 class WaitsFor(StrEnum):
-    """Event that has to happen before a job continues."""
+    """Event that must happen before a job continues."""
 
     NOTHING = "nothing"
     ENVIRONMENT = "environment"
@@ -51,7 +51,7 @@ class WaitsFor(StrEnum):
 class PoolFacts:
     """The pool of a job.
 
-    `warm` is the number of free Pods that poll, and `taken` the number of Pods with a live job claim.
+    `warm` is the number of warm Pods that poll, and `taken` the number of Pods with a live job claim.
     """
 
     id: int
@@ -64,31 +64,34 @@ class PoolFacts:
     taken: int
     warm: int
     rerouting: bool = False
-    """The routing fields of the pool have changed, and its queued jobs will soon be matched again."""
+    """The routing fields of the pool have changed, and the pool's queued jobs will soon be matched again."""
     autoscaled: bool = False
     max_replicas: int = 0
-    """Most replicas that the autoscaler may set. It has no meaning without autoscaling."""
+    """Maximum number of replicas that the autoscaler may set. Without autoscaling, the value has no meaning."""
     paused: bool = False
     problem: str | None = None
     """Error in the RunnerPool that prevents the creation of Pods, or None."""
     trouble: Trouble | None = None
     trouble_detail: str = ""
     without_surge: bool = False
-    """A rollout found no node with room for one more Pod, so it retires old Pods before it creates new ones."""
+    """A rollout found no room for a surge Pod, so the rollout retires old Pods before it creates new Pods."""
     create_after: datetime | None = None
-    """Earliest time of the next Pod after failed starts, or None."""
+    """Time before which no Pod is created because of failed starts, or None."""
     brake: Brake | None = None
     """Brake of the pool, or None.
 
-    While it exists, one job at a time is tried, because the pool's runners never execute.
+    While the pool is braked, one job at a time is tried, because the pool's runners never execute.
     """
     cluster_gate: str | None = None
-    """Reason why the gate of Kubernetes is closed, or None. While it is closed, the autoscaler adds no Pod."""
+    """Reason why the gate of Kubernetes is closed, or None if the gate is open.
+
+    While the gate is closed, the autoscaler adds no Pod.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The live claim of a job. `last_error` is the error after which its present step is retried."""
+    """The live claim of a job. `last_error` is the error of the claim's present step, which is retried, or None."""
 
     id: int
     state: ClaimState
@@ -110,7 +113,8 @@ class LostPod:
 class JobFacts:
     """Known facts about a job.
 
-    `ahead` is the number of earlier jobs of its account in its pool. `near` is the result of `closest_pool`.
+    `ahead` is the number of jobs of the same account in the same pool that come before this job. `near` is the result
+    of `closest_pool`.
     """
 
     id: int
@@ -136,7 +140,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The event that a job waits for, a sentence about it, and a cure, which is None if there is none."""
+    """The event that a job waits for, a sentence about this event, and a cure or None."""
 
     waits_for: WaitsFor
     summary: str
@@ -328,7 +332,10 @@ def _queued(job: JobFacts) -> Explanation:
 
 
 def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
-    """Return the cure for a full budget. It advises waiting only if a job of this size fits into the empty budget."""
+    """Return the cure for a full budget.
+
+    The cure advises waiting only if the whole budget is large enough for the job.
+    """
     budget, wanted = job.budget, []
     if budget.count < 1:
         wanted.append("--count 1")
@@ -348,7 +355,10 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
 
 
 def _no_pod(pool: PoolFacts) -> tuple[str, str]:
-    """Return the reason why no Pod is warm, and the cure. The reason is the first obstacle that a person can remove."""
+    """Return the reason why no Pod is warm, and the cure.
+
+    If there are several obstacles, the reason is the first obstacle that a person can remove.
+    """
     if pool.problem is not None:
         return f"its RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
     if pool.paused:
@@ -381,9 +391,9 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
 
 
 def _raise(pool: PoolFacts, least: int) -> str:
-    """Return how to enlarge a pool to at least `least` Pods.
+    """Return a sentence that tells an operator how to enlarge a pool to at least `least` Pods.
 
-    In an autoscaled pool only `maxReplicas` may be changed.
+    In an autoscaled pool, the operator may only change `maxReplicas`.
     """
     if pool.autoscaled:
         return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
@@ -468,7 +478,7 @@ def closest_pool(
 ) -> str | None:
     """Return a sentence about the pool that comes closest to serving a job, or None if there is no pool.
 
-    `pools` has the name and the labels of each pool.
+    `pools` has the name and the routing fields of each pool.
     """
     wanted = frozenset(label.lower() for label in labels)
     if not pools:

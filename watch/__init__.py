@@ -1,5 +1,5 @@
-"""`ostler watch`: a process that watches runner Pods and pools, and wakes workers when one of them changes.
+"""`ostler watch`: a process that watches runner Pods and pools, and wakes workers when a Pod or a pool changes.
 
-The process makes no decision and stores nothing. It sends hints (law L6), and each task verifies a hint with a GET
-request or a row. Without this process, the sweeps find the same changes later.
+The process makes no decision and stores nothing. The process sends hints (law L6), and each task verifies a hint with a
+GET request or a row. Without this process, the sweeps find the same changes later.
 """

@@ -1,4 +1,4 @@
-"""Thread that lists Pods or pools, watches them, and restarts a watch that ends or breaks."""
+"""Thread that lists Pods or pools, watches them, and starts a new watch when a watch ends or breaks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from watch.subjects import Subject
 
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 5.0
-"""Maximum seconds before a new attempt. The wait doubles from `FIRST_WAIT` and is shortened at random by up to half."""
+"""Maximum seconds before a new attempt.
+
+The wait doubles from `FIRST_WAIT`. Each wait is shortened at random by up to half.
+"""
 
 LIST_AGAIN = 3
-"""Failures in a row, without an event in between, after which the follower lists again.
+"""How many failures in a row, without an event in between, make the follower list all objects again.
 
-The resource version at which the watch continues might then be the cause of the failures.
+The resource version at which the watch continues might be the cause of the failures.
 """
 
 T = TypeVar("T")
@@ -30,9 +33,10 @@ log = get_logger(__name__)
 
 
 class Follower(threading.Thread, Generic[T]):
-    """Thread that passes every object of its subject to the subject until `stop()` is called.
+    """Thread that lists and watches the objects of one subject until `stop()` is called.
 
-    The subject records the hints. The thread never ends by itself.
+    The thread passes every listed or changed object to the subject, and the subject records the hints. Without a call
+    of `stop()`, the thread does not end.
     """
 
     def __init__(self, subject: Subject[T], *, seconds: int, roll: Callable[[], float] = random.random) -> None:
@@ -48,11 +52,14 @@ class Follower(threading.Thread, Generic[T]):
 
     @property
     def connected(self) -> bool:
-        """Whether a watch is connected. A connection that broke silently still counts until it times out."""
+        """Whether a watch is connected.
+
+        If a connection breaks without an error, the watch counts as connected until the connection times out.
+        """
         return self._watch is not None
 
     def stop(self) -> None:
-        """End the thread, even while it waits for an event or a new attempt."""
+        """End the thread, even while the thread waits for an event or a new attempt."""
         self._stopped.set()
         with self._changing:
             if self._watch is not None:
@@ -78,10 +85,11 @@ class Follower(threading.Thread, Generic[T]):
         return version
 
     def _follow(self, version: str) -> None:
-        """Watch from a resource version on, with a new connection whenever one ends or breaks.
+        """Watch the objects, starting at resource version `version`.
 
-        Returns when the objects must be listed again or `stop()` was called. Raises `WatchExpired` if the API server
-        no longer has the version, so that the objects must be listed again.
+        If a connection ends or breaks, the watch continues with a new connection. The method returns when the objects
+        must be listed again or `stop()` was called. Raises `WatchExpired` if the API server no longer has the resource
+        version. After this error, the objects must also be listed again.
         """
         while not self._stopped.is_set():
             began = time.monotonic()
@@ -133,7 +141,7 @@ class Follower(threading.Thread, Generic[T]):
             log.warning("watch.event_unreadable", of=self._subject.name, kind=event.kind)
 
     def _failed(self, error: UpstreamError) -> None:
-        """Count and log a failure, then wait. The wait grows with the number of failures in a row."""
+        """Count and log a failure, then wait. The wait grows with each failure in a row."""
         self._failures += 1
         why = "expired" if isinstance(error, WatchExpired) else "silent" if isinstance(error, WatchSilent) else "failed"
         self._restarted(why)

@@ -1,8 +1,9 @@
 """Queue of hints: hints are gathered for a moment and then sent as one message.
 
-The reconciler of a pool is woken at once when a Pod ends, and at most once per second while more Pods end. A hint about
-a job that began waits until the job's webhook had time to arrive. While Redis does not answer, hints wait in memory, up
-to a limit. Beyond the limit, the queue drops hints about Pods and asks the sweeps to check everything.
+When a Pod ends, the reconciler of the Pod's pool is woken at once. If more Pods of the pool end, the reconciler is
+woken at most once per second. A hint about a job that began is delayed, because the job's webhook normally arrives
+first. While Redis does not answer, hints wait in memory. If the number of hints about Pods exceeds a limit, the queue
+drops these hints and asks the sweeps to check everything.
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ GATHER = 0.1
 """Minimum seconds between two messages."""
 
 KEEPER_EVERY = 1.0
-"""Minimum seconds between two wakes of the reconciler of one pool. Each run lists all Pods of the pool."""
+"""Minimum seconds between two wakes of the reconciler of one pool. Each reconcile lists all Pods of the pool."""
 
 EVERYTHING_EVERY = 10.0
 """Minimum seconds between two requests to the sweeps to check everything."""
 
 BATCH = 500
-"""Maximum number of Pods of each kind of hint in one message."""
+"""Maximum number of Pods in one message, for each kind of hint."""
 
 MOST = 10_000
 """Maximum number of Pods in the queue."""
 
 AGAIN = 1.0
-"""Seconds to wait after a message that could not be sent."""
+"""Seconds to wait after a failed attempt to send a message."""
 
 log = get_logger(__name__)
 
 
 class Ending(TypedDict):
-    """Last observation of a Pod that is gone, for people to read.
+    """Last observation of a Pod that is gone. The observation is only shown to people.
 
-    `deletion_at` is the time of the deletion request in ISO 8601. Each value is None if the watch did not see it.
+    `deletion_at` is the time of the deletion request in ISO 8601. A value is None if the watch did not observe the
+    value.
     """
 
     deletion_at: str | None
@@ -55,9 +57,9 @@ class Ending(TypedDict):
 class Batch:
     """Hints that are sent together.
 
-    `pools` are pools of Pods that ended. `gone`, `executing` and `unstamped` are UIDs of Pods. `endings` contains, by
-    UID, how a Pod in `gone` ended, if the watch saw that. `changed` are pools whose RunnerPool changed. `everything` is
-    true if the sweeps must check everything.
+    `pools` are the pools in which a Pod ended. `gone`, `executing` and `unstamped` are UIDs of Pods. `endings`
+    contains, by UID, how Pods in `gone` ended. A Pod is missing from `endings` if the watch did not observe its end.
+    `changed` are pools whose RunnerPool changed. `everything` is true if the sweeps must check everything.
     """
 
     pools: list[str] = field(default_factory=list)
@@ -73,7 +75,7 @@ class Batch:
 
     @property
     def names_pods(self) -> bool:
-        """Whether the batch has a hint about a Pod or about the pool of a Pod that ended."""
+        """Whether the batch has a hint about a Pod, or about a pool in which a Pod ended."""
         return bool(self.pools or self.gone or self.executing or self.unstamped)
 
 
@@ -97,8 +99,8 @@ class Hints:
     def note(self, hint: Hint, *, uid: str, pool: str, ending: Ending | None = None) -> None:
         """Add one hint about a Pod.
 
-        `uid` is the UID of the Pod and `pool` the name of its pool. `ending` says how a Pod that is gone ended, or is
-        None if the watch did not see that.
+        `uid` is the UID of the Pod and `pool` the name of its pool. If the Pod is gone, `ending` says how the Pod
+        ended. `ending` is None if the watch did not observe the end.
         """
         telemetry.WATCH_HINTS.labels(hint).inc()
         with self._changed:
@@ -128,20 +130,20 @@ class Hints:
             self._changed.notify()
 
     def resync(self) -> None:
-        """Request a check of everything by the sweeps, because events might have been missed."""
+        """Ask the sweeps to check everything, because events might have been missed."""
         with self._changed:
             self._everything = True
             self._changed.notify()
 
     def forget(self) -> None:
-        """Drop all hints that were not sent. Another process leads now and sees the same Pods."""
+        """Drop all hints that were not sent. Another process is the leader now and sees the same Pods."""
         with self._changed:
             for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
                 waiting.clear()
             self._everything = False
 
     def close(self) -> None:
-        """Close the queue. `next_batch` still returns the hints that are due, and then None."""
+        """Close the queue. After that, `next_batch` returns the hints that are due, and then None."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -159,7 +161,7 @@ class Hints:
                 self._changed.wait(self._wait(self._clock()))
 
     def put_back(self, batch: Batch) -> None:
-        """Add the hints of a batch that could not be sent to the queue again."""
+        """Add the hints of a batch to the queue again, because the batch could not be sent."""
         with self._changed:
             self._gone.update({uid: batch.endings.get(uid) for uid in batch.gone})
             self._unstamped.update(dict.fromkeys(batch.unstamped))
@@ -199,7 +201,7 @@ class Hints:
         return self._kept.get(pool, -KEEPER_EVERY) + KEEPER_EVERY
 
     def _wait(self, now: float) -> float | None:
-        """Return the seconds until a hint is due, or None if no hint waits."""
+        """Return the seconds until a hint is due, or None if no hint is waiting."""
         due = [*self._executing.values(), *map(self._pool_due, self._pools)]
         if self._everything:
             due.append(self._everything_at + EVERYTHING_EVERY)
@@ -207,7 +209,7 @@ class Hints:
 
 
 def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
-    """Send a batch as Celery messages. Every exception of the waker is passed on."""
+    """Send a batch as Celery messages. The function does not catch exceptions of the waker."""
     if batch.everything:
         waker.send(POOLS)
         waker.send(MISSING_PODS)
@@ -228,7 +230,7 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
 def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.Event) -> None:
     """Send each batch when it is due, until `hints` is closed. This function is the body of a thread.
 
-    `stopped` is set when the process must end. A batch that could not be sent is then dropped.
+    `stopped` is set when the process must end. After that, a batch that could not be sent is dropped.
     """
     while (batch := hints.next_batch()) is not None:
         try:

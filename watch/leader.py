@@ -14,7 +14,7 @@ LEASE = "ostler-watch"
 
 
 class Candidate:
-    """A process that takes part in the leader election. Only one thread must call `step`."""
+    """A process that takes part in the leader election. All calls of `step` must come from the same thread."""
 
     def __init__(
         self,
@@ -37,14 +37,17 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the leader now. While it is, no other process can acquire the Lease."""
+        """Whether this process is the leader now. While the result is true, no other process can acquire the Lease."""
         since = None if self._renewed_at is None else self._clock() - self._renewed_at
         return leads(renewed_before=since, duration=self._duration)
 
     def step(self) -> None:
-        """Renew the Lease if this process holds it, acquire it if it is free, or read it otherwise.
+        """Make one step of the leader election.
 
-        Every exception of the client is passed on.
+        If this process holds the Lease, renew it. If the Lease is missing, free or expired, acquire it. Otherwise only
+        read it.
+
+        The method does not catch exceptions of the client.
         """
         began = self._clock()
         held = self._seen is not None and self._seen.holder == self._me
@@ -71,9 +74,9 @@ class Candidate:
             self._renewed_at = began
 
     def give_back(self) -> None:
-        """Stop leading and release the Lease, so that a standby takes over at once.
+        """Stop leading and release the Lease, so that a standby becomes the leader at once.
 
-        Every exception of the client is passed on.
+        The method does not catch exceptions of the client.
         """
         self._renewed_at = None
         if self._seen is not None and self._seen.holder == self._me:

@@ -1,4 +1,4 @@
-"""Process of `ostler watch`. One replica holds the Lease and follows Pods and pools; the others are standbys."""
+"""Process of `ostler watch`. One replica holds the Lease and watches Pods and pools. Other replicas are standbys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ log = get_logger(__name__)
 
 
 def run_watch(settings: WatchSettings) -> int:
-    """Run until SIGTERM or SIGINT. Return the exit status: 0, or 1 if a follower ended because of a bug."""
+    """Run until SIGTERM or SIGINT. Return the exit status.
+
+    The exit status is 0, or 1 if a follower ended because of a bug.
+    """
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -41,7 +44,11 @@ def run_watch(settings: WatchSettings) -> int:
 
 
 class _Watch:
-    """The parts of one process: the leader election in the main thread, a sender, and two followers while it leads."""
+    """The parts of one process of `ostler watch`.
+
+    The main thread runs the leader election. A second thread sends the hints. While the process is the leader, two more
+    threads follow Pods and pools.
+    """
 
     def __init__(
         self, settings: WatchSettings, client: KubeClient, candidate: Candidate, stopped: threading.Event
@@ -84,7 +91,7 @@ class _Watch:
         return status
 
     def _step(self) -> None:
-        """Make one step of the leader election, then start or stop the followers accordingly."""
+        """Make one step of the leader election. Start the followers if this process leads, else stop the followers."""
         try:
             self._candidate.step()
         except UpstreamError as error:
@@ -109,7 +116,10 @@ class _Watch:
             self._say_so()
 
     def _say_so(self) -> None:
-        """Record in Redis that the watch is connected, so that reconcilers expect to be woken."""
+        """Record in Redis that the watch is connected.
+
+        While the record exists, reconcilers expect that the watch wakes them.
+        """
         try:
             self._signs.mark_watched(self._settings.namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:

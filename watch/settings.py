@@ -1,4 +1,4 @@
-"""Settings of `ostler watch`. The process needs neither Postgres nor GitHub, so it gets no secret for them."""
+"""Settings of `ostler watch`. The process uses neither Postgres nor GitHub, so it gets no credentials for them."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class WatchSettings(Timed, RedisAlone):
 
 
 def load_watch() -> WatchSettings:
-    """Return the settings of `ostler watch`. Raises `ConfigurationError` if one is missing or malformed."""
+    """Return the settings of `ostler watch`. Raises `ConfigurationError` if a setting is missing or malformed."""
     return read(WatchSettings)

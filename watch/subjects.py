@@ -1,6 +1,7 @@
 """Subjects of the watch: runner Pods and pools.
 
-A subject remembers the last observation of each object. It compares an event with it and records the hints.
+A subject remembers the last observation of each object. The subject compares each event with the last observation and
+records the hints that follow from the difference.
 """
 
 from __future__ import annotations
@@ -23,23 +24,27 @@ T = TypeVar("T")
 class Subject(Protocol[T]):
     """A kind of object that a follower watches.
 
-    `name` is the name in log lines. `counted` is true if the metrics of the watch cover this subject.
+    `name` is the name of the subject in log lines. `counted` is true if the metrics of the watch cover this subject.
     """
 
     name: str
     counted: bool
 
     def list(self) -> tuple[int, str]:
-        """List all objects and compare them with the remembered ones. An object that is missing counts as gone.
+        """List all objects and compare them with the remembered objects.
 
-        Return the length of the list and the resource version at which the watch must start.
+        A remembered object that is not listed counts as gone. Return the length of the list and the resource version at
+        which the watch must start.
         """
 
     def connect(self, version: str, *, seconds: int) -> Watch[T]:
-        """Return a watch from a resource version on, with a lifetime of `seconds`."""
+        """Return a watch that starts at resource version `version` and ends after `seconds`."""
 
     def see(self, item: T, *, deleted: bool) -> None:
-        """Compare one object of a list or an event with the remembered state. `deleted` is true if it was deleted."""
+        """Compare `item`, from a list or an event, with the remembered state of the object.
+
+        `deleted` is true if the object was deleted.
+        """
 
 
 class Pods:
@@ -56,7 +61,7 @@ class Pods:
         self._endings: dict[str, Ending] = {}
 
     def list(self) -> tuple[int, str]:
-        """List all Pods and compare them with the remembered ones."""
+        """List all Pods and compare them with the remembered Pods."""
         pods, version = list_pods_at(self._client, namespace=self._namespace, policy=_ONE_LIST)
         for uid in set(self._sights).difference(pod.uid for pod in pods):
             self._note(uid, None)
@@ -66,7 +71,7 @@ class Pods:
         return len(pods), version
 
     def connect(self, version: str, *, seconds: int) -> PodWatch:
-        """Return a watch of Pods from a resource version on, with a lifetime of `seconds`."""
+        """Return a watch of Pods that starts at resource version `version` and ends after `seconds`."""
         return PodWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
 
     def see(self, item: PodSeen, *, deleted: bool) -> None:
@@ -111,7 +116,7 @@ class Pools:
         self._sights: dict[str, PoolObservation] = {}
 
     def list(self) -> tuple[int, str]:
-        """List all pools and compare them with the remembered ones."""
+        """List all pools and compare them with the remembered pools."""
         pools, version = list_pools_at(self._client, namespace=self._namespace, policy=_ONE_LIST)
         for uid in set(self._sights).difference(pool.uid for pool in pools):
             self._note(uid, None)
@@ -120,7 +125,7 @@ class Pools:
         return len(pools), version
 
     def connect(self, version: str, *, seconds: int) -> PoolWatch:
-        """Return a watch of pools from a resource version on, with a lifetime of `seconds`."""
+        """Return a watch of pools that starts at resource version `version` and ends after `seconds`."""
         return PoolWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
 
     def see(self, item: PoolSeen, *, deleted: bool) -> None:

@@ -1,4 +1,4 @@
-"""ASGI application of the web process: it builds the parts and starts and stops them in a fixed order."""
+"""ASGI application of the web process. It builds the parts of the process, and starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHOWN = 100
 
 
 class Web:
-    """The parts of one web process. `start` and `stop` run in its event loop."""
+    """The parts of one web process. `start` and `stop` run in the event loop of the process."""
 
     def __init__(self, settings: Settings, *, cluster: Cluster, sender: Sender | None) -> None:
         self.id = uuid.uuid4().hex[:12]
@@ -109,8 +109,8 @@ class Web:
     async def start(self) -> None:
         """Start the background parts of the process.
 
-        Raises ConfigurationError if Postgres has the wrong isolation level. Raises the errors of the database if
-        Postgres is away.
+        Raises ConfigurationError if Postgres has the wrong isolation level. Raises the errors of SQLAlchemy if Postgres
+        cannot be reached.
         """
         await self.threads.database(lambda: assert_isolation(self.engine))
         self.publisher.start()
@@ -121,13 +121,20 @@ class Web:
         log.info("web.started", web=self.id)
 
     async def end_polls(self) -> None:
-        """Answer every held poll and withdraw its offer. A stopping process does this first."""
+        """Answer every held poll, and withdraw the offers of these polls.
+
+        A stopping process calls this method first.
+        """
         self.stopping = True
         self.polls.end_all()
         await self.offering.leave()
 
     async def stop(self) -> None:
-        """Stop all parts: first the polls, then the listener and the offers, then the webhook intake."""
+        """Stop all parts of the process.
+
+        The polls are ended first. The listener and the offers stop next, and then the webhook intake and all other
+        parts.
+        """
         await self.end_polls()
         await asyncio.to_thread(self.listener.stop)
         await self.offering.stop()
@@ -142,10 +149,11 @@ class Web:
 
 
 class _App(FastAPI):
-    """FastAPI with a shorter call path for polls. It also refuses a path on a port that does not serve this path.
+    """A FastAPI application with a shorter call path for polls.
 
-    A held poll keeps every frame of its call stack in memory. Most frames would belong to FastAPI and Starlette,
-    although polls need neither. One process holds up to 10,000 polls, so `__call__` answers polls without them.
+    A held poll keeps every frame of its call stack in memory. Most of these frames would belong to FastAPI and
+    Starlette, which a poll does not need. One process holds up to 10,000 polls, so `__call__` answers polls itself.
+    `__call__` also answers 404 if the port of a request does not serve the path of the request.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,9 +170,10 @@ class _App(FastAPI):
 
 
 def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sender | None = None) -> FastAPI:
-    """Return the application. While it runs, `app.state.web` is its `Web` object.
+    """Return the application. While the application runs, `app.state.web` is its `Web` object.
 
-    `cluster` and `sender` replace Kubernetes and Redis in tests. With None, the real clients are made from `settings`.
+    `cluster` and `sender` replace Kubernetes and Redis in tests. If `cluster` or `sender` is None, the real client is
+    made from `settings`.
     """
 
     @asynccontextmanager
@@ -186,7 +195,7 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
         found: Web = app.state.web
         return found
 
-    async def dispatch(request: Request) -> Response:  # route only: `_App.__call__` answers its POST
+    async def dispatch(request: Request) -> Response:  # `_App.__call__` answers the POST itself
         return await web().polls.dispatch(request)
 
     async def receive(request: Request) -> Response:
@@ -201,7 +210,7 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     async def metrics(request: Request) -> Response:
         return await web().metrics.serve(request)
 
-    # Plain Starlette routes: FastAPI's own cost several times the CPU of a poll.
+    # Plain routes of Starlette are used. A route of FastAPI alone costs several times the CPU of a poll.
     app.add_route(POLL_PATH, dispatch, methods=["POST"], include_in_schema=False)
     app.add_route("/webhooks/github", receive, methods=["POST"], include_in_schema=False)
     app.add_route("/healthz", alive, methods=["GET"], include_in_schema=False)

@@ -1,8 +1,8 @@
-"""`ostler web`: one process, one event loop, graceful on SIGTERM.
+"""`ostler web`: one process with one event loop, which shuts down gracefully on SIGTERM.
 
-It listens on the ports that `web.edge.ports` names. On SIGTERM Uvicorn waits for open requests before it stops the
-application, and a held poll is an open request for up to a minute. The server therefore first answers all polls with
-204 and withdraws their offers.
+The process listens on the ports that `web.edge.ports` names. On SIGTERM, Uvicorn waits until all open requests are
+answered. A held poll would be an open request for up to a minute. The server therefore first answers all polls with 204
+and withdraws their offers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = get_logger(__name__)
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server on the ports of the settings.
+    """Uvicorn's server, which listens on the ports of the settings.
 
-    On shutdown it ends the held polls before it waits for requests.
+    On shutdown, the server ends the held polls before it waits for open requests.
     """
 
     def __init__(self, config: uvicorn.Config, *, settings: Settings, ports: Ports) -> None:
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
                 self.certificate = self._certificate()
                 sockets, secured = self._bind()
             except OSError as error:
-                log.error("web.port_taken", error=str(error))  # noqa: TRY400  one line that says it all
+                log.error("web.port_taken", error=str(error))  # noqa: TRY400  the message has all facts
                 raise SystemExit(3) from None
             except ConfigurationError as error:
                 log.error("web.no_certificate", error=str(error))  # noqa: TRY400  the same
@@ -76,9 +76,9 @@ class Server(uvicorn.Server):
         return None if certificate is None or key is None else Certificate(certificate, key)
 
     def _bind(self) -> tuple[list[socket.socket], socket.socket | None]:
-        """Return the bound sockets without TLS, and the bound TLS socket.
+        """Return the bound sockets without TLS, and the bound socket with TLS.
 
-        The latter is None if there is no certificate.
+        The socket with TLS is None if there is no certificate.
         """
         plain = self.ports.bind(self._settings.web_host, wanted(self._settings))
         if self.certificate is None:
@@ -120,7 +120,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
-    """Return the server of this process, which is not started yet. Tests may pass an application in `app`."""
+    """Return the server of this process. It is not started yet. Tests may pass their own application in `app`."""
     served = app if app is not None else build_app(settings)
     ports = Ports()
     served.state.ports = ports
@@ -147,7 +147,7 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises the errors of `models.db.connections.admit`, before it listens, if Postgres cannot serve this process.
+    If Postgres cannot serve this process, raises the errors of `models.db.connections.admit` before the server listens.
     """
     _allow_open_files()
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-web")
@@ -161,15 +161,18 @@ def run(settings: Settings) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing.
+    """Do nothing. This is the default of `on_started`.
 
-    It is the default of `on_started`. A test runs other code in the same process, so the collector must not change
-    there.
+    `run` sets `on_started` to a function that configures the garbage collector. A test must not do this, because it
+    runs other code in the same process.
     """
 
 
 def _allow_open_files() -> None:
-    """Raise the soft limit of open files to the hard limit, because each held poll is a connection."""
+    """Raise the soft limit of open files to the hard limit.
+
+    Each held poll is a connection, and each connection is an open file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

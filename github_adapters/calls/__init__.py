@@ -1,1 +1,1 @@
-"""One call to GitHub: connection, token, pace, retries, and the meaning of its answer."""
+"""One call to GitHub: connection, token, pace, retries, and the meaning of the answer."""

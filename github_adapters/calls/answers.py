@@ -1,7 +1,8 @@
-"""Meaning of an answer of GitHub: its quota, a limit, or an error of `ostler.errors`.
+"""Meaning of an answer from GitHub: a quota, a limit, or an error of `ostler.errors`.
 
-The rules for limits are those of "Rate limits for the REST API" (GitHub docs): obey `retry-after`, else the reset of an
-empty quota, else wait a minute. No error text contains a body or a credential (law L13).
+The rules for limits follow "Rate limits for the REST API" (GitHub docs). After an answer that reports a limit, Ostler
+waits for the seconds in `retry-after`. Without this header, Ostler waits until the empty quota resets. If no quota is
+empty, Ostler waits a minute. No error text contains a body or a credential (law L13).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DEFAULT_WAIT = 60.0
 LONGEST_WAIT = 24 * 3600.0
 
 EVERYTHING = ""
-"""Stands in place of a quota's name for all calls of the installation."""
+"""Used instead of the name of a quota. It means all calls of the installation."""
 
 LONGEST_NAME = 64
 _REDIRECTS = range(300, 400)
@@ -38,7 +39,7 @@ _REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.UNAVAILABL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """State of one rate limit of an installation, from the headers of an answer. `reset` is in Unix seconds."""
+    """State of one rate limit of an installation, from the headers of an answer. `reset` is a time in Unix seconds."""
 
     resource: str
     limit: int
@@ -48,9 +49,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """GitHub asks to wait `after` seconds before the next call that counts in `quota`.
+    """A request of GitHub to wait `after` seconds before the next call that counts in `quota`.
 
-    If `quota` is `EVERYTHING`, this applies to all calls of the installation.
+    If `quota` is `EVERYTHING`, all calls of the installation must wait.
     """
 
     after: float
@@ -58,7 +59,7 @@ class Limit:
 
 
 def quota_of(answer: Answer) -> Quota | None:
-    """Return the quota in an answer's headers, or None.
+    """Return the quota that the headers of an answer show, or None if the headers show none.
 
     An Enterprise Server without rate limits sends no such headers.
     """
@@ -78,7 +79,7 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
         return Limit(after=DEFAULT_WAIT if retry_after is None else retry_after, quota=EVERYTHING)
     if answer.headers.get("x-ratelimit-remaining") == "0":
         reset = _seconds(answer.headers.get("x-ratelimit-reset"), most=math.inf)
-        # One second more, because the reset is in whole seconds.
+        # GitHub gives the reset in whole seconds, so Ostler waits one second longer.
         after = DEFAULT_WAIT if reset is None else min(max(reset - now.timestamp(), 0) + 1, LONGEST_WAIT)
         return Limit(after=after, quota=_resource(answer))
     if answer.status == HTTPStatus.TOO_MANY_REQUESTS or b"secondary rate limit" in answer.body:
@@ -87,9 +88,9 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
 
 
 def refusal(answer: Answer, *, what: str, now: datetime) -> UpstreamError:
-    """Return the error for an answer that is no success. `what` names the call, such as `mint`.
+    """Return the error for an answer that reports a failure. `what` names the call, such as `mint`.
 
-    The error's attribute `words` has GitHub's own words.
+    The attribute `words` of the error is the reason that GitHub gave, made safe to show.
     """
     error = _refusal(answer, what=what, now=now)
     error.status, error.words = answer.status, words_of(answer)
@@ -119,9 +120,9 @@ def _refusal(  # noqa: PLR0911  one line for each meaning
 
 
 def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
-    """Return the reason why the App got no token of an installation.
+    """Return the error for an answer that refused the App a token of an installation.
 
-    A 404 means that the installation does not exist.
+    A 404 means that the installation does not exist. The error is then `NotInstalled`.
     """
     error = refusal(answer, what="installation token", now=now)
     if not isinstance(error, Gone):

@@ -1,7 +1,7 @@
-"""The App's identity: its JWT, and one cached token per installation.
+"""Identity of the App: the JWT of the App, and one cached token per installation.
 
 One thread renews a token before it expires, while the other threads still use the old one. Tokens may have any length,
-because GitHub moves to a longer, stateless form. They are stored in memory only.
+because GitHub moves to a longer, stateless form. The tokens are stored in memory only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from github_adapters.calls.http import Deadline, Http
 from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryable
 from ostler.secrets import Secret
 
-# The lifetime follows "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, valid
-# for at most ten minutes.
+# The lifetime follows "Generating a JSON Web Token (JWT) for a GitHub App". The JWT is dated 60 s back, because clocks
+# differ. It is valid for at most ten minutes.
 BACKDATED = timedelta(seconds=60)
 LIFETIME = timedelta(minutes=9)
 RENEW_AHEAD = timedelta(minutes=5)
@@ -52,7 +52,8 @@ class _Slot:
 class AppAuth:
     """Issues JWTs and caches installation tokens. Threads may share it.
 
-    `left` is called with the id of an installation that GitHub does not know (404 on its token).
+    If GitHub answers 404 to the request for a token of an installation, `left` is called with the id of the
+    installation.
     """
 
     def __init__(
@@ -87,7 +88,8 @@ class AppAuth:
     def installation_token(self, *, installation_id: int, deadline: Deadline) -> Token:
         """Return a token of the installation that is valid for at least 20 more seconds.
 
-        Raises `NotInstalled`, `Suspended`, `Forbidden`, `RateLimited`, `Retryable`.
+        Raises `NotInstalled`, `Suspended`, `Forbidden`, `RateLimited` or `Retryable` if the cache has no such token and
+        no new token can be issued.
         """
         slot = self._slot(installation_id)
         token, now = slot.token, self._clock()
@@ -116,10 +118,13 @@ class AppAuth:
             slot.lock.release()
 
     def drop(self, *, installation_id: int, token: Token) -> None:
-        """Delete a token that GitHub refused from the cache, unless another thread has renewed it meanwhile."""
+        """Delete from the cache a token that GitHub refused.
+
+        If another thread has renewed the token in the meantime, the new token stays in the cache.
+        """
         slot = self._slot(installation_id)
-        # No lock is taken, so that no thread waits here for a renewal. The worst effect of this race is one more
-        # renewal.
+        # No lock is taken, so that no thread waits here for a renewal. In the worst case, a token is
+        # renewed once more than needed.
         if slot.token is token:
             slot.token = None
 

@@ -2,12 +2,13 @@
 
 Redis has four kinds of data for an installation: its buckets (one for each class of calls), the quotas from GitHub's
 headers, the end of a pause that GitHub asked for, and the calls in progress. Each call needs two atomic scripts, which
-use the clock of the Redis server. The first takes a token, the second records the answer. A call that is denied raises
-`RateLimited` before anything is sent.
+use the clock of the Redis server. The first script takes a token, and the second script records the answer. If the
+governor denies a call, it raises `RateLimited` and sends nothing.
 
-GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore stores it in
-a second place. `recall` reads it when Redis has no data about an installation. Without Redis each process limits itself
-to a low rate (`ALONE`). Figures and reasons: `docs/decisions/0010-the-governor.md`.
+GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore stores each
+limit in a second place. `recall` reads the stored limits of an installation when Redis has no data about the
+installation. While Redis is away, each process limits itself to a low rate (`ALONE`).
+`docs/decisions/0010-the-governor.md` has the figures and the reasons.
 """
 
 from __future__ import annotations
@@ -38,37 +39,46 @@ from ostler.upstreams import SUCCESS
 log = structlog.get_logger(__name__)
 
 APP = 0
-"""Stands in place of an installation for calls of the App itself."""
+"""Used instead of the id of an installation. It means calls of the App itself."""
 
 UNKNOWN_EVERY = 1.0
-"""Seconds between two calls of a class while no answer has shown its quota yet."""
+"""Seconds between two calls of a class as long as no answer has shown the quota of the class."""
 
 UNKNOWN_APART = 0.05
-"""Seconds between the retry times of two denied calls of a class while no answer has shown its quota yet."""
+"""Seconds between the retry times of two denied calls of a class.
+
+This interval applies as long as no answer has shown the quota of the class.
+"""
 
 LONGEST_PLACE = 150.0
-"""Longest wait in seconds that the governor reserves for a denied call.
+"""Longest wait in seconds for which the governor reserves a retry time for a denied call.
 
-A mint that would have to wait longer is given up, and its job is held.
+If a mint would have to wait longer, the mint fails and its job is held.
 """
 
 ALONE = 0.25
 """Calls per second that one process makes for one class of an installation while Redis is away."""
 
 AWAY_FOR = 1.0
-"""Seconds without a call to Redis after it failed.
+"""Seconds for which the governor does not call Redis after a call to Redis failed.
 
-Otherwise every call to GitHub would first wait for Redis' timeout.
+Without this pause, every call to GitHub would first wait for the timeout of Redis.
 """
 
 LONGEST_CALL = 30.0
-"""Seconds after which a call without a recorded answer no longer counts as in progress: its process has died."""
+"""Seconds after which a call without a recorded answer no longer counts as in progress.
+
+The process that made such a call has died.
+"""
 
 TIMEOUT = 0.5
 
 
 class CallClass(enum.StrEnum):
-    """Purpose of a call. When a quota runs low, `catch_up` calls are refused first, then `optional` ones."""
+    """Purpose of a call.
+
+    When a quota runs low, calls of class `catch_up` are refused first, then calls of class `optional`.
+    """
 
     MINT = "mint"
     WRITE = "write"
@@ -80,11 +90,11 @@ class CallClass(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The bucket of a class: `rate` tokens per second, at most `burst` tokens, at most `at_once` calls in progress.
+    """The bucket of a class of calls: `rate` tokens per second, and at most `burst` tokens.
 
-    `spared` is the share of GitHub's quota that this class leaves to other classes. `told` says that the limit is known
-    and that no header reports it. Such a bucket need not wait for a first answer. The calls count in `quota` until a
-    header names another quota.
+    At most `at_once` calls of the class are in progress at the same time. `spared` is the share of GitHub's quota that
+    this class leaves to other classes. `told` is True if the limit is known and no header reports it. Calls of such a
+    class need not wait until an answer shows the quota. The calls count in `quota` until a header names another quota.
     """
 
     rate: float
@@ -98,14 +108,17 @@ class Pace:
     def per_minute(
         cls, calls: int, *, at_once: int, spared: float = 0.0, told: bool = False, quota: str = "core"
     ) -> Pace:
-        """Return a bucket that allows at most `calls` calls in any minute, and a third of them at once."""
+        """Return a bucket that allows at most `calls` calls in any minute.
+
+        At most a third of these calls can be made in one burst.
+        """
         burst = max(1.0, calls / 3)
         rate = max(calls - burst, 1 / 3) / 60
         return cls(rate=rate, burst=burst, at_once=at_once, spared=spared, told=told, quota=quota)
 
 
 def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
-    """Return the bucket of each class. `docs/decisions/0010-the-governor.md` has the reasons."""
+    """Return the bucket of each class. `docs/decisions/0010-the-governor.md` has the reasons for the numbers."""
     return {
         CallClass.MINT: Pace.per_minute(mints_per_minute, at_once=90, quota="actions_runner_registration"),
         CallClass.WRITE: Pace.per_minute(180, at_once=90, spared=0.02),
@@ -117,21 +130,24 @@ def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
 
 
 class Governs(Protocol):
-    """Governor as the client uses it: it allows each call, and gets the answer afterwards."""
+    """Interface of the governor for the client. The governor allows each call, and then gets the answer."""
 
     def call(self, installation_id: int, call_class: CallClass) -> contextlib.AbstractContextManager[Ticket]:
-        """Enter the context to be allowed one call. Raises `RateLimited`."""
+        """Return a context in which the caller may make one call.
+
+        Raises `RateLimited` on entry if the call is denied.
+        """
 
 
 @dataclass(slots=True)
 class Ticket:
-    """One call that was allowed. The caller sets `answer`, which stays None if there was no answer."""
+    """One call that was allowed. The caller sets `answer`. If GitHub gave no answer, `answer` stays None."""
 
     answer: Answer | None = None
 
 
 class Ungoverned:
-    """Allows every call. It is for tools and tests that do not share a GitHub."""
+    """Allows every call. Tools and tests use this class if no other process calls the same GitHub."""
 
     @contextlib.contextmanager
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
@@ -140,8 +156,9 @@ class Ungoverned:
         yield Ticket()
 
 
-# Fields: closed, born; of a class C: C.known, C.tokens, C.at, C.promised, C.next, C.resource; of a quota Q: Q:limit,
-# Q:remaining, Q:reset. All times are Unix seconds of the Redis server.
+# The hash of an installation has the fields closed and born. For each class C it has C.known, C.tokens, C.at,
+# C.promised, C.next and C.resource. For each quota Q it has Q:limit, Q:remaining and Q:reset. All times are Unix
+# seconds of the Redis server.
 _TAKE = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
@@ -237,7 +254,11 @@ return 1
 
 @dataclass(slots=True)
 class _Alone:
-    """State of this process for times without Redis: when each class may call next, and the limits of GitHub."""
+    """State that this process uses while Redis is away.
+
+    `next` is the time at which each class may call next. `closed` has the ends of the pauses that GitHub asked for.
+    `recalled` has the installations whose stored pauses were read.
+    """
 
     next: dict[tuple[int, CallClass], float] = field(default_factory=dict)
     closed: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -248,7 +269,10 @@ Remember = Callable[[int, str, float], None]
 """Stores a pause that GitHub asked for. Arguments: installation, quota or `EVERYTHING`, seconds of the pause."""
 
 Recall = Callable[[int], Mapping[str, float]]
-"""Returns the remaining seconds of each stored pause of an installation, by quota or `EVERYTHING`."""
+"""Returns the stored pauses of an installation.
+
+The key is a quota or `EVERYTHING`. The value is the number of seconds that are left of the pause.
+"""
 
 
 class Governor:
@@ -288,9 +312,10 @@ class Governor:
 
     @contextlib.contextmanager
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
-        """Allow one call, and record `Ticket.answer` after it.
+        """Allow one call, and record `Ticket.answer` after the call.
 
-        Raises `RateLimited`. Its attribute `paced` is True if Ostler's own pace asks to wait, and False if GitHub does.
+        Raises `RateLimited`. The attribute `paced` of the error is True if the governor's own pace denies the call, and
+        False if GitHub asked to wait.
         """
         call = secrets.token_hex(8)
         counted = self._take(installation_id, call_class, call)
@@ -301,7 +326,10 @@ class Governor:
             self._settle(installation_id, call_class, call, ticket.answer, counted=counted)
 
     def _take(self, installation_id: int, call_class: CallClass, call: str) -> bool:
-        """Take a token, and return whether Redis counted the call. Raises `RateLimited`."""
+        """Take a token. Return True if Redis counted the call; False if only this process counted it.
+
+        Raises `RateLimited` if the call is denied.
+        """
         if not self._is_away():
             try:
                 why, after = self._ask(installation_id, call_class, call)
@@ -309,8 +337,8 @@ class Governor:
                 self._went_away(error)
             else:
                 with self._lock:
-                    # While Redis works, other processes may store new limits, which must be read when Redis is away
-                    # again
+                    # While Redis works, other processes can store new limits. This process must read these limits when
+                    # Redis is away again.
                     self._alone.recalled.clear()
                 if why == "go":
                     return True
@@ -345,7 +373,11 @@ class Governor:
         return why, float(after)
 
     def _take_alone(self, installation_id: int, call_class: CallClass) -> None:
-        """Take a token of this process alone. The rate is low, but calls go on without Redis."""
+        """Take a token from the bucket of this process.
+
+        Raises `RateLimited` if the bucket is empty or GitHub asked to wait. The rate is low, but the process can call
+        GitHub while Redis is away.
+        """
         with self._lock:
             news = installation_id not in self._alone.recalled
         if news:
@@ -353,7 +385,7 @@ class Governor:
                 self._close(installation_id, quota, left)
             with self._lock:
                 self._alone.recalled.add(installation_id)
-        # Only Redis knows which class counts in which quota. Without Redis, one empty quota stops all classes.
+        # Only Redis has the quota of each class. While Redis is away, one empty quota therefore stops all classes.
         with self._lock:
             untils = [until for (one, _), until in self._alone.closed.items() if one == installation_id]
         after = max(untils, default=-math.inf) - self._monotonic()
@@ -380,7 +412,7 @@ class Governor:
             self._remember(installation_id, quota.resource, quota.reset - now.timestamp() + 1)
         if not counted or self._is_away():
             return
-        # An answer without headers counts too: a server without limits sends none.
+        # An answer without headers also makes the class known, because a server without limits sends no headers.
         unchanged = answer is not None and answer.status == HTTPStatus.NOT_MODIFIED
         known = answer is not None and (answer.status in SUCCESS or unchanged)
         closed_for = limit.after if limit is not None and limit.quota == EVERYTHING else 0
@@ -409,7 +441,7 @@ class Governor:
 
 
 def _keys(installation_id: int) -> list[str]:
-    # One hash tag, so that a Redis cluster stores both keys on one node.
+    # Both keys have the same hash tag, so that a Redis cluster stores them on one node.
     return [f"ostler:github:{{{installation_id}}}", f"ostler:github:{{{installation_id}}}:calls"]
 
 

@@ -1,7 +1,7 @@
-"""One pool of connections to GitHub: one request, one answer, no retry.
+"""One pool of connections to GitHub. Each call is one request with one answer, without a retry.
 
-Every wait on the network has a time limit. A call without a complete answer raises `Retryable` without a status, and
-might have been applied or not. The standard variables for proxies apply, and private certificate authorities are
+Every wait on the network has a time limit. A call without a complete answer raises `Retryable` without a status. GitHub
+might have applied such a call or not. The standard variables for proxies apply, and private certificate authorities are
 trusted (`ostler.egress`).
 """
 
@@ -26,7 +26,7 @@ CONNECTIONS = 32
 MOST_REDIRECTS = 2
 PIECE = 64 * 1024
 MOST_BYTES = 16 * 1024 * 1024
-"""Most bytes of an answer. A page of one hundred items is much smaller."""
+"""Most bytes of an answer that are read. A page of one hundred items is much smaller."""
 
 # A renamed repository answers GET with a redirect. urllib3 drops the credential when the host changes.
 _FOLLOW = urllib3.Retry(
@@ -42,21 +42,21 @@ _FOLLOW = urllib3.Retry(
 
 
 _TUNNEL = re.compile(r"Tunnel connection failed: ([0-9]{3})")
-"""Text that Python's http.client raises if a proxy refuses. Only the status in it is used."""
+"""Text of the error that Python's http.client raises if a proxy refuses. Only the status in this text is used."""
 
 _BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
 
 
 class Deadline:
-    """The time that is left for a call with all its parts. If `seconds` is None, there is no limit."""
+    """The time limit of a call, including all its requests and waits. If `seconds` is None, there is no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def left(self, limit: float) -> float:
-        """Return the seconds that the next wait may take, `limit` at most.
+        """Return the seconds that the next wait may take. The result is at most `limit`.
 
-        Raises `Retryable` if no time is left, so that the wait does not begin.
+        Raises `Retryable` if no time is left. The caller then does not begin the wait.
         """
         left = self.remaining()
         if left is None:
@@ -66,15 +66,15 @@ class Deadline:
         return min(left, limit)
 
     def remaining(self) -> float | None:
-        """Return the remaining seconds, which may be negative. Return None without a limit."""
+        """Return the remaining seconds, which may be negative. Return None if there is no limit."""
         return None if self._end is None else self._end - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer of GitHub. `headers` ignores case. `redirects` is the number of redirects that were followed.
+    """An answer from GitHub. `redirects` is the number of redirects that were followed.
 
-    `body` must never go into an exception (law L13).
+    The names in `headers` are compared without regard to case. `body` must never go into an exception (law L13).
     """
 
     status: int
@@ -84,7 +84,10 @@ class Answer:
 
 
 def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
-    """Return the body. The time limit of the socket restarts with each piece of the body; `call` limits the whole."""
+    """Return the body of an answer. `call` limits the time for the whole body.
+
+    The timeout of the socket alone is not enough, because it restarts with each piece of the body.
+    """
     pieces, size = [], 0
     try:
         while piece := response.read1(PIECE):
@@ -105,7 +108,10 @@ def _limit(size: int) -> None:
 
 
 def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:
-    """Return the connection pool, through the proxy if there is one. Raises `ConfigurationError`."""
+    """Return the connection pool. If there is a proxy, the pool connects through the proxy.
+
+    Raises `ConfigurationError` if a file of certificates in the environment cannot be used.
+    """
     trusted = egress.trust(environment)
     if proxy is None:
         return urllib3.PoolManager(maxsize=CONNECTIONS, ssl_context=trusted)
@@ -131,8 +137,9 @@ def _refused_by(proxy: egress.Proxy, status: int) -> str:
 class Http:
     """The connection pool. Threads may share it. `timeout` is in seconds, for one request and its answer.
 
-    `environment` names proxies and certificate authorities. Its default is the environment of the process. Raises
-    `ConfigurationError` if a proxy or a file of certificates in it cannot be used.
+    `environment` has the variables that name proxies and certificate authorities. By default it is the environment of
+    the process. Raises `ConfigurationError` if `environment` names a proxy or a file of certificates that cannot be
+    used.
     """
 
     def __init__(self, *, api_url: str, timeout: float, environment: Mapping[str, str] = os.environ) -> None:
@@ -152,7 +159,7 @@ class Http:
         etag: str | None = None,
         api_version: str = API_VERSION,
     ) -> Answer:
-        """Return the answer to one request, whatever its status. With an `etag` the status may be 304.
+        """Return the answer to one request, whatever the status. If `etag` is given, the status might be 304.
 
         Raises `Retryable` if there is no complete answer.
         """
@@ -184,7 +191,7 @@ class Http:
             )
             content = _read(response, call)
             status = response.status
-            # This is the answer of a proxy for plain http.
+            # For plain http, the proxy itself sends this status.
             if self._proxy is not None and status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
                 raise Retryable(f"GitHub at {self._where()} did not answer: {_refused_by(self._proxy, status)}")
         except urllib3.exceptions.HTTPError as error:
@@ -198,21 +205,21 @@ class Http:
         return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)
 
     def _why(self, error: urllib3.exceptions.HTTPError) -> str:
-        """Return a description of the failure, with a cure if one is known."""
+        """Return a description of the failure. If a cure is known, the description contains the cure."""
         if self._proxy is not None and (found := _TUNNEL.search(str(error))) is not None:
             return _refused_by(self._proxy, int(found[1]))
         return reason_and_cure(error)
 
     def _where(self) -> str:
-        """Return host and port, and the proxy if there is one."""
+        """Return the host and port of GitHub. If there is a proxy, the text also names the proxy."""
         where = endpoint(self._api_url)
         return where if self._proxy is None else f"{where}, by the proxy {self._proxy.address},"
 
     def moved_repository(self, answer: Answer) -> str | None:
-        """Return the path of a renamed repository by its id, if the answer redirects a call other than GET there.
+        """Return the new path of a call to a renamed repository, or None if the answer is no such redirect.
 
-        Return None for any other answer. No other redirect is followed, because a credential and a body must go only to
-        this API ("Renaming a repository").
+        This method is for calls other than GET. The new path contains the id of the repository. No other redirect is
+        followed, because a credential and a body must be sent only to this API ("Renaming a repository").
         """
         if answer.status not in {307, 308}:
             return None

@@ -1,6 +1,7 @@
 """The one retry layer of calls to GitHub: `rules.upstream.retry` decides, within the deadline of the call.
 
-Only `Retryable` is retried. A rate limit is not retried here, because the governor or the task waits for its end.
+Only `Retryable` is retried. A rate limit is not retried here: either the governor or the task waits until the limit
+ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ T = TypeVar("T")
 
 
 def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
-    """Return the result of `once`, retried by `policy` until `deadline`. Raises its last error."""
+    """Call `once`, and repeat it as `policy` allows until `deadline`. Return the result of `once`.
+
+    Raises the error of the last attempt if no attempt succeeded.
+    """
     attempt = 1
     while True:
         try:

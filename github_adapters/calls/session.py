@@ -1,7 +1,8 @@
 """Calls to GitHub's REST API in the name of the App or of one of its installations.
 
-One call is one attempt, with one exception: after a 401 the installation token is renewed and the call tried once more.
-The modules of `endpoints` decide what to call, how to parse the answer, and whether `retry` may repeat the call.
+A call is tried once, with two exceptions. After a 401, the installation token is renewed and the call is tried once
+more. If GitHub redirects the call to the new path of a renamed repository, the call is repeated there. The modules of
+`endpoints` decide what to call, how to parse the answer, and whether `retry` may repeat the call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Session:
         self._timing = timing
 
     def now(self) -> datetime:
-        """Return the time of this machine, which is compared with GitHub's."""
+        """Return the time of this machine. Callers compare this time with GitHub's time."""
         return self._clock()
 
     def call(
@@ -54,7 +55,8 @@ class Session:
     ) -> Answer:
         """Return the answer to a call in the name of an installation.
 
-        A refused token is renewed once. A renamed repository is followed once, by its id.
+        If GitHub refuses the token, the token is renewed and the call is repeated once. If the repository was renamed,
+        the call is repeated once with the id of the repository.
         """
         followed = False
         for attempt in (1, 2, 3):
@@ -87,21 +89,24 @@ class Session:
         return answer
 
     def call_as_nobody(self, *, path: str, deadline: Deadline) -> Answer:
-        """Return the answer to a GET without a credential, which counts in no quota of the App."""
+        """Return the answer to a GET without a credential. The call counts in no quota of the App."""
         return self._http.request(method="GET", path=path, authorization=None, deadline=deadline)
 
     def expect(self, answer: Answer, *statuses: HTTPStatus, what: str) -> None:
-        """Raise the error for an answer whose status is not in `statuses`. `what` names the call, such as `mint`."""
+        """Check the status of an answer. `what` names the call, such as `mint`.
+
+        If the status is not in `statuses`, raises the error that `refusal` returns for the answer.
+        """
         if answer.status not in statuses:
             raise refusal(answer, what=what, now=self._clock())
 
     def read(
         self, answer: Answer, reader: Callable[[Answer], T], *, what: str, status: HTTPStatus = HTTPStatus.OK
     ) -> T:
-        """Return the result of `reader` for an answer with this status.
+        """Return the result of `reader` for an answer that has the status `status`.
 
-        Raises the error for any other status. Raises `Retryable` for an answer that cannot be parsed, because it might
-        be incomplete.
+        For any other status, raises the error that `refusal` returns for the answer. Raises `Retryable` if the answer
+        cannot be parsed, because the answer might be incomplete.
         """
         self.expect(answer, status, what=what)
         try:
@@ -112,10 +117,16 @@ class Session:
             ) from None
 
     def retry(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:
-        """Return the result of `once`, retried by `policy` until `deadline`. Raises its last error."""
+        """Call `once`, and repeat it as `policy` allows until `deadline`. Return the result of `once`.
+
+        Raises the error of the last attempt if no attempt succeeded.
+        """
         return retry(once, policy=policy, deadline=deadline, timing=self._timing)
 
 
 def deadline_of(seconds: float | None, policy: RetryPolicy) -> Deadline:
-    """Return the deadline of a call and its retries: the earlier one of `seconds` and the policy's deadline."""
+    """Return the deadline of a call and its retries.
+
+    It is the earlier of two deadlines: `seconds` from now, and the deadline of `policy`.
+    """
     return Deadline(min((each for each in (seconds, policy.deadline) if each is not None), default=None))

@@ -1,8 +1,8 @@
 """GitHub's own words about a refusal, made safe to store and to show.
 
 The text comes from outside, so it becomes one line of at most `LONGEST` characters. Characters that control a terminal
-are replaced, and so is any text that looks like a credential (law L13). Only the `message` of an error and the
-permissions that the call needs are read.
+are replaced. Text that looks like a credential is replaced by `***` (law L13). Only two parts of an answer are used:
+the `message` of an error, and the header that names the permissions for the call.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _PERMISSIONS = re.compile(r"[a-z_]{1,64}=(?:read|write|admin)(?:[,;] ?[a-z_]{1,6
 
 
 def words_of(answer: Answer) -> str | None:
-    """Return GitHub's reason for a refusal, with the permissions that the call needs. Return None if GitHub gives none.
+    """Return GitHub's reason for a refusal, with the permissions that the call needs.
 
-    GitHub docs: "Troubleshooting the REST API" (`x-accepted-github-permissions`).
+    Return None if GitHub gives neither a reason nor permissions. GitHub docs: "Troubleshooting the REST API"
+    (`x-accepted-github-permissions`).
     """
     parts = [_message(answer.body), _permissions(answer.headers.get("x-accepted-github-permissions"))]
     return " ".join(part for part in parts if part) or None
@@ -45,7 +46,7 @@ def _message(body: bytes) -> str | None:
         return None
     if not isinstance(message, str):
         return None
-    # Cut first, because the body might be very long.
+    # The message is cut before it is cleaned, because it might be very long.
     line = " ".join(message[: LONGEST * 20].encode("utf-8", "replace").decode().split())
     line = _CREDENTIAL.sub(HIDDEN, without_controls(line))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

@@ -37,7 +37,10 @@ class AppSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppInstallation:
-    """An installation and its permissions. The owner might not have accepted all permissions that the App requests."""
+    """An installation, with the permissions that its owner granted.
+
+    The App might request more permissions than the owner has accepted.
+    """
 
     id: int
     login: str
@@ -73,23 +76,27 @@ class App:
         return self._session.read(answer, read_app, what="look-up of the App")
 
     def is_public(self, *, slug: str, deadline_seconds: float | None = None) -> bool | None:
-        """Return whether anybody may install the App of this slug. Return None if GitHub's answer does not show this.
+        """Return True if anybody may install the App with this slug; False if only its owner may.
 
-        GitHub shows an App to an unauthenticated caller only if the App is public ("Get an app").
+        Return None if GitHub's answer does not show this. GitHub shows an App to an unauthenticated caller only if the
+        App is public ("Get an app").
         """
         answer = self._session.call_as_nobody(path=f"/apps/{quote(slug, safe='')}", deadline=Deadline(deadline_seconds))
         return {200: True, 404: False}.get(answer.status)
 
     def clock_ahead(self, *, deadline_seconds: float | None = None) -> timedelta | None:
-        """Return the lead of this machine's clock over GitHub's clock.
+        """Return the time of this machine's clock minus the time of GitHub's clock.
 
-        It is negative if this machine's clock is behind. Return None if the answer has no date.
+        The result is negative if this machine's clock is behind. It is None if the answer has no date.
         """
         answer = self._session.call_as_nobody(path="/", deadline=Deadline(deadline_seconds))
         return clock_ahead(answer, self._session.now())
 
     def get_installation(self, *, installation_id: int, deadline_seconds: float | None = None) -> InstallationSeen:
-        """Return an installation of the App, with the present login of its account. Raises `NotInstalled`."""
+        """Return an installation of the App, with the present login of its account.
+
+        Raises `NotInstalled` if the installation does not exist.
+        """
         answer = self._session.call_as_app(
             call_class=CallClass.READ,
             method="GET",
@@ -101,7 +108,7 @@ class App:
         return self._session.read(answer, _installation_seen, what="look-up of an installation")
 
     def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
-        """Return up to 100 installations of the App, with the permissions granted to each."""
+        """Return up to 100 installations of the App, with the permissions granted to each installation."""
         answer = self._session.call_as_app(
             call_class=CallClass.READ,
             method="GET",
@@ -122,7 +129,7 @@ def _installation_seen(answer: Answer) -> InstallationSeen:
 
 
 def read_app(answer: Answer) -> AppSeen:
-    """Return the App. Raises `Malformed`."""
+    """Return the App from an answer. Raises `Malformed` if the answer does not have the expected form."""
     content = fields.decode(answer.body)
     owner = fields.section(content, "owner")
     return AppSeen(
@@ -137,7 +144,10 @@ def read_app(answer: Answer) -> AppSeen:
 
 
 def read_installations(answer: Answer) -> list[AppInstallation]:
-    """Return a page of installations. Installations at enterprises are logged and left out. Raises `Malformed`."""
+    """Return the installations from a page of an answer. Installations at enterprises are logged and left out.
+
+    Raises `Malformed` if the answer does not have the expected form.
+    """
     try:
         listed = json.loads(answer.body)
     except ValueError:
@@ -179,7 +189,10 @@ def _events(source: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def clock_ahead(answer: Answer, now: datetime) -> timedelta | None:
-    """Return the lead of `now` over the answer's date, negative if `now` is earlier. Return None without a date."""
+    """Return `now` minus the date of the answer.
+
+    The result is negative if `now` is earlier. It is None if the answer has no date.
+    """
     try:
         there = parsedate_to_datetime(answer.headers.get("date", ""))
     except ValueError:

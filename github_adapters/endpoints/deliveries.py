@@ -28,10 +28,10 @@ _LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySeen:
-    """One attempt to deliver a webhook. `delivered_at` is in UTC. `accepted` means that it was answered with 2xx.
+    """One attempt to deliver a webhook. `delivered_at` is in UTC.
 
-    `status_code` is 0 if there was no answer. `installation_id` is None for an event without an installation, such as a
-    ping.
+    `accepted` means that the attempt was answered with 2xx. `status_code` is 0 if there was no answer.
+    `installation_id` is None if the event belongs to no installation. An example is a ping.
     """
 
     id: int
@@ -46,7 +46,10 @@ class DeliverySeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPage:
-    """Attempts, newest first. `next_cursor` is None on the last page. `malformed` counts entries that were left out."""
+    """One page of attempts, newest first. `next_cursor` is None on the last page.
+
+    `malformed` is the number of entries that could not be parsed and were left out.
+    """
 
     deliveries: tuple[DeliverySeen, ...]
     next_cursor: str | None
@@ -87,9 +90,9 @@ class Deliveries:
         self._session.expect(answer, HTTPStatus.OK, what="probe")
 
     def redeliver(self, *, delivery_id: int, deadline_seconds: float | None = None) -> None:
-        """Request a redelivery. GitHub makes it later, as a new attempt with the same GUID.
+        """Request the redelivery of a webhook. GitHub delivers it later, as a new attempt with the same GUID.
 
-        Raises `Gone` if GitHub has deleted the delivery, and `Invalid` if it cannot be delivered again.
+        Raises `Gone` if GitHub has deleted the delivery, and `Invalid` if GitHub cannot deliver it again.
         """
         answer = self._session.call_as_app(
             call_class=CallClass.WRITE,
@@ -101,9 +104,9 @@ class Deliveries:
 
 
 def read_page(answer: Answer) -> DeliveryPage:
-    """Return a page. An entry that cannot be parsed is left out and counted (law L14).
+    """Return a page of attempts from an answer. An entry that cannot be parsed is left out and counted (law L14).
 
-    Raises `Malformed` if the page is no list, if no entry can be parsed, or if the link to the next page is invalid.
+    Raises `Malformed` if the answer is no list, if no entry can be parsed, or if the link to the next page is invalid.
     """
     try:
         entries = json.loads(answer.body)
@@ -145,7 +148,10 @@ def _delivery(source: Any) -> DeliverySeen:
 
 
 def _next_cursor(link: str) -> str | None:
-    """Return the cursor of the next page from the `link` header. The host and the rest of the link are ignored."""
+    """Return the cursor of the next page from the `link` header, or None if there is no next page.
+
+    Only the cursor of the link is used. The host and all other parts of the link are ignored.
+    """
     found = _LINK.search(link)
     if found is None:
         return None

@@ -1,6 +1,6 @@
 """Calls of GitHub's page "REST API endpoints for workflow jobs".
 
-A job in a list is parsed into the same event as a webhook, so that the same code can apply it.
+A job in a list is parsed into the same kind of event as a webhook, so that the same code can apply it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rules.upstream.retry import ONCE, RetryPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """A job as GitHub shows it. `status` and `conclusion` are GitHub's words. Times are in UTC."""
+    """A job as GitHub shows it. `status` and `conclusion` have the values that GitHub uses. Times are in UTC."""
 
     id: int
     run_id: int
@@ -54,10 +54,10 @@ class Jobs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> JobSeen | None:
-        """Return a job of a repository, or None if GitHub does not know it.
+        """Return a job of a repository, or None if GitHub does not know the job.
 
-        `repository` is its `owner/name` or its id. When the quota runs low, an `optional` call is refused before
-        others. Raises `Invalid` if `repository` is no valid name.
+        `repository` is the `owner/name` or the id of the repository. When the quota runs low, calls with `optional` are
+        refused before other calls. Raises `Invalid` if `repository` is no valid name.
         """
         found = look_up(
             self._session,
@@ -81,10 +81,10 @@ class Jobs:
         etag: str | None = None,
         policy: RetryPolicy = ONCE,
     ) -> ListPage[WorkflowJobEvent]:
-        """Return a page of the jobs of a run, each as the event that a webhook would send for its present status.
+        """Return a page of the jobs of a run. Each job is the event that a webhook would send for its present status.
 
-        The page has the jobs of the latest attempt, or of all attempts with `every_attempt`. When the quota runs low,
-        this call is among the first to be refused.
+        If `every_attempt` is True, the page has the jobs of all attempts of the run, otherwise only of the latest
+        attempt. When the quota runs low, this call is among the first to be refused.
         """
         path = f"{Scope.repository(repository).path}/actions/runs/{run.id}/jobs"
         query = f"filter={'all' if every_attempt else 'latest'}&per_page={PAGE}&page={page}"
@@ -101,7 +101,10 @@ class Jobs:
 
 
 def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> WorkflowJobEvent:
-    """Return the event that a webhook would send for a job now. Its action is the job's status. Raises `Malformed`."""
+    """Return the event that a webhook would send now for a job from a list.
+
+    The action of the event is the job's status. Raises `Malformed` if the job does not have the expected form.
+    """
     if not isinstance(source, dict) or fields.number(source, "run_id") != run.id:
         raise fields.Malformed("job")
     return read_job(source, action=fields.word(source, "status"), home=run.home, installation_id=installation_id)

@@ -1,4 +1,7 @@
-"""Pages of GitHub's lists, and single items in the same form, with their etag and their cost."""
+"""Pages of GitHub's lists. Each page has its etag and the number of calls that it cost.
+
+A single item has the same form: it is a page with one item.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ class ListPage(Generic[T]):
 
     - `total`: GitHub's count of items on all pages.
     - `malformed`: number of entries that could not be parsed and were left out.
-    - `unchanged`: the page is the same as under the given etag. It has no items here and used no quota.
-    - `quota`: calls per hour that the installation has, or None if the answer did not say.
-    - `cost`: calls that the page used up, including one for each redirect that was followed.
+    - `unchanged`: the page on GitHub still has the given etag. `items` is then empty, and the page used no quota.
+    - `quota`: number of calls that the installation may make per hour, or None if the answer did not show it.
+    - `cost`: number of calls that count in the quota. Each redirect that was followed is one more call.
     """
 
     items: tuple[T, ...] = ()
@@ -53,7 +56,10 @@ def list_page(
     key: str,
     read: Callable[[Any], T],
 ) -> ListPage[T]:
-    """Return the page of the list under `key` at `path`. When the quota runs low, such calls are refused first."""
+    """Return one page of a list. The list is under `key` in the answer of `path`.
+
+    When the quota runs low, these calls are refused first.
+    """
     deadline = Deadline(policy.deadline)
 
     def once() -> ListPage[T]:
@@ -82,7 +88,10 @@ def look_up(
     what: str,
     read: Callable[[Mapping[str, Any]], T],
 ) -> ListPage[T]:
-    """Return the item at `path` as a page with one item, or with no item if GitHub does not know it."""
+    """Return the item at `path` as a page with one item.
+
+    The page is empty if GitHub does not know the item.
+    """
     deadline = Deadline(policy.deadline)
 
     def once() -> ListPage[T]:
@@ -97,17 +106,18 @@ def look_up(
 
 
 def home_of(repository: str | int) -> str:
-    """Return the prefix of a repository's API paths, for an `owner/name` or an id.
+    """Return the prefix of the API paths of a repository. `repository` is its `owner/name` or its id.
 
-    GitHub's redirects after a rename use the form with the id.
+    After a rename, GitHub redirects to the paths with the id.
     """
     return f"/repositories/{repository}" if isinstance(repository, int) else Scope.repository(repository).path
 
 
 def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage[T]:
-    """Return a page of the list under `key`. An entry that cannot be parsed is left out and counted (law L14).
+    """Return a page from an answer with a list under `key`.
 
-    Raises `Malformed` if the answer is no such page, or if no entry can be parsed.
+    An entry that cannot be parsed is left out and counted (law L14). Raises `Malformed` if the answer has no list under
+    `key`, or if no entry can be parsed.
     """
     content = fields.decode(answer.body)
     total, entries = content.get("total_count"), content.get(key)
@@ -132,7 +142,10 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
 
 
 def only(item: T | None, answer: Answer) -> ListPage[T]:
-    """Return a page with one item or none, from an answer that is not a list. None as `item` gives an empty page."""
+    """Return a page for an answer that is a single item, not a list.
+
+    The page has `item` as its only item. If `item` is None, the page is empty.
+    """
     items = () if item is None else (item,)
     return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
 

@@ -36,8 +36,8 @@ class RunnerGroups:
     ) -> list[GroupSeen]:
         """Return all runner groups of an organisation.
 
-        With `visible_to`, return only groups that this repository may use. `visible_to` is the repository's name.
-        Raises `Retryable` if GitHub listed fewer groups than it counted.
+        `visible_to` is the name of a repository. If it is given, only the groups that this repository may use are
+        returned. Raises `Retryable` if GitHub lists fewer groups than its total count.
         """
         deadline = deadline_of(deadline_seconds, policy)
         only_for = "" if visible_to is None else f"&visible_to_repository={quote(visible_to, safe='')}"
@@ -72,7 +72,7 @@ def _groups(answer: Answer) -> tuple[list[GroupSeen], int]:
 
 
 def read_group(source: Any) -> GroupSeen:
-    """Return a group of an organisation. Raises `Malformed`."""
+    """Return a runner group of an organisation. Raises `Malformed` if its JSON does not have the expected form."""
     if not isinstance(source, dict):
         raise fields.Malformed("runner group")
     name = fields.optional_text(source, "name")
@@ -82,6 +82,6 @@ def read_group(source: Any) -> GroupSeen:
         id=fields.number(source, "id"),
         name=name,
         visibility=fields.word(source, "visibility"),
-        # An Enterprise Server without this setting allows no public repository.
+        # If an Enterprise Server does not have this setting, it allows no public repository.
         public=source.get("allows_public_repositories") is True,
     )

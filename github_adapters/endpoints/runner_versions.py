@@ -13,7 +13,7 @@ from github_adapters.calls.session import Session
 from rules.routing.scopes import Scope
 
 DEPRECATIONS = "2026-03-10"
-"""The version of the API that has the end date of a runner version."""
+"""The version of GitHub's API that shows the end date of a runner version."""
 
 
 class RunnerVersions:
@@ -25,7 +25,7 @@ class RunnerVersions:
     def runner_ends(
         self, *, installation_id: int, login: str, version: str, deadline_seconds: float | None = None
     ) -> datetime | None:
-        """Return the time until which runners of a version may register. Return None if GitHub does not say.
+        """Return the time until which runners of a version may register. Return None if the answer has no such time.
 
         GitHub docs: "Get runner version deprecation info", of API version 2026-03-10.
         """

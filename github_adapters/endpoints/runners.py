@@ -42,14 +42,17 @@ class RunnerSeen:
     busy: bool
     labels: tuple[str, ...]
     version: str | None = None
-    """Version of the runner's software. It is None until the runner has connected, and if GitHub does not say."""
+    """Version of the runner's software.
+
+    It is None if the runner has never connected, or if GitHub does not show the version.
+    """
     os: str | None = None
 
     @property
     def has_connected(self) -> bool:
         """Return whether the runner has ever been started.
 
-        GitHub knows its version and system only after its first start.
+        Before the first start, GitHub shows neither the version nor the operating system of the runner.
         """
         return self.version is not None or (self.os or "unknown") != "unknown"
 
@@ -77,8 +80,8 @@ class Runners:
     ) -> Jit:
         """Register a just-in-time runner with exactly these labels.
 
-        Raises `Conflict` if the name is in use, nearly always by an attempt whose answer was lost. Raises `Invalid` if
-        GitHub refuses the name, the labels or the group.
+        Raises `Conflict` if the name is in use. In nearly all cases, an earlier attempt registered the name and the
+        answer to that attempt was lost. Raises `Invalid` if GitHub refuses the name, the labels or the group.
         """
         body = {"name": name, "runner_group_id": runner_group_id, "labels": list(labels), "work_folder": "_work"}
         answer = self._session.call(
@@ -100,7 +103,7 @@ class Runners:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
     ) -> RunnerSeen | None:
-        """Return the runner with this name, or None if GitHub says that there is none."""
+        """Return the runner with this name, or None if GitHub's answer shows that no runner has the name."""
         deadline = deadline_of(deadline_seconds, policy)
         query = f"name={quote(name, safe='')}&per_page={PAGE}"
         runners, total = self._page(
@@ -122,13 +125,14 @@ class Runners:
         optional: bool = False,
         between: Callable[[], RetryPolicy] | None = None,
     ) -> list[RunnerSeen]:
-        """Return all runners of a scope. Raises `Retryable` if GitHub listed fewer than it counted (law L8).
+        """Return all runners of a scope.
 
-        When the quota runs low, an `optional` list is refused before others. A runner might be missing if other runners
-        disappeared between two pages, so one list does not prove absence.
+        Raises `Retryable` if GitHub lists fewer runners than its total count (law L8). When the quota runs low, a list
+        with `optional` is refused before other lists. If runners disappeared between two pages, another runner might be
+        missing from the list. One list therefore does not prove that a runner is absent.
 
-        `between` is called before each further page and returns the policy for this page, with its deadline. Without
-        `between` the deadline of `policy` limits all pages together.
+        `between` is called before each further page. It returns the policy for this page, with the deadline of the
+        page. If `between` is None, the deadline of `policy` limits the time for all pages together.
         """
         return self._list(
             installation_id=installation_id,
@@ -148,10 +152,11 @@ class Runners:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
     ) -> None:
-        """Deregister a runner. A runner that does not exist any more counts as deregistered.
+        """Deregister a runner. A runner that does not exist counts as deregistered.
 
-        Raises `Busy` if the runner executes a job. A 404 counts as success only if GitHub can still list the runners of
-        the scope. Under the old name of a renamed owner, the list fails too.
+        Raises `Busy` if the runner executes a job. After a 404, this method lists the runners of the scope, and raises
+        the error of the list if the list fails. Under the old name of a renamed owner, for example, a 404 does not
+        prove that the runner is gone. The list fails under this name.
         """
         deadline = deadline_of(deadline_seconds, policy)
 
@@ -187,7 +192,7 @@ class Runners:
         seen: dict[int, RunnerSeen] = {}
 
         def ask(page: int) -> tuple[int, int]:
-            """Read a page, and return the number of runners on it and GitHub's count of all runners."""
+            """Read a page. Return the number of runners on the page, and GitHub's count of all runners."""
             nonlocal policy, deadline
             if between is not None and seen:
                 policy = between()
@@ -209,7 +214,7 @@ class Runners:
             if total < before - PAGE:
                 raise Retryable("more runners disappeared during the listing than one page contains")
             if total < before:
-                ask(page - 1)  # runners disappeared, so others moved from this page to the page before
+                ask(page - 1)  # runners disappeared, so other runners moved from this page to the previous page
             if shown < PAGE or page * PAGE >= total:
                 break
             before = total
@@ -284,5 +289,8 @@ def _runner(source: Any) -> RunnerSeen:
 
 
 def _short(value: Any) -> str | None:
-    """Return a word of at most 100 characters, else None. It is only displayed, so a bad one must not fail a list."""
+    """Return the text `value` in lower case, or None if it is no text of 1 to 100 characters.
+
+    Ostler only displays this value, so an invalid value must not make the whole list fail.
+    """
     return value.lower() if isinstance(value, str) and 0 < len(value) <= 100 else None  # noqa: PLR2004

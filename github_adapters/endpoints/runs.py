@@ -21,10 +21,11 @@ from rules.upstream.retry import ONCE, RetryPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A workflow run. `status`, `conclusion` and `event` are GitHub's words. `attempt` counts its re-runs from 1.
+    """A workflow run. `status`, `conclusion` and `event` have the values that GitHub uses.
 
-    `head_repository_id` is the repository of its head commit, or None if GitHub does not show it. `pull_request_heads`
-    has the head repository of each open pull request that the run lists.
+    `attempt` is 1 for the first run, and increases by 1 with each re-run. `head_repository_id` is the id of the
+    repository with the head commit, or None if GitHub does not show it. `pull_request_heads` has the id of the head
+    repository of each open pull request that the run lists.
     """
 
     id: int
@@ -39,7 +40,7 @@ class RunSeen:
 
     @property
     def origin(self) -> Origin:
-        """Return whether the run comes from a fork."""
+        """Return the origin of the run, which shows whether the run comes from a fork."""
         return origin_of(
             event=self.event,
             repository_id=self.home.repository_id,
@@ -49,7 +50,7 @@ class RunSeen:
 
     @property
     def over(self) -> bool:
-        """Return whether no job of this attempt will run any more."""
+        """Return True if this attempt of the run is completed. None of its jobs will then run any more."""
         return self.status == "completed"
 
 
@@ -68,10 +69,10 @@ class Runs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> RunSeen | None:
-        """Return a workflow run of a repository, or None if GitHub does not know it.
+        """Return a workflow run of a repository, or None if GitHub does not know the run.
 
-        `repository` is its `owner/name` or its id. When the quota runs low, an `optional` call is refused before
-        others. Raises `Invalid` if `repository` is no valid name.
+        `repository` is the `owner/name` or the id of the repository. When the quota runs low, calls with `optional` are
+        refused before other calls. Raises `Invalid` if `repository` is no valid name.
         """
         found = self.look_up_run(
             installation_id=installation_id, repository=repository, run_id=run_id, policy=policy, optional=optional
@@ -87,7 +88,10 @@ class Runs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> ListPage[RunSeen]:
-        """Return the result of `get_run` as a page with one run or none, and the cost of the call."""
+        """Return the result of `get_run` as a page with one run, or with no run if GitHub does not know the run.
+
+        The page also has the cost of the call.
+        """
         return look_up(
             self._session,
             installation_id=installation_id,
@@ -111,7 +115,7 @@ class Runs:
         """Return a page of the workflow runs of a repository with this status.
 
         When the quota runs low, this call is among the first to be refused. GitHub lists only the newest 1,000 runs,
-        even if it counts more.
+        even if its total count is higher.
         """
         path = f"{Scope.repository(repository).path}/actions/runs?status={quote(status, safe='')}"
         return list_page(
@@ -134,7 +138,7 @@ def _run(source: Mapping[str, Any], *, run_id: int) -> RunSeen:
 
 
 def read_run(source: Any) -> RunSeen:
-    """Return a run. Raises `Malformed`."""
+    """Return a run from its JSON. Raises `Malformed` if the JSON does not have the expected form."""
     if not isinstance(source, dict):
         raise fields.Malformed("run")
     attempt = source.get("run_attempt")
@@ -152,7 +156,7 @@ def read_run(source: Any) -> RunSeen:
 
 
 def _pull_request_heads(listed: Any) -> tuple[int | None, ...]:
-    """Return the head repository of each pull request that a run lists."""
+    """Return the id of the head repository of each pull request that a run lists."""
     if not isinstance(listed, list):
         return ()
     heads = (each.get("head") if isinstance(each, dict) else None for each in listed)
@@ -160,6 +164,9 @@ def _pull_request_heads(listed: Any) -> tuple[int | None, ...]:
 
 
 def _id_of(repository: Any) -> int | None:
-    """Return the id of a repository. Return None if GitHub does not show it or it cannot be parsed."""
+    """Return the id of a repository.
+
+    Return None if GitHub does not show the id, or if the id cannot be parsed.
+    """
     found = repository.get("id") if isinstance(repository, dict) else None
     return found if isinstance(found, int) and not isinstance(found, bool) else None

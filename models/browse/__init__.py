@@ -1,1 +1,1 @@
-"""Queries for operators: lists and single items, with their explanations. Only `api_tokens` changes rows."""
+"""Queries for operators: lists, and single items with facts that explain their state. Only `api_tokens` writes rows."""

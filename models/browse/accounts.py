@@ -22,14 +22,14 @@ class AccountFilter:
 
     login: str | None = None
     accounts: Collection[int] | None = None
-    """The ids of the accounts that the caller may see. None means all."""
+    """The ids of the accounts that the caller may see. None means all accounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """One page of accounts, with the present usage of each account by its id.
 
-    `ending` is the part of the usage that belongs to Pods whose job is over.
+    `ending` maps the id of an account to the number of its Pods whose job is over.
     """
 
     page: Page
@@ -41,7 +41,7 @@ class Accounts:
 class AccountStory:
     """An account, its present usage, and the numbers of its queued jobs.
 
-    `ending` counts its Pods whose job is over.
+    `ending` is the number of the account's Pods whose job is over.
     """
 
     account: Row[Any]
@@ -51,7 +51,7 @@ class AccountStory:
 
 
 def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
-    """Return one page of accounts, in the order of their ids. The case of a login is ignored, as on GitHub."""
+    """Return one page of accounts, in the order of their ids. The filter ignores the case of a login, as on GitHub."""
     conditions = {
         "lower(t.login) = lower(:value)": wanted.login,
         "t.id = ANY(CAST(:value AS bigint[]))": None if wanted.accounts is None else list(wanted.accounts),
@@ -66,8 +66,8 @@ def account_story(
 ) -> AccountStory | None:
     """Return an account with its numbers, or None if there is no such account.
 
-    With `lock`, the account's row is locked, so that the caller can change it. With `accounts`, the result is None for
-    every other account.
+    If `lock` is True, the account's row is locked, so that the caller can change the account. If `accounts` is given,
+    the result is None for an account that is not in `accounts`.
     """
     if accounts is not None and account_id not in accounts:
         return None

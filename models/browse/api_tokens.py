@@ -1,7 +1,7 @@
-"""API tokens: the callers of the REST API, with their scopes and expiry times.
+"""API tokens: the credentials of the callers of the REST API, with their scopes and expiry times.
 
-A token is `ostler_<key id>_<secret>`. The key id finds the row, and the secret proves the token. The secret consists of
-32 random bytes, and only its SHA-256 is stored. A slow password hash would slow every request without a benefit,
+A token is `ostler_<key id>_<secret>`. The row of a token is found by the key id. The secret consists of 32 random
+bytes, and only the SHA-256 of the secret is stored. A slow password hash would slow every request without a benefit,
 because 256 random bits cannot be guessed. A token is shown only once, at its creation.
 """
 
@@ -58,7 +58,10 @@ class ApiToken(Base):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The valid token of a caller. `accounts` are the ids of the accounts that it may see, and None means all."""
+    """The valid token of a caller.
+
+    `accounts` contains the ids of the accounts that the caller may see. None means all accounts.
+    """
 
     id: int
     name: str
@@ -67,7 +70,7 @@ class Holder:
 
 
 class Refused(StrEnum):
-    """Reason why a token is not valid. It is counted, but never shown to the caller."""
+    """Reason why a token is not valid. Ostler counts the reason, but never shows it to the caller."""
 
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
@@ -84,9 +87,9 @@ def create(
     now: datetime,
     accounts: Collection[int] | None = None,
 ) -> tuple[int, Secret]:
-    """Insert a token, and return its id and the token itself, which is not stored.
+    """Create a token. Return the id of the token's row and the token itself. The token itself is not stored.
 
-    With `accounts`, the token may only read, and only these accounts.
+    If `accounts` is given, the token can read only these accounts, and `scopes` must contain only `read`.
     """
     key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     token_id: int = db.execute(
@@ -108,14 +111,14 @@ def create(
 
 
 def well_formed(token: str) -> bool:
-    """Return whether a string has the form of a token. Any other string is refused without a query."""
+    """Return True if a string has the form of a token. Callers refuse any other string without a query."""
     return _FORM.fullmatch(token) is not None
 
 
 def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
-    """Return the holder of a valid token and record its use, or return the reason why the token is not valid.
+    """Return the holder of a valid token, or the reason why the token is not valid.
 
-    The digest is compared in constant time, even if the key id does not exist.
+    The use of a valid token is recorded. The digest is compared in constant time, even if the key id does not exist.
     """
     parts = _FORM.fullmatch(token.reveal())
     if parts is None:
@@ -153,7 +156,7 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
 def list_tokens(db: Connection) -> Sequence[Row[Any]]:
     """Return every token without its digest, oldest first.
 
-    `accounts` contains logins. It is empty for a token that may see all accounts.
+    The column `accounts` contains logins. It is empty if the token may see all accounts.
     """
     return db.execute(
         text("""

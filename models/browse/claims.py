@@ -42,12 +42,12 @@ class ClaimFilter:
     pod: str | None = None
     """The name or the UID of a Pod."""
     accounts: Collection[int] | None = None
-    """The ids of the accounts that the caller may see. None means all."""
+    """The ids of the accounts that the caller may see. None means all accounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimStory:
-    """A claim with its events and mint attempts, oldest first."""
+    """A claim with its events and its mint attempts. Both lists begin with the oldest row."""
 
     claim: Row[Any]
     events: Sequence[Row[Any]]
@@ -85,7 +85,7 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
 def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | None = None) -> ClaimStory | None:
     """Return a claim with its events and mint attempts, or None if there is no such claim.
 
-    With `accounts`, the result is None for claims of other accounts and for retire claims.
+    If `accounts` is given, the result is None for claims of other accounts and for retire claims.
     """
     select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"
     claim = db.execute(
@@ -104,7 +104,7 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
 
 
 def claim_events(db: Connection, claim_id: int) -> Sequence[Row[Any]]:
-    """Return the events of a claim, oldest first, at most `MOST_EVENTS`."""
+    """Return the events of a claim, oldest first. At most `MOST_EVENTS` events are returned."""
     return db.execute(
         text("""
             SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events

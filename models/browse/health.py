@@ -42,7 +42,7 @@ def server(db: Connection) -> Server:
 def web_beats(db: Connection) -> Sequence[datetime]:
     """Return the last heartbeat of each web process, latest first.
 
-    A process without a heartbeat for an hour has no row any more.
+    If a process sends no heartbeat for an hour, its row is deleted.
     """
     return list(db.execute(text("SELECT beat_at FROM web_instances ORDER BY beat_at DESC")).scalars())
 
@@ -56,6 +56,6 @@ def last_delivery(db: Connection) -> datetime | None:
 
 
 def pool_images(db: Connection) -> Mapping[str, str]:
-    """Return the image of each pool that is not deleted, by its name."""
+    """Return the image of each pool that is not deleted, by the name of the pool."""
     rows = db.execute(text("SELECT name, image FROM pools WHERE deleted_at IS NULL ORDER BY name"))
     return {row.name: row.image for row in rows}

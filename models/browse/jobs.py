@@ -1,4 +1,4 @@
-"""Queries for jobs: their list, and one job with its history and the facts that explain why it waits."""
+"""Queries for jobs: a list of jobs, and one job with its history and the facts that explain its state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
 
 MOST_EVENTS = 500
 FURTHEST = 1000
-"""Limit for the count of jobs ahead of a job."""
+"""Maximum number of jobs that are counted as ahead of a job."""
 
 _COLUMNS = """
     t.id, t.account_id, (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.repository, t.run_id,
@@ -47,7 +47,7 @@ class JobFilter:
     pool_id: int | None = None
     repository: str | None = None
     accounts: Collection[int] | None = None
-    """The ids of the accounts that the caller may see. None means all."""
+    """The ids of the accounts that the caller may see. None means all accounts."""
 
 
 def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, limit: int) -> Page:
@@ -80,9 +80,10 @@ class JobStory:
 def job_story(
     db: Connection, job_id: int, *, now: datetime, accounts: Collection[int] | None = None
 ) -> JobStory | None:
-    """Return a job with its events and claims, oldest first, or None if there is no such job.
+    """Return a job with its events and claims, or None if there is no such job.
 
-    With `accounts`, the result is None for jobs of other accounts.
+    The oldest event and the oldest claim come first. If `accounts` is given, the result is None for jobs of other
+    accounts.
     """
     job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()
     if job is None or (accounts is not None and job.account_id not in accounts):
@@ -156,10 +157,11 @@ def _facts(
 
 
 def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | None:
-    """Return the Pod that was lost under the job, or None.
+    """Return the Pod that was lost while it executed the job, or None if no Pod was lost.
 
-    Only the last delivered claim of the job counts. Its Pod was lost if it disappeared or ended. The Pod also counts as
-    lost if its deletion began before the job was over and no retire claim caused it.
+    Only the Pod of the last delivered claim of the job is checked. This Pod was lost if the claim ended because the Pod
+    disappeared or was spent. The Pod was also lost if its deletion began before the job was over and no retire claim
+    caused the deletion.
     """
     claim = next((claim for claim in reversed(claims) if claim.delivered_at is not None), None)
     if claim is None:
@@ -174,7 +176,8 @@ def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | 
 def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | None, now: datetime) -> PoolFacts:
     """Return the facts about a job's pool.
 
-    `accounts` are those that the caller may see. The brake of the pool hides the failed runners of other accounts.
+    `accounts` contains the ids of the accounts that the caller may see. If the pool has a brake, the failed runners of
+    other accounts are left out of the facts about the brake.
     """
     row = db.execute(
         text("""
@@ -220,7 +223,7 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
 
 
 def _ahead(db: Connection, job: Row[Any]) -> int:
-    """Return the number of jobs of the same account and pool that are ahead of this job, at most `FURTHEST`."""
+    """Return how many jobs of the same account and pool are ahead of this job. At most `FURTHEST` jobs are counted."""
     found: int = db.execute(
         text("""
             SELECT count(*) FROM (

@@ -1,7 +1,7 @@
-"""Pages of a list by key: the rows after an id, in the order of ids.
+"""Pages of a list: each page contains the rows after an id, in the order of the ids.
 
-An id is unique, indexed and never changes. So every page costs the same, however far back it is. Rows that are inserted
-between two pages neither repeat a row nor hide one.
+An id is unique, indexed and never changes. Therefore every page of a list costs the same. If rows are inserted while a
+caller reads page after page, no row is repeated and no row is left out.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def read(
     limit: int,
     joins: Mapping[str, Any] | None = None,
 ) -> Page:
-    """Return one page of `table`, which has the alias `t` in `select`, `joined` and `conditions`.
+    """Return one page of rows of `table`.
 
-    `conditions` maps an SQL condition to the value of its parameter `:value`. A condition whose value is None is left
-    out. `joined` is SQL that joins further tables, and `joins` are its parameters. `after` is the `next_id` of the
-    previous page, or None for the first page.
+    `select` contains the SQL for the columns. `conditions` maps an SQL condition to the value of the parameter `:value`
+    in this condition. If the value is None, the condition is left out. `joined` is SQL that joins further tables, and
+    `joins` contains the parameters of `joined`. In all this SQL, the alias of `table` is `t`. `after` is the `next_id`
+    of the previous page, or None for the first page.
     """
     chosen = {sql: value for sql, value in conditions.items() if value is not None}
     clauses = [sql.replace(":value", f":value{number}") for number, sql in enumerate(chosen)]

@@ -23,7 +23,7 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class PodStory:
-    """A Pod with its job claims, its retire claims and their events, each oldest first."""
+    """A Pod with its claims and with the events of these claims. Both lists begin with the oldest row."""
 
     pod: Row[Any]
     claims: Sequence[Row[Any]]
@@ -31,9 +31,10 @@ class PodStory:
 
 
 def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:
-    """Return the Pod with this UID, or else the newest Pod of this name, or None if there is no such Pod.
+    """Return the Pod with this UID. If no Pod has this UID, return the newest Pod with this name, or None.
 
-    With `accounts`, only claims of these accounts are read. The result is None if the Pod has no such claim.
+    If `accounts` is given, only claims of these accounts are read. The result is then None if the Pod has no claim of
+    these accounts.
     """
     pod = db.execute(
         text(f"""

@@ -1,4 +1,4 @@
-"""Queries for pools: their list, and one pool with the numbers of its Pods and jobs."""
+"""Queries for pools: a list of pools, and one pool with the numbers of its Pods and jobs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _COLUMNS = """
 
 
 RECENT = timedelta(hours=1)
-"""Period of the count of outlived Pods (see `PoolTroubles`)."""
+"""Age limit of the Pods that `PoolTroubles.outlived` counts."""
 
 _LATEST = 500
-"""Maximum number of a pool's claims that the search for outlived Pods reads, newest first."""
+"""How many of a pool's newest claims are read to compute `PoolTroubles.outlived`."""
 
 _TROUBLES = [HoldReason.BACKOFF, HoldReason.SET_ASIDE, HoldReason.RUNNER_GROUP]
-"""Holds that an operator has to resolve and that no condition of the pool reports."""
+"""Hold reasons that `PoolTroubles` reports, because an operator might have to resolve the cause of the hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,12 @@ def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, 
 def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:
     """Return a pool with its numbers, or None if there is no such pool.
 
-    - `warm`: Pods that are offered now and are free.
-    - `reserved`: Pods with a live job claim that is not delivered.
-    - `busy`: Pods with a live job claim that is delivered.
-    - `retiring`: Pods with a live retire claim.
+    The numbers of Pods are counted as follows:
+
+    - `warm`: the Pods that are offered now and are free.
+    - `reserved`: the Pods with a live job claim that is not delivered.
+    - `busy`: the Pods with a live job claim that is delivered.
+    - `retiring`: the Pods with a live retire claim.
     """
     pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()
     if pool is None:
@@ -97,12 +99,12 @@ def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | No
 
 @dataclass(frozen=True, slots=True)
 class PoolTroubles:
-    """Problems of a pool that its conditions do not report.
+    """Problems of a pool that are reported in addition to the pool's conditions.
 
-    - `held`: the number of jobs held for the most frequent reason among `_TROUBLES`.
-    - `held_because`: that reason in words.
-    - `outlived`: Pods of the last hour that were retired because a container still ran after `poller` and `runner` had
-      ended. Pods on gone nodes are not counted.
+    - `held`: how many jobs have the most frequent hold among the holds in `_TROUBLES`.
+    - `held_because`: the reason of the most frequent hold, in words.
+    - `outlived`: how many Pods Ostler retired in the last hour because a container still ran after `poller` and
+      `runner` had ended. Pods on gone nodes are not counted.
     """
 
     held: int = 0
@@ -111,7 +113,7 @@ class PoolTroubles:
 
 
 def pool_troubles(db: Connection, pool_id: int, *, now: datetime) -> PoolTroubles:
-    """Return the problems of a pool that its conditions do not report."""
+    """Return the problems of a pool that are reported in addition to the pool's conditions."""
     held = db.execute(
         text("""
             SELECT count(*) AS jobs, coalesce(nullif(hold_detail, ''), hold_reason) AS why FROM jobs
@@ -137,7 +139,7 @@ def pool_troubles(db: Connection, pool_id: int, *, now: datetime) -> PoolTrouble
 
 
 def pool_names(db: Connection, name: str) -> list[int]:
-    """Return the ids of the pools of this name that are not deleted."""
+    """Return the ids of the pools that have this name and are not deleted."""
     rows: Any = db.execute(
         text("SELECT id FROM pools WHERE name = :name AND deleted_at IS NULL ORDER BY id"), {"name": name}
     ).scalars()

@@ -1,4 +1,4 @@
-"""Numbers for the gauges: counts over open rows, never over completed ones."""
+"""Numbers for the gauges of the metrics. Only open rows are counted, and never completed rows."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from rules.claims.stalls import Cause
 class Statistics:
     """The present numbers. Ages are in seconds.
 
-    - `jobs`: by state and hold reason, which is None for jobs that are not held.
-    - `claims`: by purpose and state.
-    - `claim_seconds`: the longest time since the last transition, by purpose and state.
-    - `offered_pods`: the Pods with an offer of a live web process.
+    - `jobs`: how many jobs there are, by state and hold reason. The hold reason is None for jobs that are not held.
+    - `claims`: how many claims there are, by purpose and state.
+    - `claim_seconds`: the longest time since the last transition of a claim, by purpose and state.
+    - `offered_pods`: how many Pods have an offer of a live web process.
     - `oldest_queued_seconds`: the age of the oldest queued job that is not held.
-    - `oldest_dispatchable_seconds`: the same, but only of jobs whose account has budget for one more Pod of their pool.
-    - `closed_seconds`: the time since each gate closed, by upstream. It is 0 for an open gate.
+    - `oldest_dispatchable_seconds`: the age of the oldest queued job that is not held and whose account has budget for
+      one more Pod of the job's pool.
+    - `closed_seconds`: the time since each gate closed, by upstream. The time is 0 for an open gate.
     - `stalled_seconds`: the age of the oldest stall, by cause.
-    - `last_tick`: the last start of any sweep, or None if no sweep has run.
-    - `catch_up`: the repositories that had to be checked, and how many were.
-    - `deliveries_read`: how far each part of GitHub's list of deliveries has been read. None means never.
+    - `last_tick`: the time at which the last tick of any sweep began, or None if no sweep has run.
+    - `catch_up`: how many repositories the sweep `catch_up` had to check, and how many of these are covered.
+    - `deliveries_read`: when GitHub's list of deliveries was last read completely (see `redelivery.read_until`).
     - `epoch`: the epoch of Postgres, and whether Postgres might be older than the cluster.
     - `scaling`: the last decision on each autoscaled pool.
-    - `ending`: the Pods whose job is over, by account. Accounts without such Pods are left out.
-    - `braked`: pools whose runners never execute their jobs.
+    - `ending`: how many Pods have a job that is over, by account. Accounts without such Pods are left out.
+    - `braked`: the pools whose runners never execute their jobs.
     - `versions`: the runner version of each pool.
-    - `backoffs`: the backoffs that no success has ended, by kind.
+    - `backoffs`: how many backoffs no success has ended, by kind.
     """
 
     jobs: Mapping[tuple[str, str | None], int]

@@ -14,7 +14,10 @@ from ostler.task_names import SWEEPS
 
 @dataclass(frozen=True, slots=True)
 class SweepSeen:
-    """One sweep: its pause, its last tick, and the process that runs it now. A value is None if it is not known yet."""
+    """One sweep: its pause, its last tick, and the process that runs a tick now.
+
+    A value is None if it does not exist, for example if the sweep is not paused or has never run.
+    """
 
     name: str
     paused_at: datetime | None
@@ -59,5 +62,8 @@ def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
 
 
 def run_asked(db: Connection, asked: str) -> Row[Any] | None:
-    """Return the run that an operator requested, or None if it has not begun."""
+    """Return the run that an operator's request started, or None if the run has not begun.
+
+    `asked` names the request.
+    """
     return db.execute(text("SELECT * FROM sweep_runs WHERE asked = :asked"), {"asked": asked}).one_or_none()

@@ -1,1 +1,1 @@
-"""Claims: matching, steps, delivery, releases, and the ends of the Pods that claims reserve."""
+"""Claims: matching, steps, delivery, release, and records of how claimed Pods ended."""

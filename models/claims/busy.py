@@ -1,7 +1,7 @@
 """Recorded evidence about a Pod that is to be deleted, un-stamped or scaled away.
 
-This is the part of the evidence for `rules.claims.busy` that Postgres has. A Pod without a row counts as delivered,
-because nothing proves that it is free.
+`rules.claims.busy` decides from evidence whether the Pod might be busy. This module reads the evidence that is in
+Postgres. A Pod without a row is treated as a Pod with a delivered claim, because nothing proves that the Pod is free.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The records about one Pod UID.
+    """The recorded evidence about one Pod, identified by its UID.
 
-    - `any_delivered`: one of its claims was delivered.
-    - `runners_removed`: GitHub no longer has any of the runners whose JITs were delivered to it.
-    - `executed`: one of its runners is known to have executed a job.
-    - `poller_exit_code`: the exit code of its poller, or None if it is not known.
-    - `terminal`, `gone`: True once the cluster has shown it. Neither becomes False again.
+    - `any_delivered`: True if at least one claim of the Pod was delivered.
+    - `runners_removed`: True if JITs were delivered to the Pod and all their runners are gone from GitHub.
+    - `executed`: True if a runner of the Pod is known to have executed a job.
+    - `poller_exit_code`: the exit code of container `poller`, or None if the code is not known.
+    - `terminal`: True if the Pod was ever seen to be terminal.
+    - `gone`: True if the Pod was ever seen to be gone.
     """
 
     any_delivered: bool
@@ -33,7 +34,7 @@ class Recorded:
 
 
 UNKNOWN = Recorded(any_delivered=True)
-"""Stands for a Pod without a row, which counts as delivered."""
+"""Used for a Pod without a row, which is treated as a Pod with a delivered claim."""
 
 _RECORDED = text("""
     SELECT coalesce(c.delivered, false), coalesce(c.delivered AND NOT c.left_over, false), coalesce(c.executed, false),
@@ -51,6 +52,9 @@ _RECORDED = text("""
 
 
 def recorded(db: Connection, pod_uid: str, *, claim_id: int | None = None) -> Recorded:
-    """Return the records about a Pod. With `claim_id`, only the deliveries and executions of that claim count."""
+    """Return the recorded evidence about a Pod.
+
+    If `claim_id` is given, only the deliveries and executions of this claim count.
+    """
     row = db.execute(_RECORDED, {"uid": pod_uid, "claim": claim_id}).one_or_none()
     return UNKNOWN if row is None else Recorded(*row)

@@ -1,6 +1,6 @@
-"""Delivered claims whose stamp might cut off their Pod from Ostler (`rules.claims.cuts`).
+"""Delivered claims whose stamp might cut off the Pod from Ostler (`rules.claims.cuts`).
 
-Such a claim loses its stamp for some time, and gets it again later.
+Ostler removes the stamp from the Pod of such a claim, and puts the stamp on again later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
 LOOKS = 50
-"""Greatest number of Pods that are checked in one tick of `resume`."""
+"""Greatest number of Pods that are checked in one run of `resume`."""
 
 _SUSPECTS = f"""
     id IN (
@@ -37,8 +37,9 @@ _SUSPECTS = f"""
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
     """Return delivered claims whose Pods must be checked, because the end of the poller was not recorded in time.
 
-    A claim is returned `cut_off_after` seconds after its delivery, and then every `due_after` seconds at most. The
-    reconciler records the end of most pollers earlier, so ordinary deliveries are not returned.
+    A claim is first returned `cut_off_after` seconds after its delivery. It is returned again at most once every
+    `due_after` seconds. The reconciler records the end of most pollers earlier, so the claims of most Pods are never
+    returned.
     """
     found = claim_leases.set_due(
         db,
@@ -70,7 +71,11 @@ class Suspect:
 
 
 def suspect(db: Connection, claim_id: int) -> Suspect | None:
-    """Return a delivered claim that may be un-stamped if the cluster and GitHub agree, or None if it must not be."""
+    """Return the facts about a claim if its Pod can be un-stamped, or None otherwise.
+
+    The Pod can be un-stamped if the claim is delivered and its stamp is on or is being removed. The un-stamp also needs
+    evidence from the cluster and from GitHub, which the caller collects.
+    """
     row = db.execute(
         text(f"""
             SELECT c.id, c.delivered_at, c.stamp, p.namespace, p.name, c.pod_uid, c.runner_name,
@@ -85,9 +90,11 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
 
 
 def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
-    """Lease a claim for its un-stamp. `seen` is the claim as it was judged.
+    """Lease a claim for its un-stamp. `seen` is the claim as `suspect` returned it.
 
-    Returns None if the claim moved on or was delivered again since. If its un-stamp had not begun, it begins now.
+    Returns None if the claim has left the state `delivered`, was delivered again, or is leased by another step. Returns
+    None too if the poller ended before the un-stamp began. If the un-stamp has not begun yet, this function begins the
+    un-stamp.
     """
     row = lease(
         db,
@@ -122,7 +129,10 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
 
 
 def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the delivered claims of these Pods that would change if the end of the poller were recorded."""
+    """Return the delivered claims of these Pods for which `pollers_ended` must be called after the end of the poller.
+
+    Either the end of the poller is not recorded yet, or the stamp must be put on again.
+    """
     found = db.execute(
         text("""
             SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
@@ -137,9 +147,10 @@ def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
 
 
 def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list[int]:
-    """Record that the pollers of these Pods have ended, and return the claims whose stamps are put on again now.
+    """Record that the pollers of these Pods have ended, and return the claims whose stamps are now put on again.
 
-    After the poller has ended, a stamp cuts nothing off. Locked rows are skipped and handled by the next check.
+    After its poller has ended, a Pod can no longer be cut off by its stamp. Rows that another session has locked are
+    skipped. The next check handles the skipped rows.
     """
     pod_facts.record_pollers_ended(db, uids, now=now)
     found = db.execute(
@@ -158,7 +169,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
 
 
 def stamp_now(db: Connection, claim_id: int, *, why: str, now: datetime) -> None:
-    """Make the stamp of a delivered claim due at once, and cancel an un-stamp."""
+    """Make the stamp of a delivered claim due at once, and cancel an un-stamp that has begun."""
     move_claim(
         db,
         "cancel_unstamp",

@@ -1,4 +1,4 @@
-"""Delivery of a JIT: the commit before its first byte is sent, and a repeated delivery if the answer was lost."""
+"""Delivery of a JIT. The commit comes before the first byte. If the answer was lost, the delivery is repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rules.claims.machines import Stamp
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A JIT for a Pod, still encrypted, with the claim and the runner that it belongs to."""
+    """An encrypted JIT for a Pod, with the claim and the runner that the JIT belongs to."""
 
     claim_id: int
     job_id: int | None
@@ -50,14 +50,16 @@ def deliver(
 ) -> Delivery | None:
     """Commit that a minted claim is delivered to the newest poll of its Pod, and return the JIT.
 
-    Returns None in these cases: the claim moved on, its stamp is being removed, a newer poll has the offer, or Postgres
-    is known to be older than the cluster. A delivery deletes the offer. Raises ClaimLocked, also if the claim does not
-    exist.
+    Returns None in these cases: the claim is not `minted` any more, its stamp is being removed, a newer poll has the
+    offer, or Postgres is known to be older than the cluster. Raises `ClaimLocked` if another transaction has locked the
+    claim or the row of its Pod, or if the claim does not exist. A delivery deletes the offer.
 
     `cancels_unstamp` is True if the claim's stamp was `removing` when the offer of this poll was first written. The
     poll then arrived after the un-stamp was committed, and proves that the Pod can reach Ostler. The un-stamp is
-    therefore cancelled (L10). A PATCH of the un-stamp might still succeed later. The stamp is then put on again
-    `stamp_returns_after` seconds from now.
+    therefore cancelled (L10).
+
+    If the stamp is off, or if the un-stamp was cancelled, the stamp is put on again `stamp_returns_after` seconds from
+    now. This delay is needed because a PATCH request of a cancelled un-stamp might still succeed.
     """
     # SKIP LOCKED, because a frozen process keeps its locks for up to 30 s, and only a few threads deliver (L14).
     # The Pod's row is locked too: it is charged below, and it comes before the claim in the lock order.
@@ -105,7 +107,7 @@ def deliver(
         return None
     # This deletes the offer of a newer poll too. That poll finds the claim delivered and gets the same JIT again.
     # A locked offer stays, but it is not matched, because the Pod has a delivered claim.
-    # From now on the Pod counts in the account's budget until the Pod ends, even if its claim ends first (L2).
+    # From now on the Pod counts against the account's budget until the Pod ends, even if its claim ends first (L2).
     queued_at = offers.deliver(
         db,
         pod_uid=pod_uid,
@@ -121,9 +123,10 @@ def deliver(
 def delivered_before(
     db: Connection, *, claim_id: int, pod_uid: str, stamp_returns_after: float = 5.0, now: datetime, who: str
 ) -> Delivery | None:
-    """Return the JIT that was delivered to this Pod and is not known to be used, or None if the claim moved on (L11).
+    """Return the JIT that was already delivered to this Pod, for a repeated delivery (L11).
 
-    A stamp that is off or is being removed is put on again `stamp_returns_after` seconds from now.
+    Returns None if the claim is not `delivered` any more, for example because its runner executes a job. A stamp that
+    is off or is being removed is put on again `stamp_returns_after` seconds from now.
     """
     row = db.execute(
         text("""
@@ -140,9 +143,10 @@ def delivered_before(
 
 
 def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *, now: datetime, who: str) -> None:
-    """Postpone the stamp of a delivered claim until the answer has reached the Pod, and cancel an un-stamp.
+    """Postpone the stamp of a delivered claim by `stamp_returns_after` seconds, and cancel an un-stamp that has begun.
 
-    A locked claim is skipped, because the answer must not wait for it. Its stamp is put on again in any case.
+    The answer must reach the Pod before the stamp. A claim that another session has locked is skipped, because the
+    answer must not wait for the lock. The stamp of a skipped claim is put on again in any case.
     """
     free = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND state = 'delivered' FOR NO KEY UPDATE SKIP LOCKED"),

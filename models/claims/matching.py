@@ -1,10 +1,10 @@
 """The matcher's queries: pair queued jobs with free Pods, under the pool's lock and in the common lock order.
 
-The order is pool, jobs by id, runner_pods by id, accounts by id, claims by id. Every count is made in a statement that
-starts after the locks are held. A single statement that locks, counts and inserts would overspend a budget (L2).
+The lock order is pool, jobs by id, runner_pods by id, accounts by id, claims by id. Every count is made in a statement
+that starts after the locks are held. A single statement that locks, counts and inserts could overspend a budget (L2).
 
-The matcher waits only for the pool's lock. All rows are locked with `SKIP LOCKED`, so no locked row keeps a free Pod
-from another job (L14). A run that finds an account locked may therefore continue with other jobs.
+The matcher waits only for the pool's lock. All rows are locked with `SKIP LOCKED`, so a locked row never prevents other
+jobs from getting the free Pods (L14). A run that finds an account locked can continue with other jobs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rules.claims.machines import allowed
 WHO = "dispatch"
 
 WEB_ALIVE = timedelta(seconds=15)
-"""Time without a heartbeat after which the offers of a web process do not count."""
+"""Time since the last heartbeat of a web process after which the matcher ignores the offers of this process."""
 
 POOL_LOCK_WITHIN = "500ms"
-"""Time that a matcher waits for another matcher of the same pool, as a duration of Postgres."""
+"""Longest time that a matcher waits for another matcher of the same pool, in the syntax of `lock_timeout`."""
 
 _FREE_PODS = """
     FROM offers o
@@ -91,7 +91,7 @@ class Outlook:
     - `free`: number of free Pods, counted up to the batch size.
     - `probes`: True if an installation has a backoff, so that a probe might be due.
     - `spares`: True if the pool has spares.
-    - `failures`: True if runners of this pool ended without an execution, so that the pool might be braked.
+    - `failures`: True if the pool has runner failures that are not cleared, so that the pool might be braked.
     """
 
     free: int
@@ -103,12 +103,12 @@ class Outlook:
 def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     """Take the pool's lock for this transaction and return the pool, or None if the pool accepts no new jobs.
 
-    A deleted or draining pool accepts no new jobs. No pool does while Postgres is known to be older than the cluster: a
-    job that is queued in the rows might already run.
+    A deleted or draining pool accepts no new jobs. No pool accepts new jobs while Postgres is known to be older than
+    the cluster, because a job that is queued in the rows might already run.
 
     Raises the lock error of Postgres if another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """
-    # The statements go in one message. The last one takes its snapshot after the lock is acquired.
+    # The statements go in one message. The last statement takes its snapshot after the lock is acquired.
     # Sequential scans are off, because a plan that was prepared for a small table would stay when the table has grown.
     row = db.execute(
         text(f"""
@@ -124,9 +124,10 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
 
 
 def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
-    """Return the conditions of this run. Most runs find no backoff and no spare, and skip the queries for them.
+    """Return the conditions of this run.
 
-    A claim counts as a spare for `spare_after` seconds.
+    Most runs find no backoff and no spare, and therefore skip the queries about probes and spares. A claim counts as a
+    spare for `spare_after` seconds.
     """
     # Not prepared, like `lock_pods`: the best plan depends on how many Pods are offered now.
     row = db.execute(
@@ -170,10 +171,11 @@ _TAKEN = Prepared(
 
 
 def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
-    """Lock up to `limit` free Pods, Pods of the current template first. Pods that are locked already are skipped.
+    """Lock and return up to `limit` free Pods, Pods of the current template first. Locked Pods are skipped.
 
-    Every session that inserts a claim has locked the Pod's row. The second check runs after the lock and sees every
-    claim that was committed before, so its result is final.
+    Every session that inserts a claim first locks the row of the Pod. After this function has the locks, it queries the
+    claims of the Pods again. This second query finds the claims that were committed before the locks were acquired. No
+    other session can insert a claim for these Pods until this transaction ends.
     """
     rows = db.execute(
         text(f"""
@@ -204,9 +206,9 @@ _LOCK_ACCOUNTS = Prepared(
 
 
 def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, AccountView]:
-    """Lock the given accounts, and return them with their usage, which is counted after the lock.
+    """Lock the given accounts, and return the locked accounts with their usage.
 
-    Accounts that another session has locked are skipped.
+    The usage is counted after the lock. Accounts that another session has locked are skipped.
     """
     rows = _LOCK_ACCOUNTS.execute(db, ids=list(account_ids)).all()
     usage = usage_of(db, [row.id for row in rows])
@@ -226,9 +228,9 @@ def give_to_spares(
 ) -> dict[int, int]:
     """Give jobs to spares of the same pool, account and scope. Return the claim id of each job that was given.
 
-    A spare is a registered runner that waits at GitHub, so the job needs no Pod, no mint and no further budget. A spare
-    in a repository gets only jobs with the same repository id, because another repository might have the same name by
-    now. A claim counts as a spare for `spare_after` seconds.
+    The registered runner of a spare waits at GitHub, so a job that is given to a spare needs no Pod, no mint and no
+    further budget. A spare in the scope of a repository gets only jobs with the same repository id, because another
+    repository might have the same name by now. A claim counts as a spare for `spare_after` seconds.
     """
     if not job_ids:
         return {}
@@ -267,10 +269,10 @@ def give_to_spares(
 def insert_claims(
     db: Connection, pool: PoolShape, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
 ) -> list[Made]:
-    """Insert one job claim per pair of job and Pod, with its event, and move the jobs. Return the claims.
+    """Insert one job claim with an event for each pair of job and Pod, and return the claims.
 
-    The caller has locked the rows of the jobs, the Pods and the accounts. The first step of a claim is due after
-    `due_after` seconds.
+    The jobs get the state `claimed`. The caller has locked the rows of the jobs, the Pods and the accounts. The first
+    step of a claim is due after `due_after` seconds.
     """
     if not pairs:
         return []
@@ -293,7 +295,10 @@ def insert_claims(
 def spare_candidates(
     db: Connection, pool: PoolShape, heads: Sequence[JobHead], *, spare_after: float, now: datetime
 ) -> frozenset[int]:
-    """Return the jobs that spares of their accounts could take: per account at most as many as it has spares."""
+    """Return the queue heads that might be given to a spare of their account.
+
+    For each account, the result has at most as many jobs as the account has spares.
+    """
     rows = db.execute(
         text(f"""
             SELECT account_id, count(*) AS spares FROM claims

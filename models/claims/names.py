@@ -1,9 +1,9 @@
 """SQL for the present owner, installation and repository of a claim, as needed for requests to GitHub.
 
-A claim stores the scope and the installation that it was made with, and a claim that has ended is never changed. Since
-then, the owner might have changed its login, and the App might have a new installation there. Webhooks update both in
-other tables, so the SQL reads them there. GitHub redirects from the former name of a repository, and
-`models.intake.announcements` writes its new name.
+A claim stores the scope and the installation that were valid when the claim was inserted. An ended claim is never
+changed. The owner might have a new login by now, and the App might have a new installation in the account. Webhooks
+write the new login and the new installation to other tables, so the SQL reads these tables. If a repository has a new
+name, GitHub redirects from the former name, and `models.intake.announcements` writes the new name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ INSTALLATION_NOW = """
     coalesce((SELECT own.id FROM installations own WHERE own.account_id = c.account_id AND own.left_at IS NULL
               ORDER BY own.event_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
 """
-"""SQL on a claim `c`: the owner's newest working installation, or the claim's own installation if there is none.
+"""SQL on a claim `c`: the owner's newest working installation. If the owner has none, the claim's own installation.
 
-The newest installation is the one with the latest `installation` event. Installations without such an event come last,
-the largest id first, because GitHub assigns rising ids.
+The newest installation is the one with the latest `installation` event. Installations without such an event come last.
+Among these, the largest id comes first, because GitHub assigns increasing ids.
 """
 
 REPOSITORY_ID = """
@@ -24,10 +24,11 @@ REPOSITORY_ID = """
              (SELECT done.repository_id FROM executions x JOIN jobs done ON done.id = x.job_id
               WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1))
 """
-"""SQL on a claim `c`: the id of the repository in its scope, or NULL if it is not known.
+"""SQL on a claim `c`: the id of the repository in the claim's scope, or NULL if the id is not known.
 
-Older claims did not store this id. For them it is the repository of the claim's job, or else of the last job that the
-claim executed. A runner that is registered in a repository executes only jobs of that repository.
+Earlier versions did not store this id in the claim. For such a claim, the SQL reads the repository id of the claim's
+job, or else of the last job that the claim executed. A runner that is registered in a repository executes only jobs of
+that repository.
 """
 
 SCOPE_NOW = f"""
@@ -37,4 +38,7 @@ SCOPE_NOW = f"""
          ELSE coalesce('orgs/' || (SELECT owner.login FROM accounts owner
                                    WHERE owner.id = c.account_id AND c.scope IS NOT NULL), c.scope) END
 """
-"""SQL on a claim `c`: the scope of its runner, with the owner's present login and, if known, the repository's id."""
+"""SQL on a claim `c`: the scope of the claim's runner.
+
+The scope has the owner's present login and, if it is known, the id of the repository.
+"""

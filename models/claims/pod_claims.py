@@ -1,4 +1,4 @@
-"""Claims whose Pod is over: the facts that are needed to ask GitHub about them before they end."""
+"""Facts about claims whose Pod is over. Ostler needs them to ask GitHub about a claim before it ends the claim."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """A job claim and its Pod: the facts that are needed to ask GitHub about the job and its runners.
+    """The facts about a job claim and its Pod that are needed to ask GitHub about the job and the runners.
 
-    `job_id` and `repository` are None if the claim has no job. `registrations` are its runners that might exist on
-    GitHub.
+    `job_id` and `repository` are None if the claim has no job. `registrations` are the runners of the claim that might
+    exist on GitHub.
     """
 
     namespace: str

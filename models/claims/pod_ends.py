@@ -1,6 +1,7 @@
-"""Ends of runner Pods as the watch saw them. They are recorded and read for people.
+"""Records of how runner Pods ended. The watch reports the ends, and people read the records.
 
-A message of the watch is only a hint, so no decision is based on them (law L6).
+A message of the watch is only a hint. Ostler therefore ends no claim and deletes no Pod because of these records (law
+L6). `models.claims.runner_failures` uses the records to find out whether the runner caused the end.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ COLUMNS = """
 """
 """SQL columns that `end_of` reads, from a row `p` of `runner_pods`.
 
-The interval of one second is needed because times of the API server are whole seconds.
+`pod_retired` allows a difference of one second, because the API server reports times in whole seconds.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The last state of a Pod that the watch saw before the Pod was gone."""
+    """The last observation of a Pod by the watch before the Pod was gone."""
 
     deletion_at: datetime | None
     reason: str | None
@@ -50,16 +51,16 @@ SEEN = f"""
 """
 """SQL join that adds `COLUMNS` as `pod_end`, for a caller who may see only the accounts `:seen` (NULL: all accounts).
 
-The columns are NULL if the Pod was given to a job of another account, because the end of a Pod reveals how that job
-ended.
+The columns are NULL if a claim of any other account was delivered to the Pod, because the end of the Pod reveals how
+the job of that account ended.
 """
 
 
 def record(db: Connection, endings: Mapping[str, Ending]) -> int:
-    """Record the ends of these Pods by UID, unless better facts are recorded.
+    """Record how these Pods ended. `endings` is keyed by the UID of the Pod.
 
-    Returns the number of rows that exist and were not locked. A row that another session has locked is skipped (law
-    L14).
+    A value that is already recorded is not replaced. Returns how many of these Pods have a row that was not locked. A
+    row that another session has locked is skipped (law L14).
     """
     free = (
         db.execute(
@@ -85,15 +86,19 @@ _LOST = """
                 AND (c.end_reason IN ('pod_gone', 'pod_spent') OR (:live AND c.ended_at IS NULL)
                      OR (c.delivered_at IS NOT NULL AND c.ended_at >= p.deletion_at + interval '1 second')))
 """
-"""SQL condition on a row `p` of `runner_pods`: a job lost the Pod, not by Ostler, and its Events were not read.
+"""SQL condition on a row `p` of `runner_pods`: a job lost this Pod, and the Events of the Pod were not read yet.
 
-A claim that GitHub's `completed` ended counts too if its Pod was deleted before. Times of the API server are whole
-seconds, so the claim must have ended at least one second after the recorded deletion.
+The condition is false if Ostler retired the Pod. If the Pod was deleted before its delivered claim ended, the job lost
+the Pod even if GitHub's `completed` ended the claim. The API server reports times in whole seconds, so the claim must
+have ended at least one second after the recorded deletion.
 """
 
 
 def lost(db: Connection, uids: Sequence[str], *, live: bool) -> list[str]:
-    """Return the UIDs of the given Pods that a job lost. `live` includes Pods with a live job claim."""
+    """Return the UIDs of the given Pods that a job lost and whose Events were not read yet.
+
+    If `live` is True, a Pod with a live job claim counts as lost.
+    """
     rows = db.execute(
         text(f"SELECT p.uid FROM runner_pods p WHERE p.uid = ANY(:uids) AND {_LOST} ORDER BY p.id"),
         {"uids": list(uids), "live": live},
@@ -103,16 +108,16 @@ def lost(db: Connection, uids: Sequence[str], *, live: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Namespace and name of a Pod."""
+    """The namespace and the name of a Pod."""
 
     namespace: str
     name: str
 
 
 def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named | None:
-    """Return a Pod that a job lost, if its Events still need to be read.
+    """Return the name of a Pod if a job lost the Pod and the Events of the Pod must still be read.
 
-    Returns None if its Events were read, or if the Events of `most` Pods were read after `since`.
+    Returns None otherwise. Returns None too if the Events of `most` Pods were already read after `since`.
     """
     row = db.execute(
         text(f"""
@@ -126,9 +131,10 @@ def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named
 
 
 def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: datetime) -> bool:
-    """Record that the Events of a Pod were read, with the Event that best explains its end. None records no Event.
+    """Record that the Events of a Pod were read, with the Event that best explains the end of the Pod.
 
-    Returns False if they were read before, or if another session has locked the row (law L14).
+    `event` is None if no Event explains the end. Returns False if an earlier call has recorded that the Events were
+    read, or if another session has locked the row (law L14).
     """
     free = db.execute(
         text("SELECT 1 FROM runner_pods WHERE uid = :uid AND events_read_at IS NULL FOR NO KEY UPDATE SKIP LOCKED"),
@@ -148,7 +154,7 @@ def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: d
 
 
 def read(db: Connection, pod_uid: str) -> PodEnd:
-    """Return the recorded end of a Pod."""
+    """Return the recorded end of a Pod. Return an empty `PodEnd` if the Pod has no row."""
     row = db.execute(text(f"SELECT {COLUMNS} FROM runner_pods p WHERE p.uid = :uid"), {"uid": pod_uid}).one_or_none()
     return PodEnd() if row is None else end_of(row)
 

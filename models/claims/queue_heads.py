@@ -20,7 +20,7 @@ from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
 @dataclass(frozen=True, slots=True)
 class QueueHeads:
-    """The first jobs of the accounts' queues, with the data that the fairness rule needs to order them.
+    """The first jobs of the accounts' queues, with the data that the fairness rule needs to order these jobs.
 
     `reservations` has one reservation per account at most. `totals` is the sum of the budgets of all accounts.
     """
@@ -30,7 +30,7 @@ class QueueHeads:
     reservations: Mapping[int, Reservation]
     totals: Budget
     last: Mapping[int, int] = field(default_factory=dict)
-    """Accounts that come after all others, mapped to their places (from 1)."""
+    """The accounts that come after all others. Each is mapped to its place among these accounts, counted from 1."""
 
 
 _HEADS = Prepared(
@@ -145,14 +145,15 @@ def read_queue_heads(
 ) -> QueueHeads:
     """Return the first queued jobs of the accounts that the fairness rule prefers: about twice `batch` jobs at most.
 
-    An account without room in its budget is skipped unless it has a spare. The query walks the index on dispatchable
-    jobs account by account, so held jobs and deep queues cost nothing.
+    An account without room in its budget is skipped unless the account has a spare. The query walks the index on
+    dispatchable jobs account by account, so its cost depends neither on held jobs nor on the length of a queue.
 
-    After a change of the pool's labels or access rules, its queued jobs are routed again. Until then no job is
-    returned. Later only the jobs that were locked during the routing are left out.
+    After a change of the pool's labels or access rules, `rematch` routes the queued jobs of the pool again. No job is
+    returned until the routing has run. If the routing skipped a locked job, this job is left out until it is routed.
 
     - `spare_after`: a claim counts as a spare for this number of seconds.
-    - `reserve_after`: a job of the account that waits in another pool for this number of seconds gets a reservation.
+    - `reserve_after`: an account gets a reservation if a job of the account has waited in another pool for this number
+      of seconds.
     - `braked`: no job of this account is returned. `NOBODY` excludes no account.
     - `last`: these accounts come after all others, in this order.
     """

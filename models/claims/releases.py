@@ -1,6 +1,6 @@
-"""Ends of claims other than by `completed`: releases, retirements, and Pods that are gone or spent.
+"""Ends of claims without the webhook `completed`: by release, by retirement, or because the Pod is gone or spent.
 
-Every function that ends a claim moves its job in the same transaction (L4).
+Every function that ends a claim moves the claim's job in the same transaction (L4).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rules.routing.holds import HoldReason
 class Registration:
     """A runner that Ostler registered or might have registered, and that is not known to be gone from GitHub.
 
-    `delivered` is True if the JIT of its claim was delivered, so that this runner might start. Scope and installation
+    `delivered` is True if the JIT of the claim was delivered, so that the runner might start. Scope and installation
     are current (`models.claims.names`). The values stored with the claim might be out of date.
     """
 
@@ -49,8 +49,9 @@ class Registration:
 class ReleaseWork(Annotated):
     """The data that a release or a retirement needs. `since` is the time of the claim's last transition.
 
-    `delivered` is True if the claim was delivered. For a retirement it is True if any claim of the Pod was delivered.
-    `forced` is True if a sweep allowed this retirement to delete the Pod without waiting for its kubelet.
+    For a release, `delivered` is True if the claim was delivered. For a retirement, `delivered` is True if any claim of
+    the Pod was delivered. `forced` is True if a sweep allowed this retirement to delete the Pod without waiting for its
+    kubelet.
     """
 
     pool_id: int
@@ -78,15 +79,15 @@ def request_release(
     now: datetime,
     who: str,
 ) -> bool:
-    """Commit that a claim is being released, before any call outside Postgres. Return False if it does not qualify.
+    """Commit that a claim is being released, before any call outside Postgres.
 
-    The lease stays, and its end becomes `due_at`, so that the release waits for a running step. Three arguments
-    restrict the claim:
+    Returns False if the claim does not qualify or cannot be released in its present state. A running step keeps its
+    lease. The release is due when this lease ends. Three arguments restrict the claims that qualify:
 
     - `chain_no`, passed by an errback: the claim must be `claimed` and on this chain.
     - `undelivered`: the JIT must never have been delivered. No claim qualifies while Postgres is known to be older than
       the cluster, because the rows might miss a delivery.
-    - `spare_since`: the claim must be a spare, and must have become one at this time.
+    - `spare_since`: the claim must be a spare, and must have become a spare at this time.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
     if undelivered:
@@ -160,10 +161,10 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
 
 
 def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0, now: datetime) -> ReleaseWork | None:
-    """Lease a `releasing` claim for its release step, or return None if that is not possible.
+    """Lease a `releasing` claim for its release step, or return None if the lease cannot be acquired.
 
-    While these rows are not trusted, a claim is leased only if it was never delivered and has been `releasing` for
-    `requeue_after` seconds. Its job can then be queued without waiting until the epoch is confirmed.
+    While the rows are not trusted (`models.db.epochs`), a claim is leased only if it was never delivered and has been
+    `releasing` for `requeue_after` seconds. The job of such a claim can then be queued before the epoch is confirmed.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
     row = lease(db, "lease_release", claim_id, chain_no=None, now=now, values=values)
@@ -184,7 +185,7 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
 
 
 def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
-    """Lease a `retire` claim for its step, or return None if that is not possible."""
+    """Lease a `retire` claim for its step, or return None if the lease cannot be acquired."""
     row = lease(db, "lease_retire", claim_id, chain_no=None, now=now)
     return None if row is None else _work(db, row)
 
@@ -195,14 +196,14 @@ def registration_removed(db: Connection, attempt_id: int, *, now: datetime) -> N
 
 
 def lock_job(db: Connection, job_id: int) -> None:
-    """Lock a job. In the common lock order this comes before the lock of its claims."""
+    """Lock a job. In the common lock order, a job is locked before its claims."""
     db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
 
 
 def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
-    """Lock a live claim with its job and its Pod's row, in the common lock order. Return None if it has ended.
+    """Lock a live claim with its job and its Pod's row, in the common lock order. Return None if the claim has ended.
 
-    Raises `StartOver` if the claim got another job while the locks were taken.
+    Raises `StartOver` if the claim got another job while the locks were acquired.
     """
     seen = db.execute(
         text("SELECT job_id, runner_pod_id FROM claims WHERE id = :id AND ended_at IS NULL"), {"id": claim_id}
@@ -221,9 +222,9 @@ def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
 
 
 def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) -> bool:
-    """Move a claim from `releasing` to `executing`, because GitHub refused to delete its busy runner.
+    """Move a claim from `releasing` to `executing`, because GitHub refused to delete the busy runner of the claim.
 
-    Returns False if the claim moved on or was never delivered.
+    Returns False if the claim is not `releasing` any more or was never delivered.
     """
     moved = move_claim(
         db,
@@ -272,10 +273,10 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
 
 
 class Warmth(StrEnum):
-    """State of a Pod whose claim ends before anything was delivered.
+    """State of a Pod whose claim ends before its JIT was delivered.
 
     - `warm`: the un-stamp is confirmed, and the Pod can be claimed again.
-    - `gone`: the Pod's UID does not exist any more.
+    - `gone`: no Pod with this UID exists any more.
     - `unknown`: the un-stamp can never be confirmed, and the Pod is retired.
     """
 
@@ -294,11 +295,14 @@ class Ended:
 def end_never_delivered(
     db: Connection, work: ReleaseWork, *, warmth: Warmth, retire_due: float, now: datetime, who: str
 ) -> Ended | None:
-    """End a claim whose JIT was never delivered. Its job is queued at its old age, and its Pod is warm again at once.
+    """End a claim whose JIT was never delivered, and queue its job at the job's old age.
 
-    A Pod of `unknown` warmth gets its retire claim in the same transaction, even while the rows are not trusted. The
-    retirement itself waits for trust, and checks the Pod before it deletes the Pod (L7). Returns None if the claim
-    moved on.
+    A `warm` Pod can be claimed again at once. A Pod of `unknown` warmth gets its retire claim in the same transaction,
+    even while the rows are not trusted. The retirement itself waits until the rows are trusted, and checks the Pod
+    before it deletes the Pod (L7).
+
+    Returns None if the claim has ended, was delivered, or has a newer chain number. Returns None too while Postgres is
+    known to be older than the cluster.
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:
@@ -346,8 +350,8 @@ def end_delivered(
 ) -> int | None:
     """End a delivered claim whose runner is proven to be gone from GitHub, move its job, and retire its Pod.
 
-    All three happen in one transaction. Returns the id of the retire claim. Returns None if the claim moved on or no
-    retire claim could be inserted.
+    One transaction makes all three changes. Returns the id of the retire claim. Returns None if the claim has ended or
+    has another job or chain number by now, or if no retire claim could be inserted.
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None:
@@ -377,13 +381,14 @@ def end_delivered(
 def insert_retire(
     db: Connection, runner_pod_id: int, *, now: datetime, who: str, why: str, due_after: float, trusted: bool = True
 ) -> int | None:
-    """Insert the claim that must exist before a Pod that is not terminal is deleted (L7), and return its id.
+    """Insert the retire claim that must exist before Ostler deletes a Pod that is not terminal (L7). Return its id.
 
     Returns None if the Pod has a live claim, is not known to the cluster, or is gone. Also returns None while the rows
-    are not trusted (`models.db.epochs`), because a busy Pod looks free in rows from an earlier state.
+    are not trusted (`models.db.epochs`), because a busy Pod might look free in the rows of an earlier state.
 
     With `trusted` False, the insert is refused only while Postgres is known to be older than the cluster. The caller
-    passes False for a Pod that must not be matched again. The retirement of that Pod later waits for trust.
+    passes False for a Pod that must not be matched again. The retirement of such a Pod waits until the rows are
+    trusted.
 
     The claim is due after `due_after` seconds.
     """
@@ -415,7 +420,10 @@ def insert_retire(
 
 
 def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -> bool:
-    """End a retire claim after a GET showed that the Pod's UID is gone. Return False if the claim has ended."""
+    """End a retire claim, and record that its Pod is gone. Return False if the claim has already ended.
+
+    The caller has seen by a GET request that the Pod's UID is gone.
+    """
     if lock_claim(db, work.claim_id) is None:
         return False
     mark_gone(db, work.pod_uid, now=now)
@@ -433,9 +441,9 @@ def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -
 
 
 def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
-    """Record that a Pod's UID is gone.
+    """Record that a Pod's UID is gone, and delete the offer of the Pod.
 
-    The proof is a GET by name and UID, or Ostler's own deletion of a terminal Pod.
+    The caller has proof: a GET request by name and UID, or its own deletion of a terminal Pod.
     """
     pod_facts.record_gone(db, pod_uid, now=now)
     offers.delete(db, pod_uid)
@@ -446,7 +454,8 @@ def end_without_pod(
 ) -> bool:
     """End a claim whose Pod is proven to be gone, or terminal if `spent`, and move its job as `job_outcome` says.
 
-    `job_id` is the job that GitHub was asked about. Returns False if the claim has another job by now or has ended.
+    `job_id` is the job that the caller asked GitHub about. Returns False if the claim has another job by now or has
+    ended.
     """
     claim = lock_claim(db, claim_id)
     if claim is None or claim.job_id != job_id:
@@ -473,5 +482,5 @@ def end_without_pod(
 
 
 def pools_to_wake(db: Connection, *, pool_id: int, account_id: int | None) -> Sequence[int]:
-    """Return the pools that the end of a claim might help: its own pool, and the pools where its account has jobs."""
+    """Return the pools to wake after the end of a claim: its own pool, and the pools where its account has jobs."""
     return sorted({pool_id, *pools_with_work(db, [] if account_id is None else [account_id])})

@@ -1,4 +1,4 @@
-"""Queries of the sweep `resume`: live claims past their due time, and queued jobs beside offered Pods."""
+"""Queries of the sweep `resume`: live claims past their due time, and pools with both queued jobs and offered Pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = 200
 UNSTAMPS = 50
 """Greatest number of un-stamps in one transaction.
 
-The transaction locks these claims, and their Pods might poll again at that moment.
+The number is small, because the transaction locks these claims. A poll that arrives meanwhile must retry its delivery.
 """
 
 
@@ -44,12 +44,14 @@ class Due:
 def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
     """Raise the chain number of claims that are due, and set their next due time to `due_after` seconds from now.
 
-    A step that a rate limit postponed becomes an ordinary step. It counts as lost if it is not done in time.
+    If a rate limit had postponed a step, the step becomes an ordinary step. From now on, the step counts as lost if it
+    is not done in time.
 
     `heads` maps each queue to the time at which its oldest waiting message was sent, or to None if no message waits. A
-    step that was due before that time is lost, because its message has left the queue. A step that was due later might
-    still wait in the queue. Sending it again would make the queue longer, and a raised chain number would make the
-    waiting message useless. A queue with waits above `due_after` would then never become empty.
+    step that was due before that time is lost, because its message has left the queue. A step that was due later is
+    skipped, because its message might still wait in the queue. A second message would make the queue longer, and a
+    raised chain number would make the waiting message useless. A queue with waits above `due_after` seconds would then
+    never become empty.
     """
     rows = claim_leases.raise_chains(db, limit=PAGE, due_after=due_after, heads=heads, now=now)
     for row in rows:
@@ -61,13 +63,14 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
 def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:
     """Begin the un-stamp of minted claims whose Pod stopped polling, and return these claims.
 
-    The stamp might have cut off the Pod from Ostler. After the commit nothing is delivered until the un-stamp is
-    confirmed. A Pod counts as not polling if its JIT was minted more than `unstamp_after` seconds ago, and its last
-    offer expired before that time too.
+    The stamp might have cut off the Pod from Ostler. After the commit, no JIT is delivered to the Pod until the
+    un-stamp is confirmed or cancelled. A Pod has stopped polling if its JIT was minted more than `unstamp_after`
+    seconds ago, and it has no offer or its last offer expired more than `unstamp_after` seconds ago.
 
-    At most `UNSTAMPS` claims are returned. A claim that another session has locked is left to the next tick (law L14).
-    No claim is returned while these rows are not trusted: offers do not survive a crash of Postgres, and a Pod that got
-    its JIT meanwhile does not poll any more.
+    At most `UNSTAMPS` claims are returned. A claim that another session has locked is left to the next run (law L14).
+    No claim is returned while the rows are not trusted, for two reasons. Offers do not survive a crash of Postgres.
+    After a restore, a claim can look minted although its JIT was delivered, and the Pod of such a claim does not poll
+    any more.
     """
     rows = db.execute(
         text(f"""
@@ -95,9 +98,9 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
 
 
 def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:
-    """Return the pools that have claimable Pods and also dispatchable jobs or a job that can probe a backoff.
+    """Return the pools that have claimable Pods and either dispatchable jobs or a job that can probe a backoff.
 
-    The same installation is probed every `probe_every` seconds at most.
+    An installation is probed at most once every `probe_every` seconds.
     """
     rows = db.execute(
         text(f"""

@@ -1,8 +1,7 @@
-"""Failures of delivered Pods that never executed a job.
+"""Failures: Pods that received a JIT but never executed a job.
 
-`rules.claims.runner_brakes` derives the brake of a pool from these failures. Rows are only inserted and marked as
-cleared, so code that counts a failure waits for no other session. The brake is computed from the rows each time, so it
-ends without any other write when the failures are cleared.
+`rules.claims.runner_brakes` derives the brake of a pool from these failures. A failure is recorded by an INSERT, which
+waits for no other session. The brake itself is not stored, so it ends as soon as the failures are marked as cleared.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_
 from rules.routing.holds import HoldReason
 
 MOST_READ = 200
-"""Greatest number of failures of a pool that are read, the latest first. More would not make a brake stronger."""
+"""Greatest number of failures of a pool that are read, the latest first. More failures would not change the brake."""
 
 
 class RunnerFailure(Base):
@@ -53,9 +52,11 @@ class RunnerFailure(Base):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The claims that a brake still allows: `slots` claims in the pool, or in the account `account_id` if that is set.
+    """The claims that a brake still allows.
 
-    `last` are accounts that a probe of the pool uses only if no other account has a job, in this order.
+    Up to `slots` claims are allowed. The limit applies to the account `account_id`, or to the whole pool if
+    `account_id` is None. A probe of the whole pool takes a job of an account in `last` only if no other account has a
+    job. The accounts in `last` are used in the given order.
     """
 
     account_id: int | None
@@ -74,10 +75,10 @@ class Braked:
 
 
 def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool:
-    """Record the failure of a delivered claim that has just ended without an execution, if its job is queued at GitHub.
+    """Record that a delivered claim has just ended without an execution, if its job is queued again.
 
-    Returns False if the end says nothing about the runner. Examples are a Pod that was deleted or evicted, and a Pod of
-    an old template. A job that failed on `JOB_TRIES` Pods is set aside.
+    Returns False if the end does not show that the runner failed. Examples are a Pod that was deleted or evicted, and a
+    Pod of an old template. A job that failed on `JOB_TRIES` Pods is set aside.
     """
     claim = db.execute(
         text("""
@@ -128,9 +129,9 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
 def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequence[int]:
     """Clear failures of the pools in which these claims execute. Return the pools to wake.
 
-    If the failures concern several accounts, or brake the whole pool, all of them are cleared. Otherwise only those of
-    the claim's own account are cleared. A claim on a Pod of an old template clears no failure of the present template.
-    Failures that another session has locked are skipped, because that session clears them.
+    If the failures of a pool concern several accounts or brake the whole pool, all of them are cleared. Otherwise only
+    the failures of the claim's own account are cleared. A claim on a Pod of an old template clears no failure of the
+    present template. Failures that another session has locked are skipped, because that session clears them.
     """
     ids = sorted(set(claim_ids))
     if not ids:
@@ -166,7 +167,7 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
             pools.add(row.pool_id)
         elif alone := [job for job, failed in Counter(cleared.scalars()).items() if failed >= JOB_TRIES]:
             # No job executed between the tries of this job, so the pool might have been the cause.
-            # A job that fails while others execute stays set aside for its hour.
+            # A job that fails while other jobs execute stays set aside for the time `ASIDE`.
             lift(db, row.pool_id, jobs=alone, now=now)
     return sorted(pools)
 
@@ -174,10 +175,10 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
 def lift(
     db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None, now: datetime
 ) -> int:
-    """Let `rematch` check jobs of a pool that were set aside because of their runners. Return the number of jobs.
+    """Make `rematch` check the jobs of a pool that were set aside after runner failures.
 
-    If `account_id` or `jobs` is given, only jobs of that account or with these ids are checked. Jobs that other
-    sessions have locked are skipped.
+    Returns how many jobs will be checked. If `account_id` is given, only jobs of this account are checked. If `jobs` is
+    given, only jobs with these ids are checked. Jobs that other sessions have locked are skipped.
     """
     return job_holds.end_waits(
         db,
@@ -196,7 +197,7 @@ def lift(
 
 
 def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
-    """Return the brake of a pool with this template, or None if it has no brake."""
+    """Return the brake that the failures of a pool and a template cause, or None if the pool is not braked."""
     rows = db.execute(
         text("""
             SELECT pod_uid, job_id, account_id, claimed_at, at, exit_code, why FROM runner_failures
@@ -221,9 +222,10 @@ def brakes(db: Connection) -> Sequence[Braked]:
 
 
 def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> Held | None:
-    """Return the claims that the brake of a pool still allows, or None if there is no brake.
+    """Return the claims that the brake of a pool still allows, or None if the pool is not braked.
 
-    One claim is allowed if the wait is over and no probe is running, otherwise none. The caller holds the pool's lock.
+    One claim is allowed if the wait of the brake is over and no probe is running. Otherwise no claim is allowed. The
+    caller holds the pool's lock.
     """
     brake = read(db, pool_id, template_hash)
     if brake is None:
@@ -233,12 +235,16 @@ def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> 
 
 
 def is_due(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
-    """Return whether the matcher would start a probe now."""
+    """Return True if the matcher would start a probe of a braked pool now, and False otherwise."""
     return now >= brake.probe_at and not _is_probed(db, pool_id, brake, now=now)
 
 
 def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
-    """Return whether a claim that was made after the last failure might still execute."""
+    """Return True if a probe is running, and False otherwise.
+
+    A probe is a live claim with a job that was made after the last failure. After `PROBE_LASTS`, a claim does not count
+    as a probe any more.
+    """
     found: bool = db.execute(
         text("""
             SELECT EXISTS (SELECT FROM claims
@@ -252,10 +258,10 @@ def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> 
 
 
 def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> int:
-    """Clear the failures of a pool's Pods with other templates, and return their number.
+    """Clear the failures of Pods that were made from an older template of a pool. Return how many were cleared.
 
-    A new template might have removed the cause. The jobs that were set aside because of these failures are checked
-    again at once.
+    A new template might have removed the cause. The jobs that were set aside because of these failures are therefore
+    checked again at once.
     """
     cleared = db.execute(
         text("""
@@ -272,5 +278,5 @@ def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete the failures of these claims, whose rows the caller has locked. Return their number."""
+    """Delete the failures of these claims, and return how many were deleted. The caller has locked the failures."""
     return db.execute(text("DELETE FROM runner_failures WHERE claim_id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,8 +1,8 @@
-"""Stamp and mint: the database work before and after these two steps of a claim.
+"""Database work before and after two steps of a claim: the stamp and the mint.
 
 A step leases its claim with `lease`, does one thing outside Postgres, and ends with a guarded update that tests
-`chain_no` again. A step therefore runs once at a time, however often its message arrives. A late execution of an older
-chain changes nothing (L6).
+`chain_no` again. Even if the message of a step arrives several times, the step never runs twice at the same time. A
+late execution of an older chain changes nothing (L6).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rules.claims.runner_names import make_runner_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotated(Leased):
-    """Work that writes the claim annotation of a Pod. `expected` is the present value, and `value` replaces it."""
+    """Work that writes the claim annotation of a Pod. `value` replaces `expected`, the recorded present value."""
 
     namespace: str
     pod_name: str
@@ -36,7 +36,7 @@ class Annotated(Leased):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampWork(Annotated):
-    """One write of the claim annotation for the claim of an account."""
+    """The work of one stamp or un-stamp. `account_id` and `job_id` are the account and the job of the claim."""
 
     account_id: int
     job_id: int | None = None
@@ -62,9 +62,10 @@ def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
 
 
 def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> StampWork | None:
-    """Lease the claim for its stamp, before the mint or later if the stamp is missing (L10).
+    """Lease a claim for its stamp. The stamp comes before the mint. A missing stamp is put on later (L10).
 
-    `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now or another step has it.
+    `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now, or if another step has
+    leased the claim.
     """
     row = lease(
         db,
@@ -81,7 +82,10 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
 
 
 def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
-    """Lease a claim for its un-stamp: it must be minted, and its stamp `removing`. Return None otherwise."""
+    """Lease a minted claim for its un-stamp.
+
+    Returns None if the stamp of the claim is not `removing`, or if the lease cannot be acquired.
+    """
     row = lease(
         db,
         "lease_unstamp",
@@ -97,8 +101,8 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
 def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
     """Record the annotation that was found on the Pod instead of the expected one.
 
-    Returns whether the lease of the step is still valid. Only a step with a valid lease may replace that annotation. A
-    late step could remove the stamp of a newer claim.
+    Returns True if the lease of the step is still valid, and False otherwise. Only a step with a valid lease may
+    replace the found annotation. A step with an expired lease could remove the stamp of a newer claim.
     """
     pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=seen)
     ours = db.execute(
@@ -123,13 +127,15 @@ def finish_stamp(
     now: datetime,
     who: str,
 ) -> bool:
-    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off`, and end the lease. Return False if the claim moved on.
+    """Record the result of a stamp or an un-stamp, and end the lease.
 
-    Returns False too if another step has the lease by now. Otherwise a stamp that outlived its own lease would end the
-    lease of a mint.
+    `name` is the transition: `stamp_on`, `stamp_gave_up` or `stamp_off`. Returns False if the claim has changed, or if
+    another step has leased the claim. Without the second check, a stamp that took longer than its own lease could end
+    the lease of a mint.
 
-    `error` says why the stamp failed, or is None. The next step is due after `due_after` seconds. `stamp_after` is set
-    if the stamp of a delivered claim was removed. It is the latest time at which the stamp is put on again.
+    `error` says why the stamp failed, or is None. The next step is due after `due_after` seconds. If the stamp of a
+    delivered claim was removed, `stamp_after` is the time at which the stamp is put on again. The stamp is put on
+    earlier if the poller of the Pod ends earlier.
     """
     moved = move_claim(
         db,
@@ -160,7 +166,7 @@ class MintWork(Leased):
     """The data that a mint needs.
 
     `previous` is the runner name of an earlier attempt with an unknown result, or None if there is no such attempt.
-    GitHub must be asked about that runner first.
+    GitHub must be asked about the runner of the earlier attempt first.
     """
 
     attempt_id: int
@@ -182,7 +188,10 @@ class MintWork(Leased):
     """True if the job probes a backoff of its installation. The mint then stops at its first failure."""
 
     def asked_for(self, *, full: bool = False) -> tuple[str, str]:
-        """Return kind and key of the backoff that a refusal of this mint causes. `full`: the runner group is full."""
+        """Return the kind and the key of the backoff that a refusal of this mint causes.
+
+        `full` is True if GitHub refused the mint because the runner group is full.
+        """
         return asked_for(
             scope=self.scope,
             repository=self.repository,
@@ -194,10 +203,10 @@ class MintWork(Leased):
 
 
 def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
-    """Lease the claim for its mint, and record the runner's name before GitHub is called.
+    """Lease a claim for its mint, and record the runner's name before the call to GitHub.
 
-    A claim is leased only if its stamp is on or was given up (L5). `suffix` makes the runner's name unique. Returns
-    None if the lease cannot be acquired.
+    A claim is leased only if its stamp is `on` or `gave_up` (L5). `suffix` makes the runner's name unique. Returns None
+    if the lease cannot be acquired.
     """
     row = lease(
         db,
@@ -267,7 +276,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
 def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: datetime) -> int | None:
     """Close an attempt whose runner GitHub does not have, and open the next one. Return the id of the new attempt.
 
-    Returns None if the claim moved on. The old attempt is closed in that case too.
+    Returns None if the step does not have the lease of the claim any more. The old attempt is closed in this case too.
     """
     ours = db.execute(
         text("""
@@ -282,10 +291,10 @@ def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: da
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """The result of a mint's commit. `moved` is True if the claim has the JIT.
+    """The result of the commit of a mint. `moved` is True if the JIT was stored in the claim.
 
-    `recovered` is True if a backoff ended, or if the installation was recorded as removed. Waiting jobs can then
-    continue.
+    `recovered` is True if the mint ended a backoff, or if the installation had been recorded as removed. In both cases,
+    waiting jobs can continue.
     """
 
     moved: bool
@@ -302,9 +311,10 @@ def commit_mint(
     now: datetime,
     who: str,
 ) -> Minted:
-    """Commit the JIT and send the NOTIFY for the delivery, unless the claim moved on.
+    """Store the JIT in the claim, and send the NOTIFY for its delivery.
 
-    The attempt is recorded as minted in either case, so that the code that ends the claim finds the runner.
+    If the claim has changed since the mint began, nothing is stored or sent. The attempt is recorded as minted in
+    either case, so that the code that ends the claim finds the runner.
     """
     moved = move_claim(
         db,

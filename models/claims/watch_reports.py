@@ -1,4 +1,4 @@
-"""Queries for the hints of the watch: rows of the Pods that it names, and claims whose runner has started a job."""
+"""Queries for the hints of the watch: rows of the Pods in a hint, and claims whose runner has started a job."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A Pod that needs cleanup when it disappears: it is not recorded as gone, or it has a live claim.
+    """A Pod that needs cleanup after it disappears: it is not recorded as gone, or it has a live claim.
 
-    `claim_id` and `purpose` describe the live claim, and are None if there is none.
+    `claim_id` and `purpose` describe the live claim. They are None if the Pod has no live claim.
     """
 
     pool_id: int
@@ -37,7 +37,7 @@ class Known:
 
 
 def known_pods(db: Connection, uids: Sequence[str]) -> list[Known]:
-    """Return the given Pods that still need cleanup when they disappear."""
+    """Return the given Pods that need cleanup after they disappear."""
     rows = db.execute(
         text("""
             SELECT p.pool_id, c.id, c.purpose
@@ -50,7 +50,7 @@ def known_pods(db: Connection, uids: Sequence[str]) -> list[Known]:
 
 
 def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the delivered claims of these Pods that have no known execution."""
+    """Return the claims of these Pods that were delivered and have no known execution."""
     rows = db.execute(
         text("""
             SELECT id FROM claims
@@ -65,7 +65,8 @@ def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
 def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
     """Record that a claim's runner executes a job, although it is not known which job.
 
-    The claim stays assigned to its own job for now. Returns False if the claim has moved on or was never delivered.
+    The claim stays assigned to its own job for now. Returns False if the claim was never delivered, or if it is neither
+    `delivered` nor `releasing` now.
     """
     moved = move_claim(db, "execute", claim_id, now=now, who=who, why=why, guard="AND delivered_at IS NOT NULL")
     return moved is not None
@@ -91,7 +92,7 @@ def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequenc
 def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str, why: str) -> bool:
     """Bind a claim to its own job, because GitHub says that the claim's runner executes that job.
 
-    Returns False if the claim has moved on.
+    Returns False if the claim is not `executing` any more, has another job by now, or has a recorded execution.
     """
     if not _still_unidentified(db, claim_id, job_id):
         return False
@@ -103,8 +104,8 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
 def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
     """Separate a claim from its job, because the claim's runner executes another job.
 
-    The job gets the state that `job_outcome` names, as GitHub reported it (L4). Returns False if the claim has moved
-    on.
+    The job gets the state that `job_outcome` names, as GitHub reported it (L4). Returns False if the claim is not
+    `executing` any more, has another job by now, or has a recorded execution.
     """
     if not _still_unidentified(db, claim_id, job_id):
         return False
@@ -114,7 +115,10 @@ def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome,
 
 
 def _still_unidentified(db: Connection, claim_id: int, job_id: int) -> bool:
-    """Lock the job and the claim, and return whether the claim is still executing without a recorded execution."""
+    """Lock the job and the claim.
+
+    Returns True if the claim still executes with this job and without a recorded execution, and False otherwise.
+    """
     lock_job(db, job_id)
     row = db.execute(
         text("""

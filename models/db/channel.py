@@ -1,6 +1,6 @@
 """The NOTIFY channel: the notices sent over it, and the connection that receives them.
 
-A notice is a hint (law L6) and contains ids only (law L13). There are three:
+A notice is a hint (law L6) and contains ids only (law L13). There are three kinds of notices:
 
     minted <claim id> <pod uid>               sent by the transaction that commits a mint
     superseded <pod uid> <web id> <poll id>   a newer poll of the Pod took the offer of this poll
@@ -47,7 +47,7 @@ class Beat:
 
 
 def parse(payload: str) -> Minted | Superseded | Beat | None:
-    """Return the notice in a payload, or None if this version does not know it."""
+    """Return the notice in a payload, or None if this version does not know the kind of notice."""
     match payload.split(" "):
         case ["minted", claim_id, pod_uid] if claim_id.isdecimal():
             return Minted(int(claim_id), pod_uid)
@@ -63,7 +63,7 @@ def listen(url: Secret) -> Any:
     """Return a psycopg2 connection in autocommit mode that listens on the channel.
 
     Without autocommit, LISTEN takes effect only at a commit, and the connection would receive nothing. Raises
-    psycopg2.Error.
+    `psycopg2.Error` if the connection cannot be opened or LISTEN fails.
     """
     client_waits.install()
     parsed = make_url(url.reveal())

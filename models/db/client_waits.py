@@ -1,15 +1,17 @@
 """Time limits on the client's waits for Postgres: for an answer, and for a locked row.
 
-libpq has no time limit for an answer, and `statement_timeout` works only while the server does. TCP's own limits do not
-help if the peer acknowledges packets but never answers, such as a frozen server or a proxy without a backend. A thread
-that queries such a peer would wait for ever. Its locks, its claim and its connection would stay in use as long.
+libpq has no time limit for an answer, and `statement_timeout` takes effect only while the server works. TCP's own
+limits do not help if the peer acknowledges packets but never answers. Examples are a frozen server and a proxy without
+a backend. A thread that queries such a peer would wait for ever, and would never release its locks, its claim and its
+connection.
 
-psycopg2 therefore waits through `wait`, which gives up a little later than the server would. psycopg2 then closes the
-connection, and the pool opens a new one.
+psycopg2 therefore waits through the callback `wait`. The callback raises an error a few seconds after the server would
+have cancelled the statement. psycopg2 then closes the connection, and the pool opens a new one.
 
-A session waits up to `LOCK` seconds for a row that another session has locked. A frozen process keeps its row locks
-longer than that. A loop that serves many rows in one thread therefore runs under `brief_waits`. A locked row then soon
-fails its own transaction, and the loop continues with the next row (law L14).
+By default, a session waits up to `LOCK` seconds for a row that another session has locked. A frozen process holds its
+row locks for a longer time than `LOCK`. A loop that serves many rows in one thread therefore runs under `brief_waits`.
+Under `brief_waits`, a transaction that needs a locked row soon fails, and the loop continues with the next row (law
+L14).
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ from psycopg2 import extensions
 STATEMENT = 20.0
 """Seconds after which Postgres cancels a statement."""
 ANSWER = STATEMENT + 5
-"""Seconds without an answer after which the client gives up an open connection."""
+"""Seconds without an answer after which the client closes an open connection."""
 CONNECT = 5.0
-"""Seconds without an answer after which the client gives up opening a connection.
+"""Seconds without an answer after which the client stops the attempt to open a connection.
 
-libpq's `connect_timeout` has no effect when the client waits through a callback.
+libpq's `connect_timeout` has no effect if the client waits through a callback.
 """
 
 LOCK = 5.0
 """Seconds that a session waits for a lock by default."""
 BRIEF = 0.3
-"""Seconds that a page of a loop waits for the first locked row."""
+"""Seconds that a loop waits for the first locked row of a page."""
 NEXT = 0.02
-"""Seconds that a page of a loop waits for each further locked row. Many locked rows must not add up to a long wait."""
+"""Seconds that a loop waits for each further locked row of a page. Many locked rows must not add up to a long wait."""
 
 _MADE = {extensions.STATUS_READY, extensions.STATUS_BEGIN, extensions.STATUS_PREPARED}
 
@@ -48,7 +50,8 @@ _MADE = {extensions.STATUS_READY, extensions.STATUS_BEGIN, extensions.STATUS_PRE
 def wait(connection: Any) -> None:
     """Wait until the pending operation of a psycopg2 connection is complete.
 
-    Raises psycopg2.OperationalError after `ANSWER` seconds, or `CONNECT` seconds while the connection is being opened.
+    Raises `psycopg2.OperationalError` if Postgres does not answer within `ANSWER` seconds. While the connection is
+    being opened, the limit is `CONNECT` seconds.
     """
     end = time.monotonic() + (ANSWER if connection.status in _MADE else CONNECT)
     while (state := connection.poll()) != extensions.POLL_OK:
@@ -65,7 +68,7 @@ def install() -> None:
 
 @dataclass(slots=True)
 class LockWaits:
-    """Seconds that the transactions of one loop wait for a lock. The value falls to `NEXT` after the first timeout."""
+    """Seconds that a transaction of one loop waits for a lock. The value falls to `NEXT` after the first timeout."""
 
     seconds: float = BRIEF
 
@@ -88,7 +91,7 @@ def brief_waits() -> Iterator[None]:
 
 
 def renew() -> None:
-    """Start a new page of the loop: its first locked row may again take up to `BRIEF` seconds."""
+    """Start a new page of the loop. The loop again waits up to `BRIEF` seconds for the first locked row of the page."""
     if (waits := _lock_waits.get()) is not None:
         waits.seconds = BRIEF
 

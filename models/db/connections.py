@@ -1,11 +1,11 @@
-"""The connection budget: the number of connections of each process, and a check at startup that Postgres has them.
+"""The connection budget: the number of connections of each process, and a check at startup that Postgres allows it.
 
-A worker opens one connection per thread. Some queues mostly wait for GitHub and Kubernetes. A worker that serves only
-such queues opens half as many, because no connection is held during a call (law L15). A web process opens `WEB`
-connections.
+A worker opens one connection per thread. Some queues have tasks that mostly wait for GitHub or Kubernetes. A worker
+that serves only such queues opens one connection per two threads, because a task holds no connection during a call (law
+L15). A web process opens `WEB` connections.
 
-`OSTLER_CONNECTION_BUDGET` is the sum over all replicas. `admit` refuses to start a process if the budget does not fit.
-Otherwise Postgres would refuse connections later, when the load is highest.
+`OSTLER_CONNECTION_BUDGET` is the number of connections of all replicas together. `admit` stops the start of a process
+if Postgres does not allow this number. Otherwise Postgres would refuse connections later, when the load is highest.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WEB_POOL = 8
 WEB = WEB_POOL + 1
 """Connections of a web process: its pool, and one for its listener.
 
-The process has more threads than that. At most six of them can use a connection for seconds: intake, announcements, two
-of the API, health and the reporter. Deliveries, offers and heartbeats never wait for a locked row and share the
-remaining connections.
+The process has more threads than connections. At most six threads can use a connection for several seconds: intake,
+announcements, two of the API, health and the reporter. Deliveries, offers and heartbeats never wait for a locked row.
+They share the remaining connections.
 """
 
 RESERVE = 10
 """Connections outside the budget: for migrations, an operator's psql, and the superuser reserve of Postgres."""
 
 ANSWERS_WITHIN = 60.0
-"""Seconds that a starting process waits for Postgres. After that it exits, and its supervisor restarts it."""
+"""Seconds that a starting process waits for Postgres. The process then exits, and its supervisor restarts it."""
 
 _ON_THE_NETWORK = {"github", "pools", "retire"}
 _PAUSE = 1.0
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 def worker_pool(*, threads: int, queues: Sequence[str]) -> int:
-    """Return the number of connections of a worker with `threads` threads that serves these queues."""
+    """Return the number of connections for a worker that has `threads` threads and serves these queues."""
     return (threads + 1) // 2 if set(queues) <= _ON_THE_NETWORK else threads
 
 
@@ -89,9 +89,9 @@ def admit(
 def _first_answer(
     engine: Engine, *, within: float, sleep: Callable[[float], None], monotonic: Callable[[], float]
 ) -> int:
-    """Return `max_connections` of Postgres, retrying until Postgres answers.
+    """Return `max_connections` of Postgres. Retry until Postgres answers.
 
-    Raises `StoreUnreachable` after `within` seconds without an answer.
+    Raises `StoreUnreachable` if Postgres does not answer within `within` seconds.
     """
     end = monotonic() + within
     while True:

@@ -3,7 +3,7 @@
 `transaction` has three duties that no other code has:
 
 - It retries after a deadlock, a serialization failure, or a statement on a dead connection.
-- It halts at the kill points of the transitions that ran in it.
+- It stops the process before or after the commit of a transition if a test has requested a stop there (`ostler.halt`).
 - It marks its thread as inside a transaction, so that clients can refuse a network call there (law L15).
 """
 
@@ -46,25 +46,25 @@ ATTEMPTS = 4
 """Greatest number of runs of one transaction: the first run and up to three retries."""
 
 PING_AFTER = 1.0
-"""Seconds that a connection is idle in the pool before it is pinged at its next use."""
+"""A connection that was idle in the pool for this number of seconds is pinged before its next use."""
 
 SKEW_WARNED = 2.0
-"""Smallest difference, in seconds, between this machine's clock and the clock of Postgres that logs a warning."""
+"""Ostler logs a warning if the clocks of this machine and of Postgres differ by at least this number of seconds."""
 
 WARN_EVERY = 60.0
-"""Seconds between two warnings of one process about its clock."""
+"""Shortest time in seconds between two warnings of one process about its clock."""
 
 READ_ONLY = "25006"  # read_only_sql_transaction
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNKNOWN_AUTHORITY = ("certificate verify failed", "root certificate file")
-"""Fragments of libpq's messages about a server certificate that no root certificate verifies."""
+"""Fragments of libpq's messages about a server certificate that libpq cannot verify with its root certificates."""
 _RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
 log = structlog.get_logger(__name__)
 
 
 def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
-    """Return an engine for one process. It opens its connections when they are first needed.
+    """Return an engine for one process. The engine opens a connection only when a connection is needed.
 
     `pool_size` is the greatest number of connections. `application` is the name that Postgres shows for them.
     """
@@ -94,10 +94,10 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
 
 
 def _ping_after_a_while(engine: Engine) -> None:
-    """Ping a connection that was idle for `PING_AFTER` seconds before it is used again.
+    """Ping each connection that was idle for `PING_AFTER` seconds, before the connection is used again.
 
     If the ping fails, the pool discards this connection and every connection that was opened before the failure. A
-    connection that was used more recently is not pinged. If it has died, `transaction` retries.
+    connection that was used more recently is not pinged. If such a connection has died, `transaction` retries.
     """
 
     def remember(_: object, record: ConnectionPoolEntry) -> None:
@@ -163,20 +163,20 @@ def _report_skew(skew: float) -> None:
 def _leave_a_read_only_server(context: ExceptionContext) -> None:
     """Make the pool replace its connections when a statement fails because the server is read-only.
 
-    After a failover, open connections might still lead to the demoted server. A ping succeeds there, so nothing else
-    would close them.
+    After a failover, open connections might still lead to the demoted server. This server answers a ping, so nothing
+    else would close these connections.
     """
     if getattr(context.original_exception, "pgcode", None) == READ_ONLY:
         context.is_disconnect = True
 
 
 def is_locked(error: BaseException) -> bool:
-    """Return whether a statement failed because it waited too long for a row lock or an advisory lock."""
+    """Return True if a statement failed because it waited too long for a row lock or an advisory lock."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) == _LOCK_NOT_AVAILABLE
 
 
 def why_away(error: DBAPIError) -> str | None:
-    """Return one line that says why Postgres did not answer, or None if it answered.
+    """Return one line that says why Postgres did not answer, or None if Postgres answered.
 
     A statement that Postgres refuses has an error code, which proves that Postgres answered.
     """
@@ -188,10 +188,10 @@ def why_away(error: DBAPIError) -> str | None:
 
 
 def assert_isolation(engine: Engine) -> None:
-    """Refuse to start if the isolation level is not READ COMMITTED.
+    """Raise `ConfigurationError` if the isolation level is not READ COMMITTED.
 
-    The matcher locks rows in one statement and counts in a later one. The later statement must see what was committed
-    before the lock. Raises `ConfigurationError`.
+    The matcher locks rows in one statement and counts in a later statement. The later statement must see the changes
+    that were committed before the lock.
     """
     with engine.connect() as db:
         level = db.execute(text("SHOW transaction_isolation")).scalar_one()
@@ -218,7 +218,8 @@ def _mark() -> Iterator[None]:
 def note(db: Connection, point: str, *, machine: str, rows: int) -> None:
     """Record that the open transaction will commit the transition `point` of `machine` for this number of rows.
 
-    Each transition calls this function. The records select kill points and are counted in a metric after the commit.
+    The code of each transition calls this function. After the commit, a metric counts the recorded transitions. The
+    records also name the points at which a test can stop the process.
     """
     db.info.setdefault("points", []).append((point, machine, rows))
 
@@ -232,11 +233,11 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
     """Run `body` in one transaction and return its result.
 
     After a deadlock, a serialization failure or `StartOver`, `body` runs again, up to `ATTEMPTS` runs in total. After a
-    statement on a dead connection it runs again once. `body` must therefore do nothing outside Postgres. A failed
+    statement on a dead connection, `body` runs again once. `body` must therefore do nothing outside Postgres. A failed
     commit is not retried, because it might have succeeded.
 
-    Raises the last error after `ATTEMPTS` runs, and every other error of the database at once. Inside
-    `client_waits.brief_waits` a locked row raises such an error soon, and `is_locked` recognises it.
+    Raises the last error if all runs fail. Raises every other error of the database without a second run. Inside
+    `client_waits.brief_waits`, a locked row soon causes an error that `is_locked` recognises.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -258,7 +259,7 @@ def _why_again(error: DBAPIError | StartOver, attempt: int) -> str | None:
         return "start_over"
     code = getattr(error.orig, "pgcode", None)
     # A failed commit has no statement and is not retried: it might have succeeded.
-    # One retry is enough, because the pool then replaces all its connections. Each wait may last 25 s.
+    # After a failure the pool replaces all its connections, so one retry is enough. Each wait may last 25 s.
     if error.connection_invalidated and error.statement is not None and code != READ_ONLY and attempt == 1:
         return "lost_connection"
     return _RETRYABLE.get(code or "")

@@ -1,11 +1,13 @@
-"""The epoch of Postgres: whether Postgres is known to be as new as the cluster, and what must stop if it is not.
+"""The epoch of Postgres, which shows whether Postgres is as new as the cluster.
 
-The task `epoch` sets `older_since` when the cluster has a later epoch than Postgres. Only `ostler restore` clears it.
-Until then the rows are frozen: no step of a claim runs, no job is matched, no JIT is delivered, and no Pod is retired.
+The task `epoch` sets `older_since` when the cluster has a later epoch than Postgres. Only `ostler restore` clears
+`older_since`. While `older_since` is set, the rows are frozen: no step of a claim runs, no job is matched, no JIT is
+delivered, and no Pod is retired.
 
-`trusted_until` expires if the two epochs are not compared for some time. A restart of the Postgres server ends the
-trust too, because a restored backup and a standby after a failover both run as a newly started server. Work that could
-harm a busy Pod therefore stops with the first transaction on such a server, before any comparison. Dispatch continues.
+The rows are trusted until `trusted_until`. Each successful comparison of the two epochs extends this time. A restart of
+the Postgres server ends the trust too, because a restored backup and a standby after a failover both run as a newly
+started server. Work that could harm a busy Pod therefore stops with the first transaction on such a server, before any
+comparison. Without trust, dispatch continues.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class EpochRow(Base):
 
 @dataclass(frozen=True, slots=True)
 class EpochSeen:
-    """The epoch row as read. `why` says what is wrong, or is None if no problem is known."""
+    """The epoch row as a transaction has read it. `why` describes the problem, or is None if no problem is known."""
 
     epoch: Epoch
     confirmed_at: datetime | None
@@ -93,9 +95,9 @@ def is_older(db: Connection) -> bool:
 
 
 def advance(db: Connection, seen: Epoch) -> Epoch | None:
-    """Raise the epoch by one and return it.
+    """Raise the epoch in Postgres by one, and return the new epoch.
 
-    Returns None if the epoch is no longer `seen`, or if Postgres is known to be older than the cluster.
+    Returns None if the epoch differs from `seen`, or if Postgres is known to be older than the cluster.
     """
     number = db.execute(
         text("""
@@ -107,9 +109,9 @@ def advance(db: Connection, seen: Epoch) -> Epoch | None:
 
 
 def confirm(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetime) -> bool:
-    """Trust the rows for `trusted_for` after `now`, which is when the comparison began.
+    """Trust the rows until `now` plus `trusted_for`. `now` is the time at which the comparison of the epochs began.
 
-    Returns False if the epoch has changed since, or if Postgres is known to be older than the cluster.
+    Returns False if the epoch differs from `epoch`, or if Postgres is known to be older than the cluster.
     """
     row = db.execute(
         text("""
@@ -123,19 +125,20 @@ def confirm(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: dateti
 
 
 def record_doubt(db: Connection, *, why: str) -> None:
-    """Record why the epochs could not be compared. Nothing else changes, so `trusted_until` stays as it is."""
+    """Record why the epochs could not be compared. The trust in the rows does not change."""
     db.execute(text("UPDATE epochs SET why = :why WHERE older_since IS NULL"), {"why": why})
 
 
 def freeze(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
-    """Freeze these rows, because the cluster knows a later state than they have.
+    """Freeze these rows, because the cluster has a later epoch than Postgres.
 
     Events between the last confirmed comparison and now might be missing in the rows. This period is stored as
-    `lost_from` and `lost_until`. If `unsure`, the time of the last comparison is doubtful, and the period covers at
-    least `kept`, the retention time of GitHub's deliveries. The period of an earlier restore is included if GitHub
-    still keeps its deliveries. The caller requests redelivery of the webhooks (`models.sweeps.redelivery.mark_older`).
+    `lost_from` and `lost_until`. If `unsure`, the time of the last comparison is not reliable, and the period covers at
+    least `kept`, the time for which GitHub keeps webhook deliveries. The period of an earlier restore is included if
+    GitHub still keeps the deliveries from that period. The caller requests redelivery of the webhooks
+    (`models.sweeps.redelivery.mark_older`).
 
-    Returns False if the rows are frozen already, or if the epoch is no longer `seen`.
+    Returns False if the rows are frozen already, or if the epoch differs from `seen`.
     """
     row = db.execute(
         text("""
@@ -150,9 +153,9 @@ def freeze(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bo
 
 
 def rise_above(db: Connection, cluster: Epoch | None) -> Epoch | None:
-    """Raise the epoch of frozen rows above the cluster's, and return it. The rows stay frozen.
+    """Raise the epoch of frozen rows above the epoch of the cluster, and return the new epoch. The rows stay frozen.
 
-    `cluster` is the epoch in the cluster, or None if the cluster has none. Returns None if the rows are not frozen.
+    `cluster` is the epoch of the cluster, or None if the cluster has no epoch. Returns None if the rows are not frozen.
     """
     row = db.execute(
         text("""
@@ -165,9 +168,10 @@ def rise_above(db: Connection, cluster: Epoch | None) -> Epoch | None:
 
 
 def let_go(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetime) -> bool:
-    """End the freeze after a restore, when the cluster has the epoch of these rows. Trust the rows for `trusted_for`.
+    """End the freeze after a restore, and trust the rows until `now` plus `trusted_for`.
 
-    Returns False if the epoch has changed since, or if the rows are not frozen.
+    The caller has written `epoch` to the cluster. Returns False if the epoch of these rows differs from `epoch`, or if
+    the rows are not frozen.
     """
     row = db.execute(
         text("""
@@ -195,7 +199,7 @@ def lost(db: Connection) -> Lost | None:
 
 
 def unknown_claims(db: Connection, stamps: Mapping[str, int]) -> int:
-    """Return how many of these Pods have the stamp of a claim that has no row for that Pod.
+    """Return how many of these Pods have a stamp that names a claim without a row for this Pod.
 
     `stamps` maps the UID of a Pod to the id of the claim in its stamp.
     """

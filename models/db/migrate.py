@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from ostler.errors import ConfigurationError
 
 EMPTY_DATABASE = "create an empty database, set OSTLER_DATABASE_URL to it, and run `ostler migrate`"
-"""The remedy for a database that was made before the first release."""
+"""What an operator must do with a database that was made before the first release."""
 
 _SCRIPTS = Path(__file__).parents[1] / "migrations"
 
@@ -33,16 +33,20 @@ def revisions() -> list[str]:
 
 
 def fits(revision: str | None, known: Sequence[str]) -> bool:
-    """Return whether a program that knows the revisions `known` can work on a database at `revision`.
+    """Return True if a program that knows the revisions `known` can work on a database at `revision`.
 
-    Migrations run before a deployment, so an unknown revision is a newer one and fits. An unknown revision from before
-    the first release does not fit (`predates`).
+    Of the known revisions, only the newest fits. A revision that the program does not know fits too. Migrations run
+    before a deployment, so such a revision is newer. An unknown revision from before the first release does not fit
+    (`predates`).
     """
     return revision is not None and not predates(revision, known) and (revision == known[-1] or revision not in known)
 
 
 def predates(revision: str | None, known: Sequence[str]) -> bool:
-    """Return whether a database was made before the first release. No version of the program knows its revisions."""
+    """Return True if a database was made before the first release.
+
+    No released version knows the revision of such a database.
+    """
     return revision is not None and revision < known[0]
 
 

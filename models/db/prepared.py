@@ -1,15 +1,15 @@
 """Prepared statements, which Postgres parses and plans once per connection instead of once per call.
 
-They serve the few statements that run often and take longer to plan than to run. Postgres discards a plan when a table
-that it reads is changed or analysed, so the plan follows the statistics of autovacuum. Postgres also continues to plan
-for the given values while it expects such a plan to be cheaper.
+Only statements that run often and take longer to plan than to run are prepared. Postgres discards a plan when a table
+in the plan is altered or analysed. A plan is therefore as new as the table statistics that autovacuum collects. As long
+as Postgres expects a plan for the given values to be cheaper than a general plan, it plans every call.
 
 Two rules apply:
 
-- A result names its columns. A migration would change the result of `*`, and Postgres then refuses the prepared
-  statement until its connection is closed.
-- Ostler connects to Postgres directly, which LISTEN needs too. A pooler that shares one connection among clients would
-  lose track of the prepared statements.
+- A prepared statement names its result columns. With `*`, a migration would change the result. Postgres would then
+  refuse the prepared statement until its connection is closed.
+- Ostler connects to Postgres without a pooler. A pooler that shares one connection among clients would lose track of
+  the prepared statements. LISTEN needs a direct connection too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 _FORGOTTEN = {"26000", "42P05", "0A000"}
 """Error codes: a prepared statement is unknown, exists already, or has another result type.
 
-Each shows that this process is wrong about which statements its connection has prepared.
+Each of these errors shows that this process has a wrong record of the prepared statements of its connection.
 """
 
 
@@ -32,7 +32,7 @@ _written: dict[str, str] = {}
 
 
 def written(executed: str) -> str:
-    """Return the SQL of the prepared statement that an EXECUTE runs, or `executed` itself if it runs none."""
+    """Return the SQL of the prepared statement that an EXECUTE runs. Return any other statement unchanged."""
     return _written.get(executed.removeprefix("EXECUTE ").partition(" ")[0], executed)
 
 
@@ -56,8 +56,8 @@ class Prepared:
     def execute(self, db: Connection, **parameters: Any) -> CursorResult[Any]:
         """Run the statement. Prepare it first if this connection has not prepared it yet.
 
-        If the connection was reset without this process knowing, it is discarded, and the next transaction gets another
-        one. Raises the error of the database in any case.
+        Raises every error of the database. If the error is in `_FORGOTTEN`, this connection is discarded first, so the
+        next transaction uses another connection.
         """
         prepared: set[str] = db.info.setdefault("prepared", set())  # it lives as long as the connection
         try:

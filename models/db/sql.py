@@ -1,7 +1,7 @@
 """Cache of SQL statements, so that a process makes one `TextClause` per statement.
 
-SQLAlchemy parses a new `TextClause` and computes its cache key. To repeat this for every execution would cost more than
-the compilation that SQLAlchemy caches.
+SQLAlchemy caches the compilation of a statement. For each new `TextClause`, it first parses the SQL and computes the
+cache key. Without the cache of this module, this work would cost more than the compilation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy import TextClause
 
 @lru_cache(maxsize=1000)
 def text(statement: str) -> TextClause:
-    """Return the `TextClause` of a statement, always the same object for the same SQL.
+    """Return the `TextClause` of a statement. The same SQL always gives the same object.
 
     Threads may share the object, because nothing changes it.
     """

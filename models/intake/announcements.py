@@ -1,10 +1,11 @@
 """Webhooks that concern no job: changes of installations, and new names of owners and repositories.
 
-Each delivery is applied once, by its GUID, and might arrive late. It is applied only if the id and the former name
-still match the rows. Rows that have another name by now stay unchanged.
+Each webhook delivery is identified by its GUID and is applied once. A delivery might arrive late. Each delivery
+therefore changes only rows with the id and the former name in the event. Rows that have another name by now stay
+unchanged.
 
-A missed name costs a redirect or a 404, after which Ostler asks GitHub for the present name. The code here therefore
-skips jobs that other sessions have locked, instead of waiting for them.
+If a webhook about a new name is lost, GitHub later answers a request with a redirect or a 404. Ostler then asks GitHub
+for the present name. The code here therefore skips jobs that other sessions have locked, and does not wait for them.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ RENAMES = ("organization", "installation_target", "repository")
 """Events with the action `renamed`, which announce a new name."""
 
 TAKEN = {"workflow_job": ACTIONS, "installation": installations.BACK, **dict.fromkeys(RENAMES, ("renamed",))}
-"""Events and actions whose redelivery is requested if they were lost.
+"""Events and actions of webhooks. Ostler requests the redelivery of such a webhook if the webhook was lost.
 
-`suspend` and `deleted` are missing on purpose. The next mint detects both, and a late delivery could hold the jobs of
-an installation that works again.
+`suspend` and `deleted` are missing on purpose. The next mint detects both actions. Also, a late delivery could hold the
+jobs of an installation that works again.
 """
 
 
 def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:
-    """Record a delivery. Return False if it was recorded before and must not be applied again."""
+    """Record a webhook delivery. Return False if the delivery was recorded before and must not be applied again."""
     return deliveries.insert(db, guid=guid, event=event, action=action, outcome=Outcome.ACCEPTED, now=now)
 
 
@@ -56,7 +57,8 @@ def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool
 def repository_renamed(db: Connection, event: RepositoryRenamed, *, now: datetime) -> bool:
     """Replace a repository's former name by its new name in the rows, and return whether any row changed.
 
-    Another repository might have the former name by now. `models.intake.repositories` distinguishes the two.
+    Another repository might have the former name by now. `models.intake.repositories` distinguishes the two
+    repositories.
     """
     renaming = repositories.Renaming(
         event.repository_id, event.owner_id, event.former, event.full_name, event.at or now

@@ -1,8 +1,9 @@
 """Locks of a webhook transaction: all jobs and claims that a batch can change, in the common lock order.
 
-Jobs are locked by id, then claims by id, each `FOR NO KEY UPDATE`. The set of rows is read once without locks and again
-under the locks. If it has grown in between, the transaction starts over. A caller that must not wait for locked rows
-gets `Contended` at once. It names the jobs whose events must be left out.
+First the jobs are locked by id, then the claims by id. Each lock is `FOR NO KEY UPDATE`. The set of rows is read once
+before the locks and again under the locks. If the set has grown in between, the transaction starts over. If a row is
+locked and the caller must not wait, `Contended` is raised at once. The exception names the jobs whose events must be
+left out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rules.intake.events import WorkflowJobEvent
 class Contended(Exception):
     """Raised if other sessions have locked rows that some events of a batch need.
 
-    `jobs` are the jobs of these events. The rest of the batch can be applied without them.
+    `jobs` are the jobs of these events. The batch can be applied without the events of these jobs.
     """
 
     def __init__(self, jobs: frozenset[int]) -> None:
@@ -33,7 +34,7 @@ class Contended(Exception):
 
 @dataclass(slots=True)
 class ExecutionView:
-    """The execution of a job as its row shows it."""
+    """The execution of a job, as stored in the row of the execution."""
 
     runner_name: str
     claim_id: int | None
@@ -43,10 +44,10 @@ class ExecutionView:
 
 @dataclass(slots=True)
 class Locked:
-    """The locked rows of one batch. The code that writes a row also updates its entry here.
+    """The locked rows of one batch. Code that changes a row also updates the entry of the row here.
 
     `jobs` and `executions` are keyed by the id of the job. `claims` is keyed by claim id and has live claims only.
-    `runners` maps the name of a runner to the claim that registered it.
+    `runners` maps the name of a runner to the claim that registered the runner.
     """
 
     jobs: dict[int, JobView] = field(default_factory=dict)
@@ -69,8 +70,8 @@ def lock(
 ) -> Locked:
     """Lock all rows that these events can change, and the jobs `others`. Every job must have a row already.
 
-    If `wait` is False, the function does not wait for rows that other sessions have locked, and raises `Contended`
-    instead. Raises `StartOver` if more rows are needed than were locked, and `transaction` then runs the batch again.
+    If `wait` is False and another session has locked such a row, this function raises `Contended` instead of waiting.
+    Raises `StartOver` if more rows are needed than were locked. `transaction` then runs the batch again.
     """
     own = sorted({event.job_id for event in events}.union(others))
     return _lock(db, own, events, wait=wait) if own else Locked()
@@ -80,7 +81,7 @@ def lock(
 class _Touched:
     """Rows that events on some jobs and runners can change: jobs, live claims, and the claim of each runner.
 
-    `rows` pairs each claim with the job or the runner that it was found by.
+    `rows` has one entry for each claim and the job or runner through which the query found the claim.
     """
 
     jobs: set[int]
@@ -141,7 +142,7 @@ def _locking(statement: str, *, wait: bool) -> TextClause:
 
 
 def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent], *, wait: bool) -> Locked:
-    """Lock and read the rows that the events can change. Raises as `lock` does."""
+    """Lock and read the rows that the events can change. Raises the errors of `lock`."""
     named = sorted({event.runner_name for event in events if event.runner_name})
     before = _touched(db, own, named)
     jobs = db.execute(_locking(_LOCK_JOBS, wait=wait), {"ids": sorted(before.jobs)}).all()

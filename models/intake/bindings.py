@@ -1,8 +1,8 @@
-"""Binding of jobs to the runners that GitHub assigned them to, and the end of jobs and their claims.
+"""Binding of jobs to the runners that GitHub assigned to them, and the end of jobs and their claims.
 
 Only `in_progress` and `completed` webhooks are applied here. All jobs and claims that a batch can change are locked
-first, jobs by id and then claims by id. Every decision is then made on rows that cannot change. No claim is inserted
-here.
+first, jobs by id and then claims by id. Every decision is then made on rows that no other session can change. No claim
+is inserted here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Bound:
-    """Work that remains after the commit."""
+    """The work that remains after the commit, and numbers for metrics."""
 
     wakes: set[int] = field(default_factory=set)
     """Pools whose matcher must be woken."""
     releases: list[int] = field(default_factory=list)
-    """Claims to release, because they lost their job before their JIT was delivered."""
+    """Claims to release. Each claim lost its job before its JIT was delivered."""
     reconcile: set[int] = field(default_factory=set)
     """Pools with a spent Pod to replace."""
     starts: list[float] = field(default_factory=list)
@@ -135,9 +135,9 @@ def _complete(batch: _Batch, event: WorkflowJobEvent) -> None:
 
 
 def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -> None:
-    """Record that `job` executes on a runner, and reassign the jobs that this displaces.
+    """Record that `job` executes on a runner, and correct which job each claim has.
 
-    The row of the execution gets the runner's claim if the runner is one of Ostler's.
+    If Ostler registered the runner, the row of the execution refers to the claim of the runner.
     """
     seen = batch.locked.executions.get(job.id)
     if seen is not None:
@@ -262,9 +262,9 @@ def _insert_execution(
 
 
 def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView | None:
-    """End the execution of `job`, and return the live claim whose runner ran it, or None.
+    """End the execution of `job`, and return the live claim whose runner executed the job, or None.
 
-    The claim is returned even if the execution was never bound to it.
+    The claim is returned even if the row of the execution does not refer to this claim.
     """
     execution = batch.locked.executions.get(job.id)
     if execution is None:

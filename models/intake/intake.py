@@ -1,8 +1,9 @@
 """Intake of a batch of `workflow_job` webhooks in one transaction.
 
-Each delivery is applied once, by its GUID. Events might arrive late, twice or out of order, and the row of the job ends
-in the same state. New jobs get their row, pool, priority and hold here. `in_progress` and `completed` events continue
-to `models.intake.bindings`. No message is sent from here: the messages to send after the commit are returned.
+Each webhook delivery is identified by its GUID and is applied once. Even if events arrive late, twice or out of order,
+the row of the job ends in the same state. New jobs get their row, pool, priority and hold here. `in_progress` and
+`completed` events continue to `models.intake.bindings`. This module sends no message. It returns the messages that the
+caller must send after the commit.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ACTIONS = ("waiting", "queued", "in_progress", "completed")
 
 
 class Outcome(StrEnum):
-    """The result of a delivery."""
+    """The result of a webhook delivery."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -50,7 +51,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One verified and parsed delivery. The action of its event is one of `ACTIONS`."""
+    """One verified and parsed webhook delivery. The action of its event is one of `ACTIONS`."""
 
     guid: str
     event: WorkflowJobEvent
@@ -58,13 +59,13 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of each delivery, in the order of the batch, and the work that remains after the commit."""
+    """The result of each webhook delivery, in the order of the batch, and the work that remains after the commit."""
 
     outcomes: tuple[Outcome, ...]
     wakes: frozenset[int]
     """Pools whose matcher must be woken."""
     releases: tuple[int, ...]
-    """Claims to release, because they lost their job before their JIT was delivered."""
+    """Claims to release. Each claim lost its job before its JIT was delivered."""
     reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
     remaps: int
@@ -87,15 +88,16 @@ def apply(
     lock_ms: int | None = None,
     access: Access = Access.ALLOWED,
 ) -> Applied:
-    """Apply a batch of deliveries, and return their results and the work that remains.
+    """Apply a batch of webhook deliveries, and return the results and the work that remains.
 
     New accounts get `budget` and `access`. `who` is recorded in the events of the rows.
 
-    With `lock_ms`, the batch does not wait for rows that another session has locked. `Contended` then names the jobs
-    whose events need such a row. The batch waits only for another session's uncommitted insert of the same job or GUID,
-    up to `lock_ms` milliseconds.
+    With `lock_ms`, the batch does not wait for rows that another session has locked. Instead it raises `Contended`,
+    which names the jobs whose events need such a row. The batch waits only for another session's uncommitted insert of
+    the same job or GUID, up to `lock_ms` milliseconds.
 
-    Raises `Contended`, `StartOver`, and the error of Postgres if it refuses a row. In each case no event was applied.
+    Raises `Contended`, `StartOver`, or the error of Postgres if Postgres refuses a row. In each case no event was
+    applied.
     """
     firsts: dict[str, Received] = {}
     for received in events:
@@ -118,7 +120,8 @@ def apply(
     router = _Router(db, [received.event for received in ordered], now=now)
     fresh, inserted = _insert(db, ordered, new, router, now=now, who=who)
     applied = [received.event for received in ordered if received.guid in fresh]
-    # A job that another process inserted since is in neither map. The guard of the transition then decides.
+    # A job that another process has just inserted is neither in `known` nor in `inserted`. For such a job, the guard
+    # of the transition decides.
     readied = [
         event
         for event in applied
@@ -224,9 +227,9 @@ class _Router:
         )
 
     def asks(self, event: WorkflowJobEvent) -> bool:
-        """Return whether GitHub must be asked for the origin of a job's run.
+        """Return True if GitHub must be asked for the origin of a job's run, and False otherwise.
 
-        False while the job waits for its environment, and while its account is held.
+        The result is False while the job waits for its environment, and while the job's account is held.
         """
         return (
             event.action == "queued"
@@ -345,7 +348,7 @@ def _scope(event: WorkflowJobEvent) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """Follow-up of the jobs that their environment released.
+    """Work that remains for the jobs that no longer wait for their environment.
 
     `pools` are the pools to wake. `asks` are the runs whose origin must be requested from GitHub.
     """
@@ -357,7 +360,7 @@ class _Ready:
 def _make_ready(
     db: Connection, events: Sequence[WorkflowJobEvent], router: _Router, *, now: datetime, who: str
 ) -> _Ready:
-    """Queue the jobs that waited for their environment and are released by it now."""
+    """Queue the jobs that waited for their environment. The events show that the wait is over."""
     ready = _Ready()
     for event in events:
         routed = router.route(event)

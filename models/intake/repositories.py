@@ -1,6 +1,6 @@
 """Renamed repositories, found by id, because another repository might have the former name by now.
 
-A job that was queued before Ostler stored repository ids has no repository id. Such a job matches by name and time.
+Earlier versions stored no repository id for a job. Such a job is found by name and time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Renaming:
 
 
 def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
-    """Replace a repository's former name by its new name in the rows, and let `rematch` try its jobs again.
+    """Replace a repository's former name by its new name in the rows, and let `rematch` try the account's jobs again.
 
     The rows are jobs that are not completed, and claims whose runner might still be registered in the repository.
-    Returns False if no row had the former name. A job that another session has locked is skipped, and `torn` finds it
-    later.
+    Returns False if no row had the former name. A job that another session has locked is skipped, and `torn` finds the
+    job later.
     """
     jobs = renames.set_repository_of_jobs(
         db,
@@ -57,10 +57,11 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
 
 
 def torn(db: Connection, *, now: datetime) -> list[Renaming]:
-    """Return a renaming for each former name of a repository whose open jobs have different names.
+    """Return the former names of repositories that open jobs still have, each as a renaming to the present name.
 
-    The name of the repository's newest open job counts as its present name. This detects a new name whose webhook was
-    lost. Otherwise the older jobs would keep a name that another repository might have by now.
+    If the open jobs of a repository have different names, the name of the newest open job counts as the present name.
+    This detects a new name whose webhook was lost. Otherwise the older jobs would keep a name that another repository
+    might have by now.
     """
     rows = db.execute(
         text("""

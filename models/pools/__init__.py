@@ -1,1 +1,1 @@
-"""Pools: their mirror, the rows of their Pods, their plans and their scaling."""
+"""Pools: the mirror of the pool objects, the rows of their Pods, the plans of the reconciler, and the autoscaler."""

@@ -1,4 +1,4 @@
-"""Query for the condition of a pool that reports backoffs of mints."""
+"""Query for the backoff that a pool's condition reports."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _HELD = text(f"""
 
 
 def blocked_mints(db: Connection, pool_id: int, *, now: datetime) -> BlockedMints | None:
-    """Return the backoff that holds the most jobs of a pool, or None if no backoff holds a job of it.
+    """Return the backoff that holds the most jobs of a pool, or None if no backoff holds a job of the pool.
 
-    The probe of a backoff counts as one of its jobs, although the probe is not held. Otherwise the condition would
-    disappear and return with each probe.
+    The count of a backoff's held jobs includes the probe of the backoff, although the probe itself is not held.
+    Otherwise the pool's condition would disappear and return with each probe.
     """
     row = db.execute(_HELD, {"pool_id": pool_id, "now": now, "since": now - QUIET_AFTER}).one_or_none()
     return None if row is None else BlockedMints(**row._mapping)

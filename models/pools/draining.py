@@ -1,4 +1,4 @@
-"""Rows of a draining pool: open Pod rows, recorded exits, and the oldest running job."""
+"""Queries for a draining pool: its open Pod rows, the recorded exits of its Pods, and its oldest running job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DrainRow:
     """A pool whose object has a deletion timestamp and is not known to be gone.
 
     `since` is the time of the deletion request. `open_rows` counts the Pod rows that are neither gone nor terminal.
-    `recorded` holds the UIDs of the Pods whose exit is recorded in their row.
+    `recorded` contains the UIDs of the terminal Pods whose rows record their exit.
     """
 
     uid: str
@@ -28,10 +28,10 @@ class DrainRow:
 
 
 def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> DrainRow | None:
-    """Return the open rows of a draining pool and its recorded exits.
+    """Return a draining pool with the number of its open Pod rows and the recorded exits of its Pods.
 
-    `over` are the UIDs of the Pods that a list showed as terminal. Return None if the pool does not drain, or if its
-    object is known to be gone.
+    `over` contains the UIDs of the Pods that a list showed as terminal. Recorded exits are read only for these Pods.
+    Return None if the pool is not draining, or if the pool's object is known to be gone.
     """
     row = (
         db.execute(
@@ -55,14 +55,14 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> Drain
 
 
 def record_draining(db: Connection, *, uid: str, since: datetime | None, now: datetime) -> bool:
-    """Mark a pool as draining when the rest of its object cannot be mirrored.
+    """Mark a pool as draining. Callers use this function if they cannot mirror the rest of the pool's object.
 
-    `since` is the time of the deletion request. If it is None, `now` is recorded. Return True if the pool was marked,
-    which might change the routing of jobs. Return False if the pool has no live row or drains already. A pool without a
-    row never had a Pod.
+    `since` is the time of the deletion request. If `since` is None, `now` is recorded. Return True if this call marked
+    the pool. The mark might change the routing of jobs. Return False if the pool has no live row or is already
+    draining. A pool without a row never had a Pod.
 
-    The advisory lock of the pool is taken before its row changes, as for every writer of pools. The pool's reconcile
-    moves the jobs later (`tasks.routing.rerouting`).
+    The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool takes the
+    queued jobs out of the pool (`tasks.routing.rerouting`).
     """
     row = db.execute(
         text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}
@@ -89,7 +89,10 @@ class OldestJob:
 
 
 def oldest_job(db: Connection, pool_id: int) -> OldestJob | None:
-    """Return the job of a pool whose JIT was delivered first, or None if no Pod of the pool has a job."""
+    """Return the oldest running job of a pool, or None if no Pod of the pool has a job.
+
+    The age of a running job counts from the delivery of its JIT.
+    """
     row = db.execute(
         text("""
             SELECT c.job_id AS id, c.delivered_at AS since FROM claims c

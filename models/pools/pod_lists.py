@@ -1,7 +1,8 @@
-"""Shared Pod lists: a tick lists the Pods of the namespace once and stores them here by pool.
+"""Shared Pod lists: one list of the namespace's Pods per interval, stored by pool.
 
-The table is UNLOGGED, so that a crash of Postgres empties it. Each pool then lists its own Pods until the next tick.
-`tasks.pools.pod_lists` packs and unpacks the Pods.
+Once per interval, a tick lists all Pods of the namespace for the reconciles of all pools. The table is UNLOGGED, so
+that a crash of Postgres empties the table. After a crash, each reconcile lists the Pods of its own pool, until the next
+tick stores a list. `tasks.pools.pod_lists` packs and unpacks the Pods.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from models.db.base import Base
 from models.db.sql import text
 
 USED_FOR = timedelta(seconds=10)
-"""Maximum age of a usable list: the interval of the ticks.
+"""Maximum age of a usable list. It equals the interval of the ticks.
 
-If the message of a reconcile waited longer, the pool lists its own Pods.
+If the stored list is older, the reconcile of a pool lists the pool's Pods itself.
 """
 
 AHEAD = timedelta(seconds=1)
-"""Maximum clock skew: a list whose time is further in the future than this is not used."""
+"""Maximum clock skew. A list is not used if its time is further in the future than `AHEAD`."""
 
 KEPT = timedelta(hours=1)
-"""Retention of the list of a pool that no tick lists any more."""
+"""Time after which the list of a pool is deleted, if no later tick has replaced the list."""
 
 
 class PodListRow(Base):
@@ -45,10 +46,11 @@ class PodListRow(Base):
 def keep(
     db: Connection, *, namespace: str, shares: Mapping[str, bytes], taken_at: datetime, whole_at: datetime
 ) -> None:
-    """Store a complete list: the packed Pods of each pool, by the pool's name.
+    """Store a complete list. `shares` maps the name of each pool to the packed Pods of the pool.
 
-    `taken_at` is the start of the list, and `whole_at` its end. A stored list that began later is not replaced, unless
-    its time is in the future. Lists of the namespace that are older than `KEPT` are deleted.
+    `taken_at` is the time at which the list began, and `whole_at` is the time at which the list was complete. A stored
+    list that began later is not replaced, unless the time of the stored list is in the future. Stored lists of the
+    namespace are deleted if they are older than `KEPT`.
     """
     db.execute(
         text("DELETE FROM pod_lists WHERE namespace = :namespace AND whole_at < :before"),
@@ -77,9 +79,9 @@ def keep(
 def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:
     """Return (taken_at, pods, dealt) of the stored list of a pool, or None if no list is usable.
 
-    A list is usable for `USED_FOR` after its end. `dealt` is True if a reconcile of the pool has already handled this
-    list or a newer one. A draining or deleted pool gets None. Its reconcile needs a list that began after the deletion
-    request.
+    A list is usable for `USED_FOR` after it was complete. `dealt` is True if a reconcile of the pool has already
+    handled this list or a newer list. For a draining or deleted pool, the result is None: the reconcile of such a pool
+    needs a list that began after the deletion request.
     """
     return db.execute(
         text("""
@@ -93,10 +95,11 @@ def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:
 
 
 def gone_since(db: Connection, *, uids: Sequence[str], taken_at: datetime) -> frozenset[str] | None:
-    """Return the UIDs of the listed Pods that disappeared after the list was taken.
+    """Return the UIDs of the listed Pods that were recorded as gone after the list began.
 
-    Return None if the list shows a Pod that has no row, or a Pod that was recorded as gone before the list began. The
-    caller then has to list again, because only a current list proves whether that Pod exists.
+    `uids` are the UIDs of all Pods in the list, and `taken_at` is the time at which the list began. Return None if the
+    list shows a Pod that has no row, or a Pod that was recorded as gone before the list began. In both cases the caller
+    has to list again, because only a current list proves whether such a Pod exists.
     """
     found = text("SELECT uid, gone_at FROM runner_pods WHERE uid = ANY(:uids)")
     rows = db.execute(found, {"uids": list(uids)}).all()

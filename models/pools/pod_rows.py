@@ -1,4 +1,4 @@
-"""Rows of runner Pods for the reconciler: it records the facts that it observes, and reads them with their claims."""
+"""Rows of runner Pods for the reconciler: statements that record observed facts, and queries for rows with claims."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PodRow:
     - `ever_delivered`: a JIT was delivered to the Pod.
     - `freed_at`: the end of the Pod's last claim, or None if no claim of the Pod ended.
     - `node_gone`: the Pod's node was gone when the Pod was last observed.
-    - `charged`: the Pod counts against the budget of an account, or counted until it ended.
+    - `charged`: the Pod was charged to an account. It counts against the account's budget until the Pod ends.
     """
 
     id: int
@@ -48,9 +48,9 @@ class PodRow:
 
     @property
     def recorded(self) -> Recorded:
-        """The recorded evidence on whether the Pod holds a JIT: any delivery, and whether the Pod is terminal.
+        """The evidence in the Pod's rows: any delivery of a JIT, and whether the Pod is terminal.
 
-        Other evidence against a JIT, such as a removed runner, is not read here.
+        Other evidence that the Pod holds no JIT, such as a removed runner, is not read here.
         """
         return Recorded(any_delivered=self.ever_delivered, terminal=self.terminal_at is not None)
 
@@ -76,18 +76,20 @@ class PodFacts:
     runner_exit_code: int | None
     exit_reason: str | None
     ours: bool = True
-    """Whether Ostler created the Pod. A foreign Pod that carries the pool's label gets no row."""
+    """True if Ostler created the Pod. No row is inserted for a foreign Pod that carries the pool's label."""
 
 
 OVER = "its poller and its runner have ended"
-"""Reason in the event of a retire claim, for a Pod that is over but not terminal."""
+"""Reason in the event of the retire claim, if the Pod is over but not terminal."""
 
 
 def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> list[str]:
-    """Record the row, the UID and the exit of every listed Pod, and return the UIDs that are over for the first time.
+    """Record the row, the UID and the exit of every listed Pod.
+
+    Return the UIDs of the Pods that this call recorded as over.
 
     Only rows that change are locked, because the matcher skips locked rows. A row that another session has locked is
-    left to the next check (L14).
+    skipped. The next check records the change (L14).
     """
     known = {
         row.name: row
@@ -102,7 +104,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
     free = _lock_free(db, changing)
     over: list[str] = []
-    # Known rows come first, in the order of their ids, as in every lock. New rows follow.
+    # Rows are always locked in the order of their ids. Known rows come first, and new rows follow.
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
         if row is not None and row.id not in free:
@@ -150,7 +152,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
 
 
 def _changes(row: Row[Any], pod: PodFacts) -> bool:
-    """Return whether the Pod shows a UID or an exit that its row lacks."""
+    """Return True if the Pod has a UID or an exit that its row does not record."""
     return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.over and row.terminal_at is None)
 
 
@@ -188,7 +190,7 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
 def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
     """Return the rows of a pool's Pods that are recorded as terminal or are missing from `listed`, oldest first.
 
-    Rows of Pods that are known to be gone are left out. `listed` are the UIDs of a complete list.
+    Rows of Pods that are known to be gone are left out. `listed` contains the UIDs of all Pods in a complete list.
     """
     rows = db.execute(
         text(f"{_ROWS} AND (p.terminal_at IS NOT NULL OR p.uid <> ALL(:listed)) ORDER BY p.id"),

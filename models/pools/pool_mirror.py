@@ -1,4 +1,4 @@
-"""Mirror of the pools: copies each pool object of the cluster into its row."""
+"""Mirror of the pools: each pool object of the cluster is copied into a row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from models.db.sql import text
 TEMPLATE_HOLDS = timedelta(minutes=2)
 """Minimum time that a template hash is kept while the generation of the spec is unchanged.
 
-During a deployment, two versions or settings of Ostler compute different hashes of one spec.
+During a deployment, workers with different versions or settings of Ostler can compute different hashes of one spec.
 """
 
 MADE_WITHIN = timedelta(minutes=1)
-"""Maximum time between the start of a Pod's creation and its response.
+"""Maximum time from the request that creates a Pod until the response to that request.
 
 The task that creates the Pod ends within 20 seconds.
 """
@@ -96,14 +96,16 @@ _ROUTING = (
 
 
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Write a pool's facts into its row, and return whether this might change the routing of jobs.
+    """Write a pool's facts into its row. Return True if the written facts might change the routing of jobs.
 
-    Nothing is written if nothing differs. A check of an older generation never overwrites a newer one. The advisory
-    lock of the pool is taken before the row is written. The pool's reconcile moves the jobs that were routed before
-    (`tasks.routing.rerouting`), and the matcher matches none of the pool's jobs until then.
+    Nothing is written if the row already contains the same facts. Facts of an older generation never overwrite facts of
+    a newer generation. The advisory lock of the pool is taken before the row is written.
 
-    While old and new workers overlap in a deployment, they compute two hashes of one spec. The first hash is kept for
-    `TEMPLATE_HOLDS`. Without this, old and new workers would replace each other's starting Pods.
+    After a change of the routing, the next reconcile of the pool takes the jobs that were routed earlier out of the
+    pool (`tasks.routing.rerouting`). Until then, the matcher matches no job of the pool.
+
+    While old and new workers run at once during a deployment, they might compute two hashes of one spec. The first hash
+    is kept for `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
     """
     row = _row(db, pool.uid)
     if row is None:
@@ -114,7 +116,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)
     if row is None or row.generation > pool.generation:
-        return False  # a check of a later generation was first
+        return False  # another check has written a later generation
     pool = _with_recorded_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
@@ -128,11 +130,11 @@ def generation_of(db: Connection, *, uid: str) -> int | None:
 
 
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
-    """Set a smaller generation in a pool's row, so that the next check at that generation is mirrored.
+    """Set a smaller generation in a pool's row, so that the next check with that generation is mirrored.
 
     A pool's generation decreases when etcd is restored from a backup. `known` is the generation that the caller read
-    from the row. `generation` comes from a read of the cluster that began after the row was read. Return False if the
-    row's generation has changed since then.
+    from the row. `generation` comes from a read of the cluster that began after the read of the row. Return False if
+    the row's generation has changed since the read of the row.
     """
     moved = db.execute(
         text("UPDATE pools SET generation = :generation WHERE uid = :uid AND generation = :known"),
@@ -144,8 +146,8 @@ def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
 def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
     """Record that a pool's spec cannot be used. The other columns keep their values.
 
-    A pool without a row gets a row without labels and with 0 replicas. Such a pool serves no job, but its Pods have an
-    owner and it can drain.
+    If the pool has no row, a row without labels and with 0 replicas is inserted. Such a pool serves no job. With the
+    row, the pool can drain, and Pods that belong to the pool can be recorded.
     """
     row = _row(db, pool.uid)
     if row is None:
@@ -166,9 +168,9 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
 
 
 def _with_recorded_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
-    """Return the pool with the template hash of its row if that hash must be kept, or else unchanged.
+    """Return the pool with the template hash of its row, if the row's hash must be kept. Otherwise return `pool`.
 
-    The hash is kept if the generation is the same and the hash is younger than `TEMPLATE_HOLDS`.
+    The row's hash is kept if the generation is the same and the row's hash is younger than `TEMPLATE_HOLDS`.
     """
     held = row.recorded_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
     if row.generation != pool.generation or not held:
@@ -186,10 +188,10 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Insert a pool's row, and return whether this call inserted it.
+    """Insert a pool's row. Return True if this call inserted the row.
 
-    A live row of the same name with another UID belongs to a pool that was deleted and created again between two
-    checks. That row is ended first. The insert does nothing if another check has inserted the row in the meantime.
+    If a live row has the same name and another UID, the pool was deleted and created again between two checks. The row
+    of the deleted pool is ended first. If another check has inserted the row in the meantime, nothing is inserted.
     """
     before = db.execute(
         text("""
@@ -220,10 +222,10 @@ def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
-    """Record that a pool's object is gone. The caller has proven this with a GET by name and UID.
+    """Record that a pool's object is gone. The caller has proven the absence with a GET by name and UID.
 
-    The pool's reconcile moves its jobs later (`tasks.routing.rerouting`). The sweep `rematch` finds the jobs that it
-    missed.
+    The next reconcile of the pool takes the jobs out of the pool (`tasks.routing.rerouting`). The sweep `rematch` finds
+    the jobs that the reconcile missed.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
     db.execute(
@@ -235,15 +237,15 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
 def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     """Return (id, name, leaving) of the pools that need a reconcile, in the order of their ids.
 
-    A pool needs one if any of these is true:
+    A pool needs a reconcile if any of these conditions is true:
 
-    - Its object exists.
-    - It has jobs that must be moved to another pool.
-    - It has Pods that are not known to be gone.
-    - Its object is gone, and no list that began at least `MADE_WITHIN` later has been handled. Until then, the response
-      to a creation might still be missing.
+    - The pool's object is not known to be gone.
+    - The pool has jobs that must be moved to another pool.
+    - The pool has Pods that are not known to be gone.
+    - The pool still needs a last list of Pods. This list must begin at least `MADE_WITHIN` after the pool's object was
+      recorded as gone, because until then the response to the creation of a Pod might still be missing.
 
-    `leaving` is True if the pool drains or its object is gone.
+    `leaving` is True if the pool is draining or the pool's object is gone.
     """
     return list(
         db.execute(
@@ -261,9 +263,9 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
-    """Record that all Pods missing from the list of time `at` were handled, or are known to be stalled.
+    """Record `at`, the start of a list of Pods. All Pods missing from the list were handled or are marked as stalled.
 
-    A newer recorded time is kept, unless it is in the future.
+    A newer time in the row is not replaced, unless that time is in the future.
     """
     db.execute(
         text("""

@@ -1,7 +1,7 @@
-"""Commit of a reconcile's plan under the pool's lock: rows of Pods to create, and retire claims.
+"""Commit of a reconcile's plan: the rows of the Pods to create, and the retire claims.
 
-A Pod's row is committed before the Pod is created. The lock is held from the read of the claims until the commit.
-Without this, two reconcilers could create one Pod too many, or count one failed start twice.
+A Pod's row is committed before the Pod is created. The pool's lock is held from the read of the claims until the
+commit. Without the lock, two reconcilers could create one Pod too many, or count one failed start twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Committed:
 
     - `create`: (row id, Pod name, attempt id) of each Pod to create.
     - `retired`: the inserted retire claims, each with its reason.
-    - `failed_starts`: the troubles of the failed starts that were counted.
+    - `failed_starts`: the trouble of each failed start that was counted.
     """
 
     create: tuple[tuple[int, str, str], ...]
@@ -38,7 +38,7 @@ class Committed:
 def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
     """Take the pool's lock and return the pool's row. The caller must read the plan's inputs after this call.
 
-    Raises Postgres's error of a lock timeout if another session holds the lock for more than `POOL_LOCK_WITHIN`.
+    Raises the lock timeout error of Postgres if another session holds the lock for longer than `POOL_LOCK_WITHIN`.
     """
     db.execute(
         text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'; SELECT pg_advisory_xact_lock(:pool_id)"),
@@ -59,7 +59,7 @@ def starts_of(pool: Row[Any]) -> Starts:
 
 
 def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
-    """Return the number of the pool's Pods that were retired in the current tick."""
+    """Return how many Pods of the pool were retired in the current tick."""
     begun = pool.tick_at is not None and (now - pool.tick_at).total_seconds() < TICK
     return pool.tick_retired if begun else 0
 
@@ -76,9 +76,10 @@ def commit_plan(
 ) -> Committed:
     """Write a plan into the database.
 
-    The caller must use the transaction that holds the pool's lock and has read the plan's inputs. `names` are unused
-    (Pod name, attempt id) pairs, as many as may be created in this round. `due_after` is the time in seconds until the
-    next step of a retire claim is due. `who` is written into the events of the claims.
+    The caller must use the transaction that holds the pool's lock and has read the plan's inputs. `names` contains
+    unused (Pod name, attempt id) pairs. The number of pairs is the maximum number of Pods to create in this round.
+    `due_after` is the time in seconds until the next step of a retire claim is due. `who` is written into the events of
+    the claims.
     """
     for name, attempt in names[: plan.create]:
         pod_births.insert_planned(
@@ -118,7 +119,7 @@ def _to_create(db: Connection, pool_id: int, *, limit: int) -> list[tuple[int, s
 def _retire(db: Connection, plan: PoolPlan, *, due_after: float, now: datetime, who: str) -> dict[int, Why]:
     """Insert the retire claims of a plan, and return the plan's reason for each claim.
 
-    A Pod is skipped if its row is locked, or if it was claimed in the meantime.
+    A Pod is skipped if another session has locked its row, or if the Pod was claimed or has ended in the meantime.
     """
     if not plan.retire:
         return {}
@@ -152,8 +153,9 @@ def _count_retired(db: Connection, pool: Row[Any], count: int, *, now: datetime)
 def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, now: datetime) -> None:
     """Record that the API server refused a Pod of this pool.
 
-    `detail` is the API server's message. `quota` True means that a quota of the namespace is used up, which is no
-    failed start. Every other refusal counts as one, unless the pool already waits after an earlier failure.
+    `detail` is the API server's message. `quota` is True if a quota of the namespace is used up. Such a refusal is not
+    a failed start. Every other refusal counts as a failed start, unless the pool already waits after an earlier
+    failure.
     """
     starts = starts_of(lock_pool(db, pool_id))
     if quota:
@@ -169,10 +171,10 @@ def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, no
 def record_failed_start(
     db: Connection, row_id: int, *, template_hash: str, trouble: Trouble, detail: str, made_at: datetime, now: datetime
 ) -> bool:
-    """Count a Pod that ended before its first poll, and return whether it was counted.
+    """Count the failed start of a Pod that ended before its first poll. Return True if the failed start was counted.
 
     `template_hash` and `made_at` are the template and the creation time of the Pod. Return False if the pool has
-    another template now, or if a failure was already counted after the Pod was created.
+    another template now, or if a failure was already counted after the creation of the Pod.
     """
     pool_id = db.execute(text("SELECT pool_id FROM runner_pods WHERE id = :id"), {"id": row_id}).scalar_one()
     pool = lock_pool(db, pool_id)
@@ -214,8 +216,8 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
     """Return whether a new `status` of a pool must be written.
 
-    A changed condition is written at once. Any other change is written if the last write is at least `every` seconds
-    old.
+    A changed condition is written at once. Any other change is written if at least `every` seconds have passed since
+    the last write.
     """
     before = pool.status
     if before == status:

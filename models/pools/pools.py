@@ -1,4 +1,4 @@
-"""Table of pools: the mirror of the `RunnerPool` objects that the matcher reads."""
+"""Table of pools: a copy of the `RunnerPool` objects. The matcher reads this table instead of the objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from rules.routing.labels import PoolLabels
 
 
 class Pool(Base):
-    """One `RunnerPool`. The row outlives its object (`deleted_at` is set), because claims refer to it."""
+    """One `RunnerPool`.
+
+    The row is kept after the pool's object is gone, because claims refer to the row. `deleted_at` is then set.
+    """
 
     __tablename__ = "pools"
     __table_args__ = (
@@ -98,7 +101,7 @@ class Pool(Base):
 def routes(db: Connection) -> list[PoolLabels]:
     """Return the routing criteria of every pool that accepts new jobs.
 
-    A pool accepts no new jobs if it drains or its object is gone.
+    A pool accepts no new jobs if the pool is draining or its object is gone.
     """
     rows = db.execute(
         text("""
@@ -123,10 +126,10 @@ def routes(db: Connection) -> list[PoolLabels]:
 
 
 def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
-    """Record whether the matcher left jobs without Pods, and return whether the row changed.
+    """Record whether the matcher left jobs without Pods. Return True if this call changed the pool's row.
 
-    A row that another session has locked is skipped. The sweep `resume` wakes the pool until a later dispatch has
-    written the row.
+    If another session has locked the row, nothing is written. In that case, the sweep `resume` wakes the pool until a
+    later dispatch has written the row.
     """
     if pool.wants_pods == wants:
         return False
@@ -145,8 +148,9 @@ def end_rerouting(
 ) -> bool:
     """Record the end of a rerouting, so that the matcher matches the pool's jobs again.
 
-    `since` and `known` are the rerouting time and the job ids that the caller read from the row. `left` are the ids of
-    the jobs that still have to be moved. The matcher skips these jobs. Return False if the row has changed since then.
+    `since` and `known` are the rerouting time and the job ids that the caller read from the row. `left` contains the
+    ids of the jobs that still have to be moved. The matcher skips these jobs. Return False without a change if another
+    process has changed the rerouting time or the job ids in the meantime.
     """
     ended = db.execute(
         text("""

@@ -1,6 +1,6 @@
-"""Runner versions that the Pods of each pool start, and the end of GitHub's support for them.
+"""Runner versions of each pool, and the time at which GitHub begins to refuse each version.
 
-The versions come from GitHub's runner lists. A pool whose runners appeared in no list has no version here.
+The versions come from GitHub's runner lists. If the runners of a pool appeared in no list, the pool has no version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.db.base import Base
 from models.db.sql import text
 
 ASKED_EVERY = timedelta(days=1)
-"""Interval at which GitHub is asked for the end of a version."""
+"""Minimum time between two questions to GitHub about the end of the same version."""
 
 
 class RunnerVersion(Base):
@@ -36,7 +36,7 @@ class RunnerVersion(Base):
 class PoolVersion:
     """The newest version that a pool's Pods started under the present template.
 
-    GitHub refuses the version from `ends_at` on. None means that this time is not known.
+    GitHub refuses the version from `ends_at` on. `ends_at` is None if this time is not known.
     """
 
     pool_id: int
@@ -47,9 +47,10 @@ class PoolVersion:
 
 
 def record(db: Connection, versions: Mapping[str, str], *, now: datetime) -> None:
-    """Record the versions of runners, by runner name, for the pools of their live claims.
+    """Record the versions of runners for their pools. `versions` maps the name of a runner to its version.
 
-    A Pod of an older template is ignored. A row that another session has locked is left to the next list.
+    The pool of a runner is the pool of its live claim. A runner in a Pod of an older template is ignored. If another
+    session has locked the row of a version, the row is updated after the next list of runners.
     """
     found = db.execute(
         text("""
@@ -90,10 +91,10 @@ def record(db: Connection, versions: Mapping[str, str], *, now: datetime) -> Non
 
 
 def to_ask(db: Connection, *, now: datetime) -> str | None:
-    """Return a version that GitHub has to be asked about, or None. The version is marked as asked.
+    """Return a version that GitHub has to be asked about, or None if no version is due. Mark the version as asked.
 
-    The question is when GitHub begins to refuse the version. Two processes can ask about the same version at once. That
-    costs one extra call.
+    The question is when GitHub begins to refuse the version. If two processes ask about the same version at once, the
+    only cost is one extra call.
     """
     version: str | None = db.execute(
         text("""
@@ -125,7 +126,7 @@ def _write(db: Connection, version: str, what: str, **values: object) -> None:
 
 
 def read(db: Connection, pool_id: int | None = None) -> Sequence[PoolVersion]:
-    """Return the version that each pool started last under its present template.
+    """Return for each pool the version that was seen last under the pool's present template.
 
     If `pool_id` is given, only that pool is read. A pool without a known version is left out.
     """

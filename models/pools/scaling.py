@@ -1,7 +1,8 @@
 """Inputs of the autoscaler, and the record of its decisions.
 
-Load is counted from Pods and claims, and demand from queued jobs and budgets. The usual load is counted from the claims
-of the last hour. The reads take no lock: the pool's maximum bounds every decision, and the next check corrects it.
+The load is counted from Pods and claims. The demand is counted from queued jobs and budgets. The usual load is counted
+from the claims of the last hour. The queries for these inputs take no lock. The pool's maximum bounds every decision,
+and a wrong decision is corrected by the next decision.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from rules.claims.fairness import AccountView, Budget
 from rules.pools.demand import Places, Queue
 
 USUAL_EVERY = timedelta(seconds=60)
-"""Maximum age of a computed usual load. It is made of whole minutes, so that a shorter time would gain nothing."""
+"""Maximum age of a computed usual load.
+
+A shorter time would gain nothing, because the usual load is computed from the peaks of whole minutes.
+"""
 
 MINUTES = 60
 """Number of past minutes that the usual load is computed from."""
@@ -33,12 +37,12 @@ MINUTES = 60
 class PoolRow:
     """A pool's row with the numbers of its Pods.
 
-    - `alive`: Pods that are not terminal, gone or being retired, and whose node is not gone.
-    - `load`: the alive Pods that have or had a job.
-    - `idle`: whether a Pod polls and is free.
-    - `quiet_since`: the last scale-up, or the creation of the row if there was none.
-    - `scaling`: the numbers of the last decision, or None if there is none.
-    - `usual`: the usual load in Pods, computed at `typical_at`. None means that it was never computed.
+    - `alive`: how many Pods are not terminal, not gone, not being retired, and not on a gone node.
+    - `load`: how many of the `alive` Pods have or had a job.
+    - `idle`: True if at least one Pod polls and is free.
+    - `quiet_since`: the time of the last scale-up, or the creation time of the row if there was no scale-up.
+    - `scaling`: the numbers of the last decision, or None if there was no decision.
+    - `usual`: the usual load in Pods, computed at `typical_at`. None means that no usual load was computed yet.
     """
 
     id: int
@@ -58,7 +62,7 @@ PARTS = ("load", "queue", "usual", "min_warm", "max_replicas")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The last decision on a pool: its replicas and the inputs in `PARTS`, by name."""
+    """The last decision on a pool. `parts` maps `replicas` and the names in `PARTS` to their numbers."""
 
     namespace: str
     name: str
@@ -67,7 +71,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Reasons against scaling: `barred` forbids every change, `doubt` forbids shrinking. None means no objection."""
+    """Reasons against scaling.
+
+    `barred` is a reason against every change of a pool's replicas. `doubt` is a reason against fewer replicas. A value
+    of None means that there is no such reason.
+    """
 
     barred: str | None
     doubt: str | None
@@ -76,8 +84,8 @@ class Trust:
 def trust(db: Connection, *, now: datetime) -> Trust:
     """Return the reasons against scaling.
 
-    A closed gate, or a database that is older than the cluster, forbids every change. An unconfirmed epoch forbids
-    shrinking.
+    A closed gate is a reason against every change, and so is a database that is older than the cluster. An unconfirmed
+    epoch is a reason against fewer replicas.
     """
     epoch = epochs.read(db, now=now)
     if epoch.older_since is not None:
@@ -116,9 +124,10 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
 def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
     """Return the jobs that are queued and not held in these pools, by pool and account.
 
-    An account's jobs are counted only up to the number of the pool's places. The query walks the index on dispatchable
-    jobs from account to account, so that a deep queue costs no more than the places. A pool whose jobs are still being
-    moved is left out, because it is not known yet which jobs the pool serves.
+    `pools` maps the id of a pool to its places. The jobs of one account are counted only up to the number of places.
+    The query walks the index on dispatchable jobs from account to account, so that the number of places limits the cost
+    of a long queue. A pool is left out while its jobs are still being moved, because it is not known yet which jobs the
+    pool serves.
     """
     rows = db.execute(
         text(f"""
@@ -167,11 +176,11 @@ def accounts(db: Connection, account_ids: Sequence[int]) -> dict[int, AccountVie
 
 
 def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> dict[int, int]:
-    """Compute the usual load of these pools, store it, and return it by pool.
+    """Compute and store the usual load of these pools. Return the usual load by pool.
 
-    The usual load is the 95th percentile of the peaks of the last 60 minutes. The peak of a minute is the largest
-    number of job claims that were live at once. So the three busiest minutes of an hour do not change the result. Pools
-    that another session has locked are skipped.
+    The peak of a minute is the largest number of job claims that were live at once. The usual load is the 95th
+    percentile of the peaks of the last 60 minutes. The three busiest minutes of the hour therefore do not change the
+    usual load. Pools that another session has locked are skipped.
     """
     locked = db.execute(
         text("SELECT id FROM pools WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
@@ -235,7 +244,7 @@ def note(
 ) -> None:
     """Record a decision on a pool.
 
-    `up` says that a scale-up is about to be carried out, and `down` says the same of a scale-down.
+    `up` is True if the caller is about to scale up, and `down` is True if the caller is about to scale down.
     """
     db.execute(
         text("""

@@ -1,7 +1,7 @@
 """Queries of `ostler restore`: reads of the restored rows, and new claims for Pods whose claims are lost.
 
-Every write is a transaction of its own. Repeating a write changes nothing. A rebuilt claim goes through the transitions
-of the claim path in their order, so its events look like those of an ordinary claim.
+The writes are in separate transactions. A write that is repeated changes nothing. A rebuilt claim passes through the
+usual transitions of a claim in their usual order, so its events look like the events of an ordinary claim.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class KnownScope:
 def scopes(db: Connection) -> list[KnownScope]:
     """Return every scope that the rows contain, each with the newest installation of its account.
 
-    A repository appears once, under its id and newest name. It appears under its name too if one of its jobs has no
-    repository id. An account without jobs is listed as an organisation, because its type is not known.
+    A repository has one scope, with its id and its newest name. It has a second scope, without the id, if one of its
+    jobs has no repository id. An account without jobs is listed as an organisation, because its type is not known.
     """
     rows = db.execute(
         text("""
@@ -114,7 +114,7 @@ def live_claims(db: Connection) -> int:
 
 
 def leased(db: Connection, *, now: datetime) -> int:
-    """Return the number of live claims with a lease, because their steps might still be running."""
+    """Return the number of live claims with a lease. The steps of these claims might still be running."""
     return int(
         db.execute(
             text("SELECT count(*) FROM claims WHERE ended_at IS NULL AND leased_until > :now"), {"now": now}
@@ -123,9 +123,9 @@ def leased(db: Connection, *, now: datetime) -> int:
 
 
 def skip_claim_ids(db: Connection, highest: int) -> None:
-    """Make new claims start above the id `highest`, the highest claim id in any stamp of the cluster.
+    """Make the ids of new claims start above `highest`, the highest claim id in any stamp of the cluster.
 
-    Otherwise a new claim could get the id of a lost claim, and an old stamp would appear to belong to it.
+    Otherwise a new claim could get the id of a lost claim, and an old stamp would appear to belong to the new claim.
     """
     db.execute(
         text("""
@@ -138,11 +138,11 @@ def skip_claim_ids(db: Connection, highest: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A Pod as restore writes it.
+    """The facts about a Pod that restore needs to write its claim.
 
-    `row_id` is the id of its row. `stamp` is its claim annotation, and `stamped` says whether it has an owner label.
-    `account_id` is the account that it is charged to, or None if that is not known. `runners` are the runners that
-    GitHub lists for it.
+    `row_id` is the id of the Pod's row. `stamp` is the Pod's claim annotation, and `stamped` says whether the Pod has
+    an owner label. `account_id` is the account that the Pod is charged to, or None if the account is not known.
+    `runners` are the runners that GitHub lists for the Pod.
     """
 
     uid: str
@@ -189,7 +189,10 @@ def _state(db: Connection, claim_id: int) -> ClaimState:
 
 
 def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
-    """End a claim that does not belong to the Pod any more. Its job is held until GitHub says what happened to it."""
+    """End a claim that does not belong to the Pod any more.
+
+    The job of the claim is held until GitHub reports the state of the job.
+    """
     if claim.purpose is Purpose.RETIRE:
         move_claim(
             db,
@@ -239,7 +242,7 @@ def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, no
 
 
 def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, now: datetime) -> None:
-    """Record the runners that GitHub lists for this Pod, so that the code that ends the claim deletes them."""
+    """Record the runners that GitHub lists for this Pod. The code that ends the claim then deletes these runners."""
     for runner in runners:
         mint_attempts.register(db, claim_id, runner_name=runner.name, runner_id=runner.id, now=now)
 
@@ -247,8 +250,8 @@ def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, n
 def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> bool:
     """Move a claim to the state of its Pod: a spare if its runner is online and idle, otherwise executing.
 
-    A claim in release becomes executing too. Otherwise a release would treat it as never delivered and free a Pod that
-    might hold a JIT. Returns False if the claim cannot make the transition.
+    A claim that was being released also becomes executing. Otherwise its release would treat the claim as never
+    delivered and free a Pod that might hold a JIT. Returns False if the claim cannot make the transition.
     """
     named = {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
     known: dict[str, Any] = {
@@ -282,9 +285,9 @@ def hold(db: Connection, job_ids: Sequence[int]) -> None:
 
 
 def hold_open_jobs(db: Connection, *, limit: int) -> int:
-    """Hold up to `limit` open jobs that were restored and have no claim.
+    """Hold up to `limit` restored jobs that are not completed and have no live claim.
 
-    Returns the number of jobs that were held now. It is 0 when all such jobs are held.
+    Returns how many jobs this call held. The result is 0 if all such jobs are held already.
     """
     return job_holds.hold(
         db,

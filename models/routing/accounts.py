@@ -1,4 +1,4 @@
-"""Accounts, their budgets, and the installations of the GitHub App that serve them."""
+"""Accounts, their budgets, and their installations of the GitHub App."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rules.routing.access import Access
 class Account(Base):
     """The owner that jobs are charged to.
 
-    A budget of 0 holds all jobs of the account. A lowered budget ends no running job (L2).
+    A budget of 0 holds all jobs of the account. A reduction of the budget ends no running job (L2).
     """
 
     __tablename__ = "accounts"
@@ -65,7 +65,7 @@ class Installation(Base):
 
 @dataclass(frozen=True, slots=True)
 class NewAccount:
-    """An account as a webhook names it.
+    """An account with the login from a webhook.
 
     `installation_id` is the account's installation of the App, or None if the webhook did not come through an App.
     """
@@ -102,14 +102,15 @@ def ensure_accounts(
 ) -> frozenset[int]:
     """Insert accounts and installations that have no row yet, and write changed logins to all rows that copy them.
 
-    New accounts get `budget` and `access`. If another session has locked an account, its changed login is not written
-    now. The next webhook of that account writes it.
+    New accounts get `budget` and `access`. If another session has locked an account, the changed login of this account
+    is not written now. Ostler writes the login when the next webhook of the account arrives.
 
-    Returns the ids of the accounts that another session has locked `FOR UPDATE`. New rows cannot refer to them now.
+    Returns the ids of the accounts that another session has locked `FOR UPDATE`. New rows cannot refer to these
+    accounts now.
     """
     unique = {account.id: account for account in accounts}
     wanted = sorted(unique)
-    # This is the lock that the foreign keys of the new rows need.
+    # `FOR KEY SHARE` is the lock that the foreign keys of the new rows need.
     logins: dict[int, str] = {row.id: row.login for row in db.execute(_REFER, {"ids": wanted})}
     if new := [unique[key] for key in wanted if key not in logins]:
         _insert(db, new, budget=budget, access=access, now=now)
@@ -161,7 +162,10 @@ def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, a
 
 
 def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: datetime) -> None:
-    """Insert an account that is known only from a stamp. Its login is a placeholder until its next webhook."""
+    """Insert an account that is known only from a stamp.
+
+    The login of the account is a placeholder until the next webhook of the account arrives.
+    """
     db.execute(
         text("""
             INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
@@ -179,7 +183,7 @@ def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: date
 
 
 def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
-    """Change the budget of an account. A lower budget ends no running job (L2).
+    """Change the budget of an account. A reduction of the budget ends no running job (L2).
 
     Returns False if there is no account with this id.
     """
@@ -210,7 +214,7 @@ def set_weight(db: Connection, account_id: int, weight: float) -> bool:
 
 
 def set_access(db: Connection, account_id: int, access: Access) -> bool:
-    """Allow an account or hold it. `rematch` later moves its jobs accordingly.
+    """Allow an account or hold it. The sweep `rematch` later holds or routes the jobs of the account accordingly.
 
     Returns False if there is no account with this id.
     """
@@ -222,7 +226,7 @@ def set_access(db: Connection, account_id: int, access: Access) -> bool:
 
 
 def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
-    """Return up to `limit` held accounts that might own the App, because GitHub was not asked about them yet."""
+    """Return up to `limit` held accounts for which GitHub was not asked yet whether the account owns the App."""
     rows = db.execute(
         text("SELECT id FROM accounts WHERE access = 'held' AND access_asked_at IS NULL ORDER BY id LIMIT :limit"),
         {"limit": limit},
@@ -231,10 +235,10 @@ def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
 
 
 def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, now: datetime) -> bool:
-    """Allow the owner of the App if it is one of these held accounts, and return whether it is.
+    """Allow the account that owns the App. Return True if this account is one of the given held accounts.
 
     The other accounts stay held, and are recorded as accounts that do not own the App. An account that another session
-    has locked is skipped, and GitHub is asked about it again later.
+    has locked is skipped, and GitHub is asked about the skipped account again later.
     """
     rows = db.execute(
         text("""
@@ -249,10 +253,10 @@ def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, n
 
 
 def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
-    """Write an owner's new login to its jobs, claims and account. Return whether any row had another login.
+    """Write an owner's new login to the owner's jobs, claims and account. Return whether any row had another login.
 
-    Jobs and claims that other sessions have locked keep the old login. A later call that fails with the old login asks
-    GitHub for the present login and runs this function again.
+    Jobs and claims that other sessions have locked keep the old login. If a later request to GitHub fails because of
+    the old login, Ostler asks GitHub for the present login and calls this function again.
     """
     changed = renames.set_login_of_jobs(db, account_id=account_id, login=login)
     changed += db.execute(

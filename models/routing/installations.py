@@ -1,4 +1,4 @@
-"""Installations that are suspended, removed or active again, and the holds of their jobs."""
+"""Installations that are suspended, removed or active again, and the holds of the jobs of these installations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from rules.claims.fairness import Budget
 from rules.routing.access import Access
 
 OUT_OF_REACH = timedelta(hours=1)
-"""Period without calls for an installation that is suspended or removed. A webhook can end it earlier."""
+"""Period during which Ostler makes no call for an installation that is suspended or removed.
+
+A webhook can end the period earlier.
+"""
 
 LEFT = {"suspend": "the App's installation is suspended", "deleted": "the App is not installed any more"}
 GONE = frozenset({"deleted"})
@@ -25,7 +28,7 @@ BACK = ("created", "unsuspend", "new_permissions_accepted")
 
 
 def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
-    """Record that GitHub no longer knows an installation. Return False if that was recorded before."""
+    """Record that GitHub no longer knows an installation. Return False if this fact was recorded before."""
     marked = db.execute(
         text("UPDATE installations SET left_at = :now WHERE id = :id AND left_at IS NULL"),
         {"id": installation_id, "now": now},
@@ -36,9 +39,9 @@ def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
 def mark_working(db: Connection, installation_id: int) -> bool:
     """Record that GitHub knows an installation, because a call with its token succeeded.
 
-    Returns whether the installation was recorded as removed. In that case the jobs and claims of all removed
-    installations of the account move to its newest working installation. This reverses a move that was made while this
-    installation was wrongly recorded as removed.
+    Returns True if the installation had been recorded as removed, and False otherwise. If the result is True, the jobs
+    and claims of all removed installations of the account have moved to the account's newest working installation. They
+    might have moved away while this installation was wrongly recorded as removed.
     """
     account_id = db.execute(
         text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
@@ -75,7 +78,7 @@ def succeed(db: Connection, installation_id: int) -> int | None:
     """Move the jobs and claims of a removed installation to the newest working installation of its account.
 
     Returns the id of the working installation, or None if the account has none. Jobs and claims that other sessions
-    have locked are not moved. Their next mint fails and moves them.
+    have locked are not moved. The next mint for such a job or claim fails, and this function is then called again.
     """
     row = _successor(db, installation_id)
     if row is None:
@@ -88,9 +91,9 @@ def succeed(db: Connection, installation_id: int) -> int | None:
 
 
 def leave(db: Connection, *, installation_id: int, reason: str, gone: bool, now: datetime) -> datetime:
-    """Hold the queued jobs of an installation that cannot be used. Return when the hold ends.
+    """Hold the queued jobs of an installation that cannot be used. Return the time at which the hold ends.
 
-    `gone` is True if GitHub no longer knows the installation, and False if it is suspended.
+    `gone` is True if GitHub no longer knows the installation, and False if the installation is suspended.
     """
     until = now + OUT_OF_REACH
     backoffs.wait_until(db, kind="installation", key=str(installation_id), reason=reason, not_before=until, now=now)
@@ -112,8 +115,9 @@ def come_back(
 ) -> None:
     """End the holds of an account's jobs, because its installation works again. The installation might have a new id.
 
-    `at` is GitHub's time of the event, or None if it is not known. Webhooks can arrive late, so the event is ignored if
-    another working installation of the account is newer. Another installation is newer in one of these cases:
+    `at` is GitHub's time of the event, or None if the time is not known. Webhooks can arrive late, so the event is
+    ignored if another working installation of the account is newer. Another installation is newer in one of these
+    cases:
 
     - Its last event is later than `at`.
     - It had no event, its id is larger, and it was first seen after `at`.
@@ -141,7 +145,7 @@ def come_back(
     renames.set_installation_of_jobs(db, account_id=account_id, installation_id=installation_id)
     renames.set_installation_of_claims(db, account_id=account_id, installation_id=installation_id)
     backoffs.forget_account(db, installation_id=installation_id, account_id=account_id, login=login)
-    # After claims and backoffs, as in the commit of a mint. Another order could end in a deadlock of the two.
+    # The installation is locked after claims and backoffs, as in the commit of a mint. Another order could deadlock.
     db.execute(
         text("""
             UPDATE installations SET left_at = NULL, event_at = greatest(event_at, :at)

@@ -1,7 +1,7 @@
 """Origins of the runs of public repositories. GitHub is asked once per run, and the answer is stored.
 
-A job of such a run is held with the reason `origin_unknown` until the origin is known. It is not held if every origin
-would lead to the same pool.
+The origin of a run says whether the run comes from a fork. A job is held with the reason `origin_unknown` until the
+origin of its run is known. The job is not held if every origin would lead to the same pool.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
 LEASE = timedelta(seconds=25)
-"""Time during which only one task asks about a run. It is longer than the time limit of that task."""
+"""Time during which only one task asks about a run. This time is longer than the time limit of the task."""
 
 FIRST_WAIT = 15.0
 LONGEST_WAIT = 3600.0
-"""Seconds between an unanswered question and the next one: first and longest wait. Each failure doubles the wait."""
+"""Longest wait in seconds after an unanswered question. The first wait is `FIRST_WAIT`, and each failure doubles it."""
 
 
 class RunOrigin(Base):
-    """A run and its origin, once GitHub was asked about it.
+    """A run about which GitHub was asked. `origin` is NULL until GitHub answers.
 
     The row is deleted with the jobs of the run (`models.sweeps.prune`).
     """
@@ -46,10 +46,10 @@ class RunOrigin(Base):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A run whose origin is to be asked.
+    """A question about the origin of a run.
 
-    `repository` is the id of its repository, or its name if the id is not known. `answered` is True if the origin is
-    known already. The waiting jobs then only need to be matched.
+    `repository` is the id of the run's repository, or its name if the id is not known. `answered` is True if the origin
+    is known already. In this case, the waiting jobs only need to be matched.
     """
 
     run_id: int
@@ -72,8 +72,8 @@ def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
 def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
     """Acquire the lease for the question about a run, and return the question.
 
-    Returns None if no queued job waits for the answer, another task has the lease, or the wait after a failure is not
-    over.
+    Returns None if no queued job waits for the answer, if another task has the lease, or if the wait after an earlier
+    question is not over.
     """
     job = db.execute(
         text("""
@@ -117,8 +117,8 @@ def record(db: Connection, run_id: int, origin: Origin, *, now: datetime) -> Non
 def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now: datetime) -> float:
     """Postpone the question about a run, and record `why` in the holds of its jobs. Return the wait in seconds.
 
-    `after` is the wait in seconds that GitHub or Ostler's own rate limit requested, which does not count as a failure.
-    None means that the question failed. The wait then doubles with each failure.
+    `after` is the wait in seconds that GitHub or Ostler's own rate limit requested. Such a wait does not count as a
+    failure. `after` is None if the question failed. The wait then doubles with each failure.
     """
     failures: int = db.execute(
         text("SELECT failures FROM run_origins WHERE run_id = :run"), {"run": run_id}

@@ -1,8 +1,8 @@
-"""Cache of the runner groups of organisations. Intake, `rematch` and the mint read it.
+"""Cache of the runner groups of organisations. Intake, `rematch` and the mint read this cache.
 
-One row per installation has all its groups (`repository_id` 0). Further rows have the groups that one repository may
-use. Such a row is requested only if a group admits selected repositories. The mint requests the lists from GitHub
-(`tasks.routing.runner_groups`).
+For each installation, one row has all runner groups (`repository_id` 0). Each further row has the groups that one
+repository may use. Such a row is needed only if a group admits selected repositories. The mint requests the lists from
+GitHub (`tasks.routing.runner_groups`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from rules.routing.routing import Wait
 from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group
 
 KNOWN_FOR = timedelta(hours=1)
-"""Period during which a cached list proves that a group admits a repository. A refused mint ends it earlier."""
+"""Period during which a cached list shows that a group admits a repository. A refused mint deletes the list."""
 
 REFUSED_FOR = timedelta(minutes=10)
-"""Period during which a cached list can refuse a group. It is short, so that a corrected group soon serves its jobs."""
+"""Period during which a cached list can show that a group does not admit a repository.
+
+The period is short, so that jobs soon run after an administrator has corrected the group.
+"""
 
 KEPT_FOR = timedelta(days=1)
 
 EVERY = 0
-"""Used instead of a repository's id for the list of all groups of an installation."""
+"""Stands in the column `repository_id` for the list of all groups of an installation."""
 
 
 class RunnerGroupList(Base):
@@ -52,10 +55,10 @@ class RunnerGroupList(Base):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The runner group that a pool asks for, and the job that needs it.
+    """The runner group that a pool asks for, and facts about the job that needs the group.
 
-    `group` is the number or the name of the group. `organization` is True if the owner of the repository is one, and
-    `public` is True if the repository is public.
+    `group` is the number or the name of the group. `organization` is True if the owner of the repository is an
+    organisation. `public` is True if the repository is public.
     """
 
     group: int | str
@@ -73,14 +76,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict from the cached lists. `until` is the time at which it expires, or None if it needs no list."""
+    """A verdict from the cached lists.
+
+    `until` is the time at which the verdict expires, or None if the verdict needed no list.
+    """
 
     verdict: GroupVerdict
     until: datetime | None
 
 
 class GroupBook:
-    """Cached group lists as of `now`. Each row is read at most once, and only if a verdict needs it."""
+    """The cached group lists at the time `now`. Each row is read at most once, and only if a verdict needs the row."""
 
     def __init__(self, db: Connection, *, now: datetime) -> None:
         self._db = db
@@ -88,7 +94,10 @@ class GroupBook:
         self._rows: dict[tuple[int, int], tuple[list[GroupSeen], datetime] | None] = {}
 
     def judge(self, wanted: Wanted) -> Judged:
-        """Return the verdict on a group for a job. It is a question (`ask`) if the cached lists are not sufficient."""
+        """Return the verdict on a group for a job.
+
+        If the cached lists are not sufficient, the verdict is a question to GitHub (`ask`).
+        """
         blank = judge_blank(wanted)
         if blank.ask is None:
             return Judged(blank, None)
@@ -104,9 +113,9 @@ class GroupBook:
         return Judged(verdict, None if read_at is None else read_at + kept)
 
     def wait(self, wanted: Wanted) -> Wait | None:
-        """Return the refusal of a group for a job, or None if the cached lists do not refuse it.
+        """Return the refusal of a group for a job, or None if the cached lists do not refuse the group.
 
-        If the cached lists are not sufficient, the job is not held. The mint then asks GitHub.
+        If the cached lists are not sufficient, the result is None. The mint then asks GitHub.
         """
         judged = self.judge(wanted)
         if judged.verdict.refusal is None:
@@ -130,7 +139,10 @@ class GroupBook:
 
 
 def judge_blank(wanted: Wanted) -> GroupVerdict:
-    """Return the verdict without any list of groups. It is final for most jobs, and otherwise a question (`ask`)."""
+    """Return the verdict without any list of groups.
+
+    For most jobs this verdict is final. Otherwise the verdict is a question to GitHub (`ask`).
+    """
     return _judge(wanted)
 
 
@@ -172,7 +184,7 @@ def keep(
 
 
 def forget(db: Connection, installation_id: int) -> None:
-    """Delete all cached lists of an installation, because GitHub refused a request that was based on them."""
+    """Delete all cached lists of an installation, because GitHub refused a request that relied on these lists."""
     db.execute(
         text("DELETE FROM runner_group_lists WHERE installation_id = :installation"), {"installation": installation_id}
     )
@@ -181,7 +193,7 @@ def forget(db: Connection, installation_id: int) -> None:
 def hold_alike(
     db: Connection, *, pool_id: int, wanted: Wanted, verdict: GroupVerdict, until: datetime, now: datetime
 ) -> int:
-    """Hold the queued jobs of a pool that the same refusal affects, and return their number.
+    """Hold the queued jobs of a pool that must be refused for the same reason. Return how many jobs were held.
 
     Jobs that other sessions have locked are skipped.
     """

@@ -1,4 +1,4 @@
-"""Usage of accounts: the Pods that count in a budget (law L2). Each Pod counts once."""
+"""Usage of accounts: the Pods that count against a budget (law L2). Each Pod counts once."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from rules.claims.fairness import Usage
 CHARGED = """
     charged_account_id IS NOT NULL AND gone_at IS NULL AND terminal_at IS NULL AND node_gone_at IS NULL
 """
-"""SQL condition on a runner Pod: a JIT was delivered to it, and no evidence shows that it has ended.
+"""SQL condition on a runner Pod: a JIT was delivered to the Pod, and no evidence shows that the Pod has ended.
 
-It is also the predicate of a partial index.
+The condition is also the predicate of a partial index.
 """
 
 
 def used_pods(only: str = "") -> str:
-    """Return a query with one row per account and Pod that counts in the account's budget, with the Pod's size.
+    """Return an SQL query for the Pods that count against the budgets of accounts.
 
-    `only` is an SQL condition on `account_id`. The query combines three sources, which might name the same Pod:
+    The query has one row per account and Pod, with the size of the Pod. `only` is an SQL condition on `account_id`. The
+    query combines three sources, which might name the same Pod:
 
     - Live job claims.
-    - The charge of a Pod, which is written at delivery. It remains after the claim has ended, so a Pod that outlives
-      its job still counts.
-    - Open executions without a claim, by the runner that a mint attempt registered.
+    - The charge of a Pod, which is written at delivery. The charge remains after the claim has ended, so a Pod that
+      outlives its job still counts.
+    - Open executions without a claim. The Pod is found by the mint attempt that registered the runner.
 
     A Pod on a gone node does not count.
     """
@@ -68,7 +69,7 @@ _USAGE = Prepared(
 
 
 def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
-    """Return the usage of each account: its Pods, including those whose execution has no claim (law L2).
+    """Return the usage of each account: its Pods, including the Pods whose execution has no claim (law L2).
 
     Executions on runners that Ostler did not register do not count, because they use no Pod of Ostler.
     """
@@ -81,9 +82,9 @@ def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
 
 
 def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Mapping[int, int]:
-    """Return how many Pods of each account outlive their job claim. They still count in the account's budget.
+    """Return how many Pods of each account have outlived their job claim. Such a Pod still counts against the budget.
 
-    `account_ids` None asks for all accounts. The result then has only accounts with such Pods.
+    If `account_ids` is None, the result has all accounts with at least one such Pod.
     """
     rows = db.execute(
         text(f"""
@@ -102,7 +103,7 @@ def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Map
 def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
     """Return the pools with dispatchable jobs of the accounts that these Pods were charged to.
 
-    The end of these Pods might let such a job start.
+    These Pods have ended, so such a job might fit into its budget now.
     """
     if not uids:
         return []
@@ -114,7 +115,7 @@ def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
 
 
 def pools_with_work(db: Connection, account_ids: Sequence[int]) -> list[int]:
-    """Return the pools in which these accounts have dispatchable jobs.
+    """Return the pools that have dispatchable jobs of these accounts.
 
     The query checks the index once per account and pool, so its cost does not depend on the length of a queue.
     """

@@ -1,1 +1,1 @@
-"""Sweeps: their runs, their ledger of repairs, and the queries that select their work."""
+"""Sweeps: their leases and ticks, the ledger of their repairs, and the queries for the rows to repair."""

@@ -1,7 +1,7 @@
-"""State of the sweep `catch_up`: the repositories to check, its progress, and its quota.
+"""State of the sweep `catch_up`: the repositories to check, the progress of each check, and the quota of calls.
 
-GitHub's lists are stored with their etags, so that an unchanged list costs no quota. For a workflow run whose jobs
-needed no repair, only the etag of its job list is stored. A list that left work to do is read again.
+GitHub's lists are stored with their etags, so that an unchanged list costs no quota. If no job of a workflow run needed
+a repair, only the etag of the run's job list is stored. If a job needed a repair, the run's job list is read again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LIMIT = 500
 """Maximum number of overdue jobs of one repository per check."""
 
 KEPT = timedelta(days=7)
-"""Retention of a repository's progress after the repository was last due."""
+"""Time after which the progress of a repository is deleted, if no tick had to check the repository any more."""
 
 COVERED_WITHIN = timedelta(minutes=15)
-"""Maximum age of the last complete check of a covered repository: three intervals of the sweep."""
+"""A repository is covered if its last complete check began within this time (three intervals of the sweep)."""
 
 
 class CatchUpRepository(Base):
@@ -56,7 +56,7 @@ class CatchUpRepository(Base):
 
 
 class CatchUpPurse(Base):
-    """The remaining calls of an installation for this sweep."""
+    """How many calls the sweep may still make for one installation."""
 
     __tablename__ = "catch_up_quotas"
 
@@ -71,7 +71,7 @@ class Place:
     """A repository to check, with its stored progress.
 
     `account_id` is the account of the repository's newest job. `installation_id` is the newest installation of that
-    account, because the installation of the job itself might be gone.
+    account, because the installation that is stored with the job might be gone.
     """
 
     repository: str
@@ -127,12 +127,12 @@ _PLACES = text(f"""
 
 
 def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime) -> Sequence[Place]:
-    """Return the repositories to check, least recently tried first.
+    """Return the repositories to check. The repository whose check was tried least recently comes first.
 
     A repository is checked if its newest job was queued or changed within `seen_within`, or if one of its jobs is not
-    completed. A repository is left out while its backoff lasts, or if its installation is gone.
+    completed. A repository is left out while its check is postponed (`put_off`), or if its installation is gone.
 
-    With `note`, the repositories are also recorded as due, and old rows are deleted (`KEPT`).
+    If `note` is True, the repositories are also recorded as due, and rows that are older than `KEPT` are deleted.
     """
     times = {"since": now - seen_within, "now": now}
     if note:
@@ -159,8 +159,8 @@ def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
 def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None) -> bool:
     """Record the progress of a repository's check.
 
-    `checked_at` is the time at which the check began, if the check is complete, or None. Return False without a change
-    if another tick holds the sweep's lease by now.
+    If the check is complete, `checked_at` is the time at which the check began. Otherwise `checked_at` is None. Return
+    False without a change if another tick has taken the sweep's lease.
     """
     mine = db.execute(
         text("""
@@ -186,7 +186,7 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
 
 
 def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime) -> None:
-    """Postpone the checks of these repositories until `not_before`, because GitHub would refuse them again."""
+    """Postpone the checks of these repositories until `not_before`. Until then, GitHub would refuse the same calls."""
     db.execute(
         text("""
             UPDATE catch_up_repositories SET failures = failures + 1, not_before = :not_before
@@ -198,9 +198,10 @@ def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime
 
 
 def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) -> Purse | None:
-    """Take one call out of an installation's quota for this sweep. Return the rest, or None if no call is left.
+    """Take one call from the sweep's quota for an installation.
 
-    `percent` is the part of GitHub's hourly limit that the sweep may use.
+    Return the remaining quota, or None if no call was left. `percent` is the percentage of GitHub's hourly limit that
+    the sweep may use.
     """
     new = Purse.new(percent=percent, now=now)
     db.execute(
@@ -224,10 +225,10 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
 
 
 def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -> None:
-    """Correct an installation's quota after a call, and store GitHub's hourly limit (`quota`).
+    """Correct the sweep's quota for an installation after a call, and store GitHub's hourly limit (`quota`).
 
-    `calls` is the number of calls to add. It is negative if the call cost more than one. The correction is relative,
-    because other processes might have used calls in the meantime.
+    `calls` is added to the remaining calls. `calls` is negative if the call cost more than one call. The remaining
+    calls are not overwritten, because other processes might have used calls in the meantime.
     """
     db.execute(
         text("UPDATE catch_up_quotas SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
@@ -243,9 +244,9 @@ def states_of(db: Connection, job_ids: Sequence[int]) -> Mapping[int, JobState]:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A job that has been open for a long time.
+    """A job that has not been completed for a long time.
 
-    `ready_at` is the latest time at which the job was queued or its environment released it.
+    `ready_at` is the time at which the job was queued, inserted or released by its environment, whichever is latest.
     """
 
     id: int
@@ -264,12 +265,16 @@ _READY_AT = """
 def overdue(
     db: Connection, repository: str, *, active: Collection[int], older_than: timedelta, now: datetime
 ) -> Sequence[Overdue]:
-    """Return the overdue jobs of a repository: queued, or running under a live claim, in a run that is not `active`.
+    """Return the overdue jobs of a repository.
 
-    `active` are the ids of the runs that GitHub lists as not completed. A job is overdue if it was queued longer ago
-    than `older_than`. Jobs that the sweep `unresolved_jobs` asks GitHub about are left out.
+    A job is overdue if all these conditions are true:
 
-    The Pod of a running job normally shows the end of the job. If the Pod hangs, only this query finds the job.
+    - The job was queued more than `older_than` ago.
+    - The job is queued, or the job is running and has a live claim.
+    - The run of the job is not in `active`, the ids of the runs that GitHub lists as not completed.
+    - The sweep `unresolved_jobs` does not ask GitHub about the job.
+
+    Normally the Pod of a running job shows that the job has ended. If the Pod hangs, only this query finds the job.
     """
     rows = db.execute(
         text(f"""
@@ -304,14 +309,17 @@ def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The number of repositories that the last tick had to check (`due`), and how many of them are covered."""
+    """How many repositories the last tick had to check (`due`), and how many of them are covered (`checked_at`)."""
 
     due: int
     checked_at: int
 
 
 def coverage(db: Connection, *, now: datetime) -> Coverage:
-    """Return how many repositories the last tick had to check, and how many of them are covered (`COVERED_WITHIN`)."""
+    """Return how many repositories the last tick had to check, and how many of these repositories are covered.
+
+    `COVERED_WITHIN` explains when a repository is covered.
+    """
     row = db.execute(
         text("""
             SELECT count(*) AS due, count(*) FILTER (WHERE checked_at >= :since) AS checked_at FROM

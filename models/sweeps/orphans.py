@@ -1,4 +1,4 @@
-"""Queries of the sweeps over orphans and finished jobs, and the repairs that they commit."""
+"""Queries and repairs of the sweeps over orphans, and of the sweep `finished_jobs`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rules.claims.job_outcomes import JobOutcome
 from rules.claims.machines import ClaimState, EndReason
 
 LIMIT = 1000
-"""Maximum number of rows per tick. The next tick takes the rest."""
+"""Maximum number of rows that one query returns. The next tick checks the other rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """The claims of one Pod UID in Postgres.
+    """A summary of all claims of one Pod UID.
 
-    `last_claim_id` is the newest claim of any purpose, or 0 if the Pod never had a claim. `last_ended_at` is the latest
-    end of a claim, or None if no claim has ended.
+    `last_claim_id` is the id of the newest claim of any purpose, or 0 if the Pod never had a claim. `last_ended_at` is
+    the latest time at which a claim of the Pod ended, or None if no claim has ended.
     """
 
     runner_pod_id: int
@@ -51,10 +51,11 @@ def claims_of_pods(db: Connection, uids: Sequence[str]) -> Mapping[str, PodClaim
 def retire_stamped(
     db: Connection, uid: str, seen: PodClaims, *, why: str, due_after: float, now: datetime, who: str
 ) -> int | None:
-    """Insert the retire claim of a stamped Pod and return its id, or None if the Pod's claims have changed.
+    """Insert the retire claim of a stamped Pod, and return the id of the claim.
 
-    `seen` are the claims that the caller's decision is based on. Without this comparison, the sweep could retire a Pod
-    that got a claim after the decision. `due_after` is the time in seconds until the claim's next step is due.
+    `seen` is the summary of the Pod's claims that the caller's decision is based on. Return None if the summary is
+    different now. Without this comparison, the sweep could retire a Pod that was claimed after the decision.
+    `due_after` is the time in seconds until the retire claim's next step is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
     if claims_of_pods(db, [uid]).get(uid) != seen:
@@ -64,29 +65,30 @@ def retire_stamped(
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A Pod that is not terminal although its job might be over, with its newest delivered claim.
+    """A Pod that is not terminal although its job might be over, with the Pod's newest delivered claim.
 
     A Pod is selected for one of these reasons:
 
-    - The job of the claim is over, or the claim ended without a completed job.
-    - The runner has been executing a job that has no row.
+    - The job is completed, or the claim ended for another reason than a completed job.
+    - The runner executes a job that has no row.
     - The job has run longer than GitHub allows any job to run (`outlasts`). No webhook will report its end.
     - The Pod's node is gone (`on_gone_node`).
-    - The Pod lingers. Its claim has ended together with the job that its runner executed, but the Pod is not terminal.
-      The Pod is retired only after two checks in which GitHub does not list its runner.
+    - The Pod lingers: the job that the runner executed is completed and the claim has ended, but the Pod is not
+      terminal. Such a Pod is retired only after two checks in which GitHub does not list the Pod's runner.
 
-    Each of the first three reasons makes the Pod `overdue`: it is checked whether or not its node is gone.
+    A Pod that is selected for one of the first three reasons is `overdue`. An overdue Pod is checked whether or not its
+    node is gone.
 
     Some of the fields need an explanation:
 
     - `job_id`: the claim's own job. The runner might have executed another job.
-    - `asks_for`: the repository of the claim's own job, if that job is not over. The end of another job proves nothing
-      about it.
+    - `asks_for`: the repository of the claim's own job, or None if the claim's own job is completed. GitHub is asked
+      about the claim's own job, because the end of another job does not prove that the claim's own job has ended.
     - `executed_over_at`: the end of the job that the runner is known to have executed.
-    - `since`: the last change of the claim or of the job.
-    - `free_since`: the first check after `since` that found the runner absent or idle.
-    - `absent_since`: the first check after `since` that did not find the runner.
-    - `installation_id` and `scope`: the present ones (`models.claims.names`).
+    - `since`: the time of the last change of the claim or of the job.
+    - `free_since`: the time of the first check after `since` that found the runner absent or idle.
+    - `absent_since`: the time of the first check after `since` that did not find the runner.
+    - `installation_id` and `scope`: the present installation and scope of the claim (`models.claims.names`).
     """
 
     claim_id: int
@@ -147,12 +149,13 @@ _FINISHED = text(f"""
 def finished(db: Connection, *, before: datetime, began_before: datetime, absent_before: datetime) -> list[Finished]:
     """Return the Pods whose job might be over, in random order, so that no Pod is always the last (L14).
 
-    `Finished` lists the reasons. The times are limits:
+    `Finished` lists the reasons. The parameters are times:
 
-    - `before`: a completed job, an ended claim or an unknown execution is overdue if it is older than this.
-    - `began_before`: a running job has outlasted GitHub's maximum if neither it nor its claim has changed since this
+    - `before`: a Pod is overdue if before this time its job was completed, its claim ended without a completed job, or
+      its runner began to execute a job without a row.
+    - `began_before`: a job has run longer than GitHub allows if neither the job nor its claim has changed since this
       time.
-    - `absent_before`: a Pod lingers if the job that its runner executed was over before this.
+    - `absent_before`: a Pod lingers if the job that its runner executed was completed before this time.
     """
     rows = db.execute(
         _FINISHED,
@@ -162,14 +165,17 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
 
 
 def still_executes(db: Connection, pod: Finished) -> bool:
-    """Lock the claim of a finished Pod, and return whether it is still `executing` with the same job."""
+    """Lock the claim of a finished Pod. Return True if the claim is still `executing` with the same job."""
     claim = lock_claim(db, pod.claim_id)
     return claim is not None and claim.state == ClaimState.EXECUTING and claim.job_id == pod.job_id
 
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """The result for a finished Pod: the claim that is being released, or the new retire claim. The other is None."""
+    """The result of `reap_finished`: the id of the claim that is being released, or the id of the new retire claim.
+
+    Exactly one of the two ids is None.
+    """
 
     release_id: int | None
     retire_id: int | None
@@ -178,11 +184,15 @@ class Reaped:
 def reap_finished(
     db: Connection, pod: Finished, job_outcome: JobOutcome, *, why: str, due_after: float, now: datetime, who: str
 ) -> Reaped | None:
-    """Commit the first step that ends a finished Pod. Return None if its claim has changed since it was read.
+    """Release the claim of a finished Pod, or insert the Pod's retire claim.
 
-    A delivered claim is released, and the release asks GitHub first. An executing claim ends as the webhook `completed`
-    would end it. The caller has removed its runner from GitHub before. If the runner executed another job, the claim's
-    own job gets `job_outcome`, which the caller has read from GitHub.
+    If the claim is delivered, the claim is released. The release asks GitHub first. If the claim is executing, the
+    claim ends in the same way as after the webhook `completed`, and the retire claim is inserted. The caller must have
+    removed the runner of an executing claim from GitHub before. If the runner executed another job, the claim's own job
+    gets `job_outcome`. The caller has read this outcome from GitHub. If the claim has already ended, only the retire
+    claim is inserted.
+
+    Return None if the claim has changed since `pod` was read, or if the retire claim cannot be inserted.
     """
     if pod.state == ClaimState.DELIVERED:
         begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
@@ -212,7 +222,7 @@ def reap_finished(
 
 @dataclass(frozen=True, slots=True)
 class ScopeOfRunners:
-    """A scope in which Ostler recently registered runners, with an installation that can still list them."""
+    """A scope in which Ostler recently registered runners, with an installation that can still list these runners."""
 
     installation_id: int
     scope: str
@@ -222,19 +232,19 @@ _MAY_BE_REGISTERED = """
     (m.outcome IN ('open', 'minted')
      OR (m.outcome = 'removed' AND m.runner_id IS NULL AND m.closed_at > :unheard_since))
 """
-"""SQL condition on a mint attempt `m`: GitHub might have its runner.
+"""SQL condition on a mint attempt `m`: the attempt's runner might be registered at GitHub.
 
-A mint without a response becomes `removed` if the next check finds no runner of its name. GitHub might still apply the
-registration after that check.
+If the response to a mint was lost and the next check finds no runner of this name, the attempt becomes `removed`.
+GitHub might still register the runner after that check.
 """
 
 
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
-    """Return the scopes with a runner that was named after `since` and might still exist, in random order (L14).
+    """Return the scopes in which a runner named after `since` might be registered, in random order (L14).
 
-    A mint attempt without a response might still be applied after it was recorded as removed. It therefore counts if it
-    was closed after `unheard_since`. Scopes of an installation that GitHub does not know any more are left out, because
-    GitHub would not list their runners.
+    If the response to a mint was lost, GitHub might register the runner after the attempt was recorded as removed. Such
+    an attempt counts if it was closed after `unheard_since`. Scopes of an installation that GitHub does not know any
+    more are left out, because GitHub would not list the runners of these scopes.
     """
     rows = db.execute(
         text(f"""
@@ -258,7 +268,7 @@ def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetim
 
 @dataclass(frozen=True, slots=True)
 class KnownRunner:
-    """A runner that Ostler named. `ended_at` is the end of its claim, or None while the claim is live."""
+    """A runner that Ostler named. `ended_at` is the time at which its claim ended, or None while the claim is live."""
 
     attempt_id: int
     claim_id: int
@@ -280,16 +290,17 @@ def known_runners(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRun
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """A removal of a runner that was begun and whose result was not recorded."""
+    """A removal of a runner that a killed process began. The result of the removal is not recorded."""
 
     repair_id: int
     runner: Registration
 
 
 def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
-    """Return the removals in a scope that an earlier tick of `orphaned_runners` began without recording a result.
+    """Return the interrupted removals of runners in a scope.
 
-    The process of that tick was killed during the call.
+    An earlier tick of `orphaned_runners` recorded each of these removals before the call to GitHub. The process of this
+    tick was killed before it recorded the result of the call.
     """
     rows = db.execute(
         text(f"""
@@ -305,7 +316,7 @@ def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
 
 
 def open_pod_names(db: Connection, *, namespace: str, names: Sequence[str]) -> set[str]:
-    """Return the names of Pods that are planned or not known to be gone."""
+    """Return those of `names` that belong to a planned Pod or to a Pod that is not known to be gone."""
     rows = db.execute(
         text("""
             SELECT name FROM runner_pods WHERE namespace = :namespace AND name = ANY(:names) AND gone_at IS NULL

@@ -1,13 +1,13 @@
-"""Deletion of old rows: rows that have ended, selected by the time of their end, one page per transaction.
+"""Deletion of old rows. Each transaction deletes one page of rows that ended long ago.
 
 These rows are never deleted:
 
 - a job that is not completed
-- a claim whose Pod is not gone, because its delivery is evidence that the Pod might hold a JIT (law L3)
+- a claim whose Pod is not gone, because a delivered claim is evidence that the Pod might hold a JIT (law L3)
 - a repair whose result is open
 - a row that one of the rows above refers to
 
-A page locks the rows that it deletes and skips rows that another session has locked.
+Each transaction locks the rows that it deletes. It skips rows that another session has locked.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ from models.sweeps import repairs, sweep_runs
 from models.tables import claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
 
 PAGE = 1000
-"""Maximum number of rows of a kind that one transaction deletes. Rows that depend on them are deleted with them."""
+"""Maximum number of rows of a kind that one transaction deletes.
+
+Rows that depend on the deleted rows are deleted in the same transaction. They are not counted.
+"""
 
 
 class Kind(StrEnum):
-    """Kinds of rows that are pruned, in the order of deletion: rows that refer to other rows come before those rows."""
+    """Kinds of rows that are deleted, in the order of their deletion.
+
+    A kind comes before the kinds that its rows refer to.
+    """
 
     DELIVERIES = "deliveries"
     JOB_EVENTS = "job_events"
@@ -140,11 +146,11 @@ _LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
         """,
     ),
 }
-"""Queries for the rows of a page that must stay, because another session has locked a row that depends on them."""
+"""Queries for the rows of a page that must not be deleted now, because another session has locked a dependent row."""
 
 
 def many(db: Connection, kind: Kind, *, before: datetime) -> int:
-    """Return how many rows of a kind ended before `before` and can be deleted."""
+    """Return how many rows of a kind can be deleted. Only rows that ended before `before` are counted."""
     found: int = db.execute(
         text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),
         {"before": before},
@@ -153,7 +159,7 @@ def many(db: Connection, kind: Kind, *, before: datetime) -> int:
 
 
 def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
-    """Return whether any row of a kind ended before `before` and can be deleted."""
+    """Return True if at least one row of a kind ended before `before` and can be deleted."""
     found: bool = db.execute(
         text(f"SELECT EXISTS ({_OVER[kind]})"),
         {"before": before},
@@ -162,7 +168,7 @@ def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
 
 
 def prune_page(db: Connection, kind: Kind, *, before: datetime) -> int:
-    """Delete one page of rows of a kind that ended before `before`, oldest first. Return the number of rows."""
+    """Delete one page of rows of a kind that ended before `before`, oldest first. Return how many rows were deleted."""
     of = f" OF {_LOCKED[kind]}" if kind in _LOCKED else ""
     ids = list(
         db.execute(

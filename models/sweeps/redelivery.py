@@ -1,8 +1,8 @@
-"""State of the sweep `redelivery`: its progress in GitHub's list, and the deliveries that it requests.
+"""State of the sweep `redelivery`: the progress in GitHub's list of deliveries, and the deliveries to request.
 
-A failed delivery gets its row in the transaction that records its page of the list. The row stays until the delivery's
-GUID is accepted or GitHub no longer stores the delivery. So the list can be read page by page, and requests can be
-repeated at growing intervals, without reading a page again.
+The transaction that records a page of the list inserts a row for each failed delivery of the page. The row is kept
+until web accepts a delivery with the same GUID, or until GitHub no longer stores the delivery. Because of these rows,
+requests can be repeated at growing intervals without reading a page again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,17 @@ from rules.sweeps.redelivery import Progress
 LIMIT = 1000
 
 MALFORMED_AGAIN = timedelta(hours=12)
-"""Time after which a delivery that web refused as malformed is requested again. A newer web might understand it."""
+"""Time after which a delivery that web refused as malformed is requested again.
+
+A newer version of web might accept the delivery.
+"""
 
 
 class RedeliveryProgress(Base):
-    """The single row of the sweep's progress in GitHub's list. See `rules.sweeps.redelivery.Progress`."""
+    """The sweep's progress in GitHub's list of deliveries. The table has a single row.
+
+    `rules.sweeps.redelivery.Progress` explains the columns.
+    """
 
     __tablename__ = "redelivery_progress"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -45,7 +51,7 @@ class RedeliveryProgress(Base):
 
 
 class Redelivery(Base):
-    """A failed delivery that has not been accepted since. `delivery_id` is its newest failed attempt."""
+    """A failed delivery that web has not accepted yet. `delivery_id` is the id of the newest failed attempt."""
 
     __tablename__ = "redeliveries"
     __table_args__ = (
@@ -76,7 +82,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery to request from GitHub. `asks` is the number of its requests, including this one."""
+    """A delivery to request from GitHub. `asks` counts all requests for this delivery, including the next request."""
 
     guid: str
     delivery_id: int
@@ -86,9 +92,9 @@ class Due:
 def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> Progress | None:
     """Return the progress in GitHub's list, or None while GitHub has asked the sweep to wait.
 
-    Without a progress row, reading begins at `now` minus `overlap`, and the scan goes back one more `overlap`. Older
-    deliveries are ignored, because they might have been meant for another user of the webhook. With `note`, this start
-    is stored in the progress row.
+    Without a progress row, the short check reads back to `now` minus `overlap`, and the scan reads back one more
+    `overlap`. Older deliveries are ignored, because they might have been meant for another receiver of the webhook. If
+    `note` is True and there is no progress row, a row with these times is inserted.
     """
     first = now - overlap
     if note:
@@ -116,7 +122,7 @@ def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> P
 
 
 def read_until(db: Connection) -> Mapping[str, datetime | None]:
-    """Return how far GitHub's list has been read. A time is None if nothing was read yet.
+    """Return when GitHub's list of deliveries was last read completely. A time is None if nothing was read yet.
 
     `newest` is the start of the last complete short check, and `all` is the start of the last complete scan.
     """
@@ -125,7 +131,7 @@ def read_until(db: Connection) -> Mapping[str, datetime | None]:
 
 
 def wait(db: Connection, *, not_before: datetime | None) -> None:
-    """Set the time before which no tick reads or requests. None removes the limit."""
+    """Set the time before which no tick reads the list or requests a delivery. None removes the limit."""
     db.execute(
         text("UPDATE redelivery_progress SET not_before = CAST(:not_before AS timestamptz)"),
         {"not_before": not_before},
@@ -133,7 +139,11 @@ def wait(db: Connection, *, not_before: datetime | None) -> None:
 
 
 def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
-    """Record failed deliveries, unless they have been accepted since. A known delivery with a locked row is skipped."""
+    """Record failed deliveries.
+
+    A delivery that web has accepted since the failed attempt is not recorded. If another session has locked the row of
+    a known delivery, the row is not updated.
+    """
     db.execute(
         text("""
             WITH free AS MATERIALIZED (
@@ -164,8 +174,9 @@ def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None
 def record_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
     """Record that web refused the payloads of these deliveries, so that they are not requested again soon.
 
-    They are requested again after `MALFORMED_AGAIN`, whether or not the list has shown them yet. A row that another
-    session has locked is skipped. Its delivery is then requested once more, refused again and recorded here again.
+    The deliveries are requested again after `MALFORMED_AGAIN`, whether or not GitHub's list has shown them yet. A row
+    that another session has locked is skipped. The delivery of this row is then requested once more. Web refuses the
+    delivery again, and a later call records the refusal.
     """
     db.execute(
         text("""
@@ -204,9 +215,9 @@ def record_page(
     progress: Progress,
     now: datetime,
 ) -> bool:
-    """Commit the deliveries of one page together with the progress of the list.
+    """Commit the deliveries of one page together with the progress in the list.
 
-    Return False without a change if another tick holds the sweep's lease by now.
+    Return False without a change if another tick has taken the sweep's lease.
     """
     if not sweep_runs.hold(db, "redelivery", lease_no).held:
         return False
@@ -228,9 +239,10 @@ def record_page(
 
 
 def _forget(db: Connection, guids: Sequence[str]) -> int:
-    """Delete the rows of accepted deliveries and return their number.
+    """Delete the redelivery rows of accepted deliveries, and return how many rows were deleted.
 
-    An accepted webhook of a job is recorded as a stall that lasted from its first failure until it was received.
+    For each webhook of a job, a stall is recorded. The stall began with the first failed attempt and ended when the
+    webhook was received.
     """
     rows = db.execute(
         text("""
@@ -259,8 +271,9 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
 def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
     """Delete the rows of accepted deliveries, and the rows of deliveries that GitHub no longer stores.
 
-    Return the number of accepted deliveries and the GUIDs of the lost ones. `kept` is GitHub's retention of deliveries.
-    A delivery that web refused as malformed is not lost, because it arrived.
+    Return how many deliveries were accepted, and the GUIDs of the lost deliveries. A delivery is lost if GitHub no
+    longer stores it. A delivery that web refused as malformed is not lost, because web received it. `kept` is GitHub's
+    retention time of deliveries.
     """
     come = db.execute(
         text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}
@@ -279,7 +292,7 @@ def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequ
 
 
 def web_beats(db: Connection, *, now: datetime) -> bool:
-    """Return whether a web process is alive, so that a redelivery can be received."""
+    """Return True if a web process is alive. Without a web process, no redelivery can be received."""
     found = db.execute(
         text("SELECT 1 FROM web_instances WHERE beat_at > :alive LIMIT 1"), {"alive": now - WEB_ALIVE}
     ).one_or_none()
@@ -289,11 +302,11 @@ def web_beats(db: Connection, *, now: datetime) -> bool:
 def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
     """Return the deliveries to request now, taking one delivery of each installation in turn.
 
-    An installation with many failed deliveries therefore delays only its own deliveries. Within an installation,
-    deliveries with fewer requests come first, and among them the older ones.
+    An installation with many failed deliveries therefore delays only its own deliveries. Within an installation, the
+    deliveries with the fewest requests come first. Among deliveries with equally many requests, the oldest comes first.
 
-    If Postgres was restored, the deliveries of the lost period are ordered newest first. The newest webhook of a job
-    says the most about it: `completed` says more than `queued`.
+    If Postgres was restored, the newest delivery comes first among the deliveries of the lost period. The newest
+    webhook of a job says the most about the job: `completed` says more than `queued`.
     """
     rows = db.execute(
         text("""
@@ -316,8 +329,9 @@ def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
 def begin_ask(db: Connection, ask: Due, *, next_after: timedelta, now: datetime) -> bool:
     """Commit a request before it is sent, so that a killed process cannot cause two requests at once.
 
-    `next_after` is the time until the next request. After a kill, the next request waits that long. Return False if the
-    delivery was accepted or requested in the meantime.
+    `next_after` is the time until the next request for this delivery. If the process is killed before it sends the
+    request, the delivery waits for this time. Return False without a change if the delivery was accepted or requested
+    in the meantime.
     """
     begun = db.execute(
         text("""
@@ -331,7 +345,7 @@ def begin_ask(db: Connection, ask: Due, *, next_after: timedelta, now: datetime)
 
 
 def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
-    """Undo `begin_ask` after GitHub refused the request without an effect."""
+    """Undo `begin_ask`, because GitHub refused the request and sent no delivery."""
     db.execute(
         text("UPDATE redeliveries SET asks = :asks - 1, due_at = :now WHERE guid = :guid AND asks = :asks"),
         {"guid": ask.guid, "asks": ask.asks, "now": now},
@@ -341,8 +355,8 @@ def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
 def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
     """Freeze a database that is older than the cluster, and make the sweep read the lost period of GitHub's list again.
 
-    Return False if the database is already frozen, or if its epoch has advanced. The arguments are those of
-    `models.db.epochs.freeze`.
+    Return False without a change if the database is already frozen, or if its epoch has advanced. The arguments are
+    explained in `models.db.epochs.freeze`.
     """
     if not epochs.freeze(db, seen, why=why, kept=kept, unsure=unsure, now=now):
         return False

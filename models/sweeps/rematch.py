@@ -54,7 +54,7 @@ _REMATCHED = """
 RECENTLY = timedelta(minutes=5)
 """Time after a change of a pool during which the sweep also routes the pool's jobs that are not held.
 
-A job might have been routed by the pool's old criteria in the moment before they changed.
+A process might still have routed a job by the pool's old criteria at the time of the change.
 """
 
 
@@ -69,13 +69,13 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True)
 class Rematched:
-    """The result of one page.
+    """The result of routing one page of jobs again.
 
-    - `places`: the accounts with further jobs, each with the id of the job after which the next page begins. It is
-      empty at the end.
-    - `pools`: the pools that got jobs.
+    - `places`: the accounts with further jobs. Each account has the id of the job after which its next page begins.
+      `places` is empty if no account has further jobs.
+    - `pools`: the pools that have jobs of this page without a hold.
     - `lifted`: the jobs whose holds were lifted.
-    - `asks`: the runs that GitHub has to be asked about, because it is not known whether they come from a fork.
+    - `asks`: the ids of the runs that GitHub has to be asked about. It is not known whether these runs come from forks.
     """
 
     places: Mapping[int, int]
@@ -89,9 +89,10 @@ _NOTHING = Rematched(places={}, pools=frozenset(), lifted=())
 
 @dataclass(frozen=True, slots=True)
 class Unrouted:
-    """The result of one page: the number of jobs that were taken out of a pool, and the ids of the locked jobs.
+    """The result of taking one page of jobs out of a pool.
 
-    The next page begins after `next_id`. None means that this page was the last.
+    `moved` is the number of jobs that were taken out. `locked` contains the ids of the jobs that were not taken out,
+    because their rows are locked. The next page begins after the job `next_id`. `next_id` is None on the last page.
     """
 
     moved: int
@@ -101,10 +102,12 @@ class Unrouted:
 
 @dataclass(frozen=True, slots=True)
 class Unrouting:
-    """The jobs to take out of a pool: all jobs if `since` is set, or else only `jobs`.
+    """The jobs to take out of a pool.
 
-    `since` is the time at which the pool's routing changed. `jobs` are the ids of jobs whose rows were locked when the
-    other jobs were taken out.
+    If `since` is set, all jobs of the pool are taken out. Otherwise only the jobs in `jobs` are taken out.
+
+    `since` is the time at which the pool's routing changed. `jobs` contains the ids of jobs whose rows were locked when
+    the other jobs were taken out.
     """
 
     since: datetime | None
@@ -122,10 +125,11 @@ def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
 
 
 def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now: datetime) -> Unrouted:
-    """Take one page of jobs out of a pool, in the order of their ids. The sweep `rematch` finds a new pool for them.
+    """Take one page of jobs out of a pool, in the order of the jobs' ids.
 
-    The routing of the pool has changed, or the pool is gone. A claimed job keeps its claim. When that claim is
-    released, the job is queued without a pool. Jobs that another session has locked are skipped.
+    Jobs are taken out of a pool if the routing of the pool has changed or the pool is gone. The sweep `rematch` then
+    finds a new pool for the queued jobs. A claimed job keeps its claim. If that claim is released, the job is queued
+    without a pool. Jobs that another session has locked are skipped.
     """
     ids = list(
         db.execute(
@@ -146,7 +150,7 @@ def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now
 
 
 def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datetime) -> Unrouted:
-    """Take these jobs out of a pool, except jobs that have left the pool already and jobs whose rows are locked."""
+    """Take these jobs out of a pool. Jobs that are no longer in the pool and jobs with locked rows are skipped."""
     if not ids:
         return Unrouted(0, (), None)
     moved = job_holds.unroute(db, pool_id, ids, now=now)
@@ -163,18 +167,18 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
 def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
     """Record that the jobs were taken out of a pool, so that the matcher matches the pool's jobs again.
 
-    `left` are the ids of jobs that were not taken out yet. The matcher skips these jobs. Return False if another
-    process has changed the pool's row since `todo` was read.
+    `left` contains the ids of the jobs that were not taken out yet. The matcher skips these jobs. Return False without
+    a change if another process has changed the pool's row since `todo` was read.
     """
     return pools.end_rerouting(db, pool_id, since=todo.since, known=todo.jobs, left=left)
 
 
 def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
-    """Route one page of jobs again: the held ones, and the jobs of pools that are gone or have changed.
+    """Route one page of jobs again: held jobs, and the jobs of pools that are gone, are draining or have changed.
 
-    `places` are the accounts to check, each with the id of the job after which to begin (see `accounts_to_rematch`).
-    Each account gets an equal part of the page, so that no account waits for the jobs of another account. Only jobs
-    that might change are locked. A job that stays held gets the reason that applies now.
+    `places` maps each account to the id of a job. The account's part of the page begins after this job (see
+    `accounts_to_rematch`). All accounts have equal parts of the page, so that no account waits for the jobs of another
+    account. Only jobs that might change are locked. If a job is still held, its hold gets the reason that applies now.
     """
     each = max(1, limit // max(1, len(places)))
     rows = db.execute(
@@ -206,7 +210,7 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
 
 
 def accounts_to_rematch(db: Connection) -> dict[int, int]:
-    """Return the start of a tick: every account that has queued jobs, each with the job id 0."""
+    """Return the `places` for the first page of a tick: every account that has queued jobs, with the job id 0."""
     found = db.execute(
         text("""
             WITH RECURSIVE walk AS (
@@ -236,9 +240,9 @@ def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[
 
 
 def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
-    """Route the jobs of a run again after GitHub said whether the run comes from a fork.
+    """Route the jobs of a run again, after GitHub has answered whether the run comes from a fork.
 
-    A job that another session has locked is left to the sweep.
+    A job that another session has locked is skipped. The sweep `rematch` routes this job later.
     """
     rows = db.execute(
         text(f"""
@@ -256,7 +260,7 @@ def _rematched(now: datetime) -> dict[str, Any]:
 
 
 class _Router:
-    """Router for the jobs of one transaction. It computes the route of equal jobs once."""
+    """Router for the jobs of one transaction. Jobs with equal properties share one computed route."""
 
     def __init__(self, db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> None:
         self._db = db
@@ -288,18 +292,18 @@ class _Router:
         return _waiting(to, self._waits.wait(keys, job_id=row.id, free=free, pool_id=to.pool_id, ready=ready))
 
     def changes(self, row: Row[Any]) -> bool:
-        """Return whether to lock a job, because its route changes or because it might become the probe of a backoff."""
+        """Return True if a job must be locked: its route has changed, or it might become the probe of a backoff."""
         to, keys = self._kind(row)
         return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys, free=_free(row)))
 
     def asks(self, row: Row[Any]) -> bool:
-        """Return whether GitHub must be asked whether the run of a job comes from a fork."""
+        """Return True if GitHub must be asked where the run of a job comes from."""
         return self._kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
 
     def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
-        """Return the route of jobs like this one, and the keys of the backoffs that affect them.
+        """Return the route of a job without regard to backoffs, and the keys of the backoffs that can hold the job.
 
-        The route does not depend on these backoffs.
+        The result is computed once for all jobs with equal properties.
         """
         kind = (
             tuple(row.labels),
@@ -352,7 +356,8 @@ def _waiting(to: Route, wait: Wait | None) -> Route:
 def _detail(row: Row[Any], to: Route) -> str | None:
     """Return the detail of a job's new hold.
 
-    A hold that stays `origin_unknown` keeps its detail, which says why GitHub did not answer the question.
+    The present detail is kept if the new hold has no detail. The present detail is also kept if the job's hold was
+    `origin_unknown` and stays `origin_unknown`: this detail says why GitHub did not answer the question.
     """
     kept: str | None = row.hold_detail
     if to.hold is None:
@@ -370,7 +375,7 @@ def _differs(row: Row[Any], to: Route) -> bool:
 
 
 def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: datetime) -> Rematched:
-    """Route these jobs again. Their rows are locked."""
+    """Route these jobs again. The caller must hold the locks of their rows."""
     woken: set[int] = set()
     lifted: list[Lifted] = []
     for row in rows:

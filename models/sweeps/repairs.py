@@ -1,7 +1,8 @@
 """Ledger of repairs: the repairs of each sweep, with their reasons and results.
 
-A repair's row is written in the transaction that makes the repair, or before an external call. Later ticks of the same
-sweep check for the expected effect (`verify`). A repair whose effect does not appear in time is `failed`.
+The row of a repair is written in the transaction that makes the repair. If the repair is an external call, the row is
+committed before the call. Later ticks of the same sweep check whether the repair has its expected effect (`verify`). If
+the effect does not appear in time, the repair is `failed`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _one_of(column: str, values: type[Repaired | Expect]) -> str:
 class Repair(Base):
     """One repair of one subject.
 
-    Ids of other tables are stored without foreign keys, because the ledger outlives those rows.
+    Ids of rows in other tables are stored without foreign keys, because a repair is kept longer than those rows.
     """
 
     __tablename__ = "repairs"
@@ -78,10 +79,10 @@ class Case:
 
     - `what`: the action in one or two words.
     - `why`: the reason of the verdict.
-    - `before` and `after`: the states of the subject.
+    - `before` and `after`: the states of the subject before and after the repair.
     - `expects`: the effect that verifies the repair.
-    - `kills`: whether the repair counts against the tick's budget of kills. Such a repair needs witnesses of two
-      sources, or the `proof` that its action requires.
+    - `kills`: True if the repair counts against the tick's budget of kills. A repair that kills needs two witnesses
+      (`witnesses`), or the `proof` that its action requires.
     """
 
     what: str
@@ -118,11 +119,11 @@ def write(
     now: datetime,
     once: bool = False,
 ) -> Sequence[int]:
-    """Write repairs with one outcome into the ledger, and return their ids.
+    """Write repairs with the same outcome into the ledger, and return the ids of the repairs.
 
-    A repair that expects nothing is verified as soon as it is done. Any other repair fails if its effect does not
-    appear within `settle_after` seconds. With `once`, a repair is skipped if the claim has an open repair of the same
-    action.
+    A repair that expects no effect is verified as soon as it is done. Any other repair fails if its effect does not
+    appear within `settle_after` seconds. If `once` is True, a repair is skipped if the same sweep has an open repair
+    with the same action for the same claim.
     """
     rows = [
         {
@@ -172,7 +173,7 @@ def write(
 
 
 def settle(db: Connection, repair_id: int, *, outcome: Repaired, note: str | None, now: datetime) -> bool:
-    """Record the result of an open repair. Return False if its result was already recorded."""
+    """Record the result of an open repair. Return False without a change if a result was already recorded."""
     settled = db.execute(
         text("""
             UPDATE repairs SET outcome = :outcome, note = coalesce(CAST(:note AS text), note),
@@ -214,11 +215,11 @@ _VERIFY = text("""
 
 
 def verify(db: Connection, sweep: str, *, now: datetime) -> Mapping[Repaired, int]:
-    """Verify the open repairs of a sweep, and return the numbers of verified and failed repairs."""
+    """Verify the open repairs of a sweep. Return how many repairs were verified and how many have failed."""
     found = list(db.execute(_VERIFY, {"sweep": sweep, "limit": LIMIT, "now": now}).scalars())
     return {outcome: found.count(outcome) for outcome in (Repaired.VERIFIED, Repaired.FAILED) if outcome in found}
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old repairs whose result is known, and return their number. The caller has locked the rows."""
+    """Delete old repairs whose result is known, and return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM repairs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

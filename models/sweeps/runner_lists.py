@@ -1,7 +1,8 @@
-"""Shared runner lists of GitHub: the last list of each scope, and the process that takes the next one.
+"""Shared runner lists of GitHub: the last list of each scope, and the process that requests the next list.
 
-A list of 10,000 runners is one row of about 250 kB. The table is UNLOGGED: a crash empties it, and the lists are taken
-again. `docs/decisions/0016-shared-runner-lists.md` explains why they are in Postgres and not in Redis.
+A list of 10,000 runners is one row of about 250 kB. The table is UNLOGGED. A crash of Postgres empties the table, and
+the lists are requested again. `docs/decisions/0016-shared-runner-lists.md` explains why the lists are stored in
+Postgres and not in Redis.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from models.db.sql import text
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 
 KEPT = timedelta(hours=1)
-"""Retention of a scope's list that no process requests any more."""
+"""Age at which the list of a scope is deleted. A list becomes this old only if no process needs it any more."""
 
 
 class RunnerListRow(Base):
-    """The last complete list of a scope, if there is one, and the process that takes the next list."""
+    """The last complete list of a scope, if there is one, and the process that has reserved the next list."""
 
     __tablename__ = "runner_lists"
     __table_args__ = ({"prefixes": ["UNLOGGED"]},)
@@ -44,7 +45,7 @@ class RunnerListRow(Base):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request for the list of one scope. `reader` names the process that requests it."""
+    """A request for the list of one scope. `reader` names the process that makes this request."""
 
     installation_id: int
     scope: str
@@ -52,10 +53,10 @@ class Wanted:
 
 
 def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
-    """Return a scope's list if it is recent enough to be used, or None.
+    """Return the stored list of a scope, or None if no list is recent enough to be used.
 
-    A list whose time is in the future is not used. Without this check, a list from a clock that is ahead would be used
-    for too long.
+    A list is not used if its time is in the future. Otherwise a list from a process with a fast clock would be used for
+    too long.
     """
     row = db.execute(
         text("""
@@ -69,10 +70,10 @@ def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
 
 
 def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> bool:
-    """Reserve the next list of a scope for this process, and return whether the reservation succeeded.
+    """Reserve the next list of a scope for this process. Return True if the list is reserved now.
 
-    The reservation lasts `seconds` seconds. It fails if another process has reserved the list, or has stored a recent
-    list in the meantime.
+    The reservation lasts for `seconds` seconds. Return False if another process has reserved the list, or if another
+    process has stored a recent list in the meantime.
     """
     db.execute(text("DELETE FROM runner_lists WHERE taken_at < :before"), {"before": now - KEPT})
     mine = db.execute(
@@ -97,7 +98,7 @@ def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> b
 
 
 def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> None:
-    """Extend a reservation, so that it ends `seconds` seconds from now."""
+    """Extend this process's reservation. The reservation then ends `seconds` seconds from now."""
     db.execute(
         text("""
             UPDATE runner_lists SET reading_until = :until
@@ -113,7 +114,7 @@ def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> 
 
 
 def give_back(db: Connection, wanted: Wanted) -> None:
-    """Cancel a reservation without a list. A process that needs the list then takes it itself."""
+    """Cancel this process's reservation. The next process that needs the list can then reserve it."""
     db.execute(
         text("""
             UPDATE runner_lists SET reader = NULL, reading_until = NULL
@@ -124,9 +125,9 @@ def give_back(db: Connection, wanted: Wanted) -> None:
 
 
 def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) -> None:
-    """Store a complete list for all processes and cancel the reservation.
+    """Store a complete list for all processes, and cancel this process's reservation.
 
-    A newer list is not replaced, unless its time is in the future.
+    A stored list that is newer is not replaced, unless the time of the stored list is in the future.
     """
     db.execute(
         text("""
@@ -149,7 +150,7 @@ def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) ->
 
 
 def executes(db: Connection, wanted: Wanted) -> bool:
-    """Return whether a claim of the scope is `executing`. In that case an empty list is suspicious."""
+    """Return True if a claim of the scope is `executing`. In that case an empty list of runners is suspicious."""
     found: bool = db.execute(
         text(f"""
             SELECT EXISTS (SELECT FROM claims c WHERE c.ended_at IS NULL AND c.state = 'executing'
@@ -166,7 +167,10 @@ def _pack(runners: Iterable[ListedRunner]) -> bytes:
 
 
 def _pack_versions(runners: Iterable[ListedRunner]) -> bytes:
-    """Pack the versions into a column of their own, because workers of an earlier release do not read it."""
+    """Pack the versions of the runners for the column `versions`.
+
+    The column `runners` does not contain the versions, because workers of an earlier release could not read them.
+    """
     found: dict[str, list[int]] = {}
     for each in runners:
         if each.has_connected:

@@ -1,4 +1,4 @@
-"""Pods on gone nodes: selection of the Pods that have to be deleted by force, and permission to do so."""
+"""Pods on gone nodes: the query for Pods that have to be deleted by force, and the permission for the deletion."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from models.db.sql import text
 from models.tables import claim_checks
 
 LIMIT = 1000
-"""Maximum number of rows per tick. The next tick takes the rest."""
+"""Maximum number of Pods per tick. The next tick checks the other Pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A Pod whose kubelet is gone and cannot end it.
+    """A Pod on a gone node. No kubelet can stop the Pod any more.
 
     `retire_id` is the Pod's live retire claim, or None if the Pod has no live claim.
     """
@@ -41,9 +41,9 @@ _STUCK = """
 
 
 def stuck_pods(db: Connection) -> list[Stuck]:
-    """Return Pods on gone nodes that are being retired, or can be retired because no JIT was ever delivered to them.
+    """Return the Pods on gone nodes that have a live retire claim, or that have no live claim and never received a JIT.
 
-    The order is random, so that Pods that have to wait are not always the first (L14).
+    The order is random, so that Pods that cannot be deleted yet are not always the first (L14).
     """
     return [Stuck(*row) for row in db.execute(text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT})]
 
@@ -51,8 +51,8 @@ def stuck_pods(db: Connection) -> list[Stuck]:
 def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
     """Allow the forced deletion of a Pod, and insert its retire claim if the Pod has none.
 
-    Return the retire claim's id, or None if the Pod has changed since it was read. `due_after` is the time in seconds
-    until the claim's next step is due.
+    Return the id of the retire claim, or None if the Pod has changed since `pod` was read. `due_after` is the time in
+    seconds until the next step of a new retire claim is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
     row = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id}).one_or_none()

@@ -1,8 +1,8 @@
 """Rows of the sweep frame: one row per sweep with its lease, its pause and its last tick, and one row per tick.
 
-A lease is a row that expires. Its number rises whenever a tick takes it. If a process is killed, its lease expires. A
-late write of that process carries the old number and is rejected. Session advisory locks are not used, because they
-would leak through a connection pool.
+The lease of a sweep is stored in the sweep's row and expires. Each tick that takes the lease increases the lease
+number. If a process is killed, its lease expires. A late write of the killed process contains the old lease number and
+is rejected. Session advisory locks are not used, because a pooled connection would keep such a lock after the tick.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.db.sql import text
 from rules.sweeps.reaping import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
-"""Age limit of an open dry run: an older one was killed, because no tick lasts that long."""
+"""Age of an open dry run at which its process counts as killed. No tick lasts this long."""
 
 
 class Sweep(Base):
@@ -46,9 +46,10 @@ class Sweep(Base):
 
 
 class SweepRun(Base):
-    """One tick of a sweep in numbers.
+    """The numbers of one tick of a sweep.
 
-    A sweep that is marked as quiet gets a row only for a tick that repaired something or failed.
+    If a sweep is marked as quiet, rows are written only for dry runs, for ticks that an operator requested, and for
+    ticks that repaired something or failed.
     """
 
     __tablename__ = "sweep_runs"
@@ -84,8 +85,8 @@ class Counts:
     - `listed`: the rows that were listed.
     - `found`: the verdicts that require a repair.
     - `repaired`: the repairs that were made.
-    - `overflow`: the found repairs that the budget left to the next tick.
-    - `moved_on`: the found repairs whose row had changed before the repair.
+    - `overflow`: the required repairs that exceeded the tick's budget. A later tick makes them.
+    - `moved_on`: the required repairs that were not made, because the row had changed in the meantime.
     - `skipped`: the rows whose check or repair failed.
     """
 
@@ -123,8 +124,8 @@ class Standing:
 def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, now: datetime) -> Taken | Refused:
     """Take the lease of a sweep for `lease` seconds, or return the reason why the tick must not run.
 
-    With `again`, a tick that finds another tick running requests a rerun. `end` reports that request to the running
-    tick.
+    If another tick holds the lease and `again` is True, a rerun is requested. `end` reports this request to the tick
+    that holds the lease.
     """
     row = db.execute(
         text("""
@@ -154,8 +155,8 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
 def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:
     """End the rows of ticks that were killed.
 
-    A new lease proves that ticks with a smaller lease number are over. A dry run takes no lease, so it counts as killed
-    only after `DRY_LASTS`.
+    A new lease proves that all ticks with a smaller lease number are over. A dry run takes no lease. Its process counts
+    as killed if the dry run is still open after `DRY_LASTS`.
     """
     db.execute(
         text("""
@@ -170,7 +171,7 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
 
 
 def record_skipped(db: Connection, name: str, *, why: str) -> None:
-    """Record that the pause stopped the last tick, for the list of sweeps."""
+    """Record that the last tick did not run, because the sweep is paused. The list of sweeps shows this record."""
     db.execute(
         text("""
             INSERT INTO sweeps AS s (name, outcome, why) VALUES (:name, :paused, :why)
@@ -182,10 +183,11 @@ def record_skipped(db: Connection, name: str, *, why: str) -> None:
 
 
 def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Standing:
-    """Return the state of a lease, and lock it against take-over and pause until the transaction ends.
+    """Return the state of a lease, and lock the sweep's row until the transaction ends.
 
-    A transaction that repairs must call this first. With `lock` False, nothing is locked. A repair could then be
-    committed after another tick has taken over.
+    While the row is locked, no other tick can take the lease, and the sweep cannot be paused. A transaction that makes
+    a repair must call `hold` first. If `lock` is False, the row is read without a lock. Another tick could then take
+    the lease before a repair is committed.
     """
     locking = "FOR SHARE" if lock else ""
     row = db.execute(
@@ -198,7 +200,7 @@ def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Stan
 
 
 def renew(db: Connection, name: str, lease_no: int, *, lease: float, now: datetime) -> Standing:
-    """Extend a lease to `lease` seconds from now, unless another tick has taken over. Return the state of the lease."""
+    """Extend a lease to `lease` seconds from now, unless another tick has taken the lease. Return the lease's state."""
     row = db.execute(
         text("""
             UPDATE sweeps SET leased_until = :until WHERE name = :name AND lease_no = :lease_no
@@ -255,9 +257,9 @@ def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, c
 
 
 def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
-    """End a lease, unless another tick has taken over, and record the result of the tick.
+    """End the lease of a tick, and record the result of the tick. Return True if a rerun was requested meanwhile.
 
-    Return True if a rerun was requested while the tick ran.
+    If another tick has taken the lease, nothing is recorded and the result is False.
     """
     row = db.execute(
         text("""
@@ -278,13 +280,13 @@ def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str 
 
 
 def last_tick(db: Connection) -> datetime | None:
-    """Return the latest start of any sweep's tick, or None if there was none."""
+    """Return the time at which the last tick of any sweep began, or None if no sweep has run."""
     found: datetime | None = db.execute(text("SELECT max(began_at) FROM sweeps")).scalar_one()
     return found
 
 
 def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> None:
-    """Pause a sweep. A running tick stops before its next repair. A second pause keeps the data of the first one."""
+    """Pause a sweep. A running tick stops before its next repair. If the sweep is already paused, nothing changes."""
     db.execute(
         text("""
             INSERT INTO sweeps AS s (name, paused_at, paused_by, paused_why) VALUES (:name, :now, :who, :why)
@@ -296,7 +298,7 @@ def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> No
 
 
 def resume(db: Connection, name: str) -> None:
-    """Resume a paused sweep. It runs from its next tick on."""
+    """Resume a paused sweep. The sweep runs again at its next tick."""
     db.execute(
         text("""
             UPDATE sweeps SET paused_at = NULL, paused_by = NULL, paused_why = NULL,
@@ -314,5 +316,5 @@ def end_lease(db: Connection, name: str) -> None:
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete the rows of ticks that ended long ago, and return their number. The caller has locked the rows."""
+    """Delete the rows of ticks that ended long ago. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM sweep_runs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,6 +1,6 @@
-"""Selections and repairs of the sweeps over claims.
+"""Queries and repairs of the sweeps over claims.
 
-Leases and runs are in `models.sweeps.sweep_runs`, the ledger is in `models.sweeps.repairs`.
+The leases and ticks of the sweeps are in `models.sweeps.sweep_runs`. The ledger is in `models.sweeps.repairs`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def live_pod(db: Connection, claim_id: int) -> LivePod | None:
 def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: datetime) -> list[LivePod]:
     """Return the live claims of these Pods that were delivered at or before `before` and are not being released.
 
-    A claim whose stamp is removed on purpose until a later time is left out.
+    A claim is left out if its stamp was removed on purpose and the time to add the stamp again has not come.
     """
     rows = db.execute(
         text(f"""
@@ -92,7 +92,7 @@ def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: 
 
 
 def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
-    """Return whether a claim is live and delivered, so that its Pod must carry the stamp."""
+    """Return True if a claim is live and delivered. The Pod of such a claim must carry the stamp."""
     found = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND ended_at IS NULL AND delivered_at IS NOT NULL"), {"id": claim_id}
     ).one_or_none()
@@ -102,11 +102,14 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
 def unused(
     db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
 ) -> Sequence[Row[Any]]:
-    """Return delivered claims without an execution, and spares, that are old enough to be checked.
+    """Return the delivered claims without an execution and the spares that are old enough to be checked.
 
-    The three limits are in seconds. The age of a delivered claim counts from the end of its poller (`since`). While the
-    poller runs, it counts from `polling_older_than` seconds after the delivery. Until then the Pod might fetch its JIT
-    again with the next poll. The order is random, so that claims that cannot be checked are not always the first (L14).
+    The three limits are in seconds. A claim that is no spare is returned if `since` is more than `older_than` ago. If
+    the poller has ended, `since` is the end of the poller, or the delivery if the delivery was later. If the poller
+    still runs, the Pod might fetch its JIT again with the next poll, and `since` is `polling_older_than` seconds after
+    the delivery. A spare is returned if it has been a spare for more than `spares_older_than`.
+
+    The order is random, so that claims that cannot be checked are not always the first (L14).
     """
     return db.execute(
         text(f"""
@@ -143,9 +146,10 @@ def set_executing(
 ) -> bool:
     """Record that a claim executes, because GitHub shows its runner as busy.
 
-    With `job_outcome` None, the claim executes its own job, and an execution of that job is recorded. Otherwise the
-    runner executes another job, which a webhook might still name. The claim's own job then gets `job_outcome`, which
-    comes from GitHub (L4). Return False if the claim has changed since it was read.
+    If `job_outcome` is None, the runner executes the claim's own job, and an execution of this job is recorded.
+    Otherwise the runner executes another job. A webhook might name this other job later. The claim's own job then gets
+    `job_outcome`. The caller has read this outcome from GitHub (L4). Return False if the claim has changed since the
+    caller read it.
     """
     if job_id is not None:
         lock_job(db, job_id)
@@ -175,10 +179,11 @@ def set_executing(
 
 
 def make_spare(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
-    """Turn a claim into a spare, because its job no longer needs it. It still counts against its account's budget.
+    """Turn a claim into a spare, because the claim's job no longer needs a runner.
 
-    The job gets `job_outcome`, which comes from GitHub, in the same transaction. Otherwise no component would move the
-    job (L4). Return False if the claim has changed.
+    The spare still counts against the budget of its account. In the same transaction, the job gets `job_outcome`.
+    Otherwise the job would stay claimed without a claim (L4). The caller has read this outcome from GitHub. Return
+    False if the claim has changed since the caller read it.
     """
     lock_job(db, job_id)
     taken = claim_jobs.make_spare(

@@ -1,4 +1,4 @@
-"""Unresolved jobs: their selection, and the changes that GitHub's answers require."""
+"""Unresolved jobs: the query that finds them, and the changes that GitHub's answers require."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LIMIT = 200
 class UnresolvedJob:
     """A job to ask GitHub about.
 
-    - `changed_at`: the last change of its state or hold.
-    - `ready_at`: the time at which it was queued or began to wait.
-    - `runner_name`: the runner of its open execution, or None if it has no open execution.
+    - `changed_at`: the time of the last change of the job's state or hold.
+    - `ready_at`: the time at which the job was queued, inserted or released by its environment, whichever is latest.
+    - `runner_name`: the runner of the job's open execution, or None if the job has no open execution.
     """
 
     id: int
@@ -74,10 +74,10 @@ _FIND = text("""
 
 
 def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[UnresolvedJob]:
-    """Return the unresolved jobs. The job that has waited longest for a question to GitHub comes first.
+    """Return the unresolved jobs that GitHub has to be asked about. The job with the oldest due question comes first.
 
-    `soon` is the minimum age of jobs with an unknown state and of bugs. `late` is the minimum age of jobs whose state
-    can be normal for a long time.
+    A job is returned only if its state is old enough. `soon` is the minimum age if the job's state is unknown, or if
+    only a bug can cause the state. `late` is the minimum age if the state can be normal for a long time.
     """
     rows = db.execute(
         _FIND,
@@ -96,8 +96,9 @@ def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: da
 def left_runners(db: Connection, job_id: int) -> list[Registration]:
     """Return the runners of a job's earlier claims that might still be registered on GitHub.
 
-    These claims ended because their Pods were spent or gone. The result names the job's installation. The claim's
-    installation might be gone, because the App was installed again since then.
+    Only claims that ended because their Pods were spent or gone are searched. Each runner is returned with the present
+    installation of the job. The installation of the claim might be gone, if the App was installed again in the
+    meantime.
     """
     rows = db.execute(
         text(f"""
@@ -112,7 +113,10 @@ def left_runners(db: Connection, job_id: int) -> list[Registration]:
 
 
 def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
-    """Apply the verdict on a job. Return False if the job changed, started or got a claim since it was found."""
+    """Apply the verdict on a job.
+
+    Return False without a change if the job has changed, started or been claimed since `job` was read.
+    """
     lock_job(db, job.id)
     still = db.execute(
         text("""

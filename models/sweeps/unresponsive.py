@@ -1,4 +1,7 @@
-"""Unresponsive Pods that polled before: they have no claim and no offer, and no JIT was ever delivered to them."""
+"""Unresponsive Pods that polled at least once.
+
+Such a Pod has no live claim and no current offer, and no JIT was ever delivered to it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from models.claims.releases import insert_retire
 from models.db.sql import text
 
 POLL_NOTED_EVERY = timedelta(seconds=60)
-"""Minimum interval at which the time of a Pod's last poll is written."""
+"""Minimum time between two writes of `polled_at`, the time of a Pod's last recorded poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,10 @@ _QUIET = """
 
 
 def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Quiet]:
-    """Return the Pods among `uids` that have no offer and no live claim, and never got a JIT.
+    """Return the Pods with these UIDs that have no current offer and no live claim, and that never received a JIT.
 
-    A Pod is left out if it never polled, if it is terminal, or if a claim of it ended within its pool's `startTimeout`.
+    A Pod is left out if it never polled, if it is terminal, or if one of its claims ended less than the `startTimeout`
+    of its pool ago.
     """
     rows = db.execute(
         text(f"""
@@ -60,9 +64,10 @@ def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Qu
 
 
 def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
-    """Insert the retire claim of an unresponsive Pod and return its id, or None if it polled or got a claim since then.
+    """Insert the retire claim of an unresponsive Pod, and return the id of the claim.
 
-    `due_after` is the time in seconds until the claim's next step is due.
+    Return None if the Pod has polled or was claimed since `pod` was read. `due_after` is the time in seconds until the
+    claim's next step is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
     if pod not in quiet_pods(db, [pod.uid], now=now):
@@ -71,9 +76,9 @@ def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now:
 
 
 def web_beats(db: Connection, *, since: datetime, now: datetime) -> bool:
-    """Return whether a web process is alive now and has been running since before `since`.
+    """Return True if a web process is alive now and was already running before `since`.
 
-    Only then does the absence of polls prove that a Pod is unresponsive.
+    If the result is False, the absence of polls does not prove that a Pod is unresponsive.
     """
     found = db.execute(
         text("SELECT 1 FROM web_instances WHERE beat_at > :alive AND started_at < :since LIMIT 1"),

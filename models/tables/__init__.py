@@ -1,1 +1,1 @@
-"""Tables that several packages write, each with the statements that change its rows."""
+"""Tables that several packages write, and all statements that change the rows of these tables."""

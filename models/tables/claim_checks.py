@@ -11,9 +11,10 @@ from rules.claims.machines import Stamp
 
 
 def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
-    """Record the first of two checks that did not find a claim's runner, or clear the record.
+    """Record the time of the first check that did not find the runner of a claim.
 
-    `absent` False means that the runner was found. An existing time is kept while the runner stays absent.
+    If `absent` is True, `now` is recorded, unless the time of an earlier check is already recorded. If `absent` is
+    False, the present check found the runner, and the recorded time is cleared.
     """
     db.execute(
         text("""
@@ -27,9 +28,12 @@ def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) ->
 def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
     """Record the first check after `since` that found a claim's runner absent or idle.
 
-    `at` is the time of the present check. `free` says that it found the runner absent or idle. If `free` is False, the
-    record is cleared. `absent` says that the check did not find the runner, which is recorded in the same way. If
-    `absent` is None, that second record does not change.
+    `at` is the time of the present check. `free` is True if the present check found the runner absent or idle. `absent`
+    is True if the present check did not find the runner.
+
+    The column `runner_idle_at` belongs to `free`, and the column `runner_absent_at` belongs to `absent`. If a parameter
+    is True, `at` is written into its column, unless the column already contains a time after `since`. If a parameter is
+    False, its column is set to NULL. If `absent` is None, `runner_absent_at` does not change.
     """
     db.execute(
         text("""
@@ -57,7 +61,7 @@ def allow_force(db: Connection, claim_id: int | None, *, now: datetime) -> bool:
 
 
 def show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
-    """Set the stamp of a claim in the state `removing` to the one that its Pod carries. The claim keeps its Pod."""
+    """Record the present stamp of a claim's Pod, if the recorded stamp is `removing`. The claim keeps its Pod."""
     db.execute(
         text("UPDATE claims SET stamp = :stamp WHERE id = :id AND stamp = :removing"),
         {"id": claim_id, "stamp": stamp, "removing": Stamp.REMOVING},

@@ -18,7 +18,10 @@ from models.tables.transitions import insert_events
 from rules.claims.machines import ClaimState, Stamp
 
 REGISTERED_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
-"""SQL expression on a job `j`: the id of the repository that its runner is registered in. NULL for an organisation."""
+"""SQL expression on a job `j`: the id of the repository that the job's runner is registered in.
+
+The value is NULL if the runner is registered in an organisation.
+"""
 
 _INSERT_MATCHED = Prepared(
     "insert_claims",
@@ -67,8 +70,9 @@ def insert_matched(
 ) -> Sequence[Row[Any]]:
     """Insert one job claim per pair, and return the `id`, `job_id` and `pod_uid` of each claim.
 
-    A pair consists of a job id, the id of a Pod's row and the Pod's UID. `vcpu` (millicores) and `memory` (MiB) are the
-    size of one Pod of the pool. `due` is the time at which the next step of the claims is due.
+    `pairs` contains for each claim the id of the job, the id of the Pod's row and the UID of the Pod. `vcpu`
+    (millicores) and `memory` (MiB) are the size of one Pod of the pool. `due` is the time at which the next step of
+    each claim is due.
     """
     return _INSERT_MATCHED.execute(
         db,
@@ -131,9 +135,9 @@ def insert_rebuilt(
     who: str,
     why: str,
 ) -> int:
-    """Insert a claim for a Pod whose claim was lost in a restore, and return its id.
+    """Insert a claim for a Pod whose claim was lost in a restore, and return the id of the new claim.
 
-    `scope` ends with `#` and the id of the repository if that id is known. `stamp` is the stamp that the Pod carries.
+    If the id of the repository is known, `scope` ends with `#` and this id. `stamp` is the stamp that the Pod carries.
     """
     claim_id: int = db.execute(
         text("""

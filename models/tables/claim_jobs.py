@@ -1,7 +1,7 @@
-"""Jobs of claims: the columns `job_id` and `spare_since` of claims that keep their state.
+"""Jobs of claims: changes of `job_id` and `spare_since` that do not change the state of the claim.
 
-No other module writes these columns without a transition. The caller must hold the locks of the claims' rows, and must
-have locked the jobs' rows before them.
+Other modules write these columns only together with a transition. The caller must hold the locks of the claims' rows.
+The caller must have locked the rows of the jobs before the rows of the claims.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.db.sql import text
 
 
 def set_job(db: Connection, claim_ids: Sequence[int], job_id: int | None) -> None:
-    """Set the job of these claims. None removes their jobs."""
+    """Set the job of these claims. If `job_id` is None, the claims have no job afterwards."""
     db.execute(
         text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
         {"job": job_id, "ids": list(claim_ids)},
@@ -24,7 +24,10 @@ def set_job(db: Connection, claim_ids: Sequence[int], job_id: int | None) -> Non
 
 
 def give_to_spares(db: Connection, jobs: Mapping[int, int], *, now: datetime) -> None:
-    """Assign jobs to spares, and count each spare as delivered now. `jobs` maps job ids to claim ids."""
+    """Assign jobs to spares. `jobs` maps the id of each job to the id of its new claim.
+
+    The delivery time of each claim becomes `now`.
+    """
     db.execute(
         text("""
             UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
@@ -41,7 +44,8 @@ def make_spare(
 ) -> bool:
     """Turn a claim into a spare. Return False if the claim does not satisfy `guard`.
 
-    `guard` is an SQL condition. `values` is SQL that sets further columns. Both refer to the claim and to `parameters`.
+    `guard` is an SQL condition. `values` is SQL that sets further columns. `guard` and `values` can refer to the
+    columns of the claim and to `parameters`.
     """
     made = db.execute(
         text(f"UPDATE claims SET spare_since = :now{values} WHERE id = :id {guard}"),

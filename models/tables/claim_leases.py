@@ -1,8 +1,10 @@
 """Leases of claims, and the times at which claims are due.
 
-A step takes a lease on its claim with `lease` and does its one operation outside Postgres. It ends with a guarded
-update that tests `chain_no` again, or with `give_back`. No other module writes `leased_until` and `due_at` of a claim
-that keeps its state. A transition writes them together with the state (`models.tables.transitions`).
+A step first takes a lease on its claim (`lease`). Then the step does its one operation outside Postgres. The step ends
+with a guarded update that tests `chain_no` again, or with `give_back`.
+
+A transition can write `leased_until` and `due_at` together with the state (`models.tables.transitions`). If the state
+does not change, only this module writes these columns.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from models.tables.stalls import OVERDUE, OVERDUE_SINCE
 from rules.claims.machines import allowed
 
 WAITS = "waits for its turn"
-"""Value of `last_error` for a claim whose step waits until `due_at` because of a rate limit. Nothing has failed."""
+"""Value of `last_error` if a rate limit postponed the claim's step until `due_at`. The step has not failed."""
 
 UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
 """Steps that could harm a busy Pod if the database does not know the Pod's newest claim."""
@@ -45,14 +47,17 @@ def lease(
     trusted: bool = True,
     **parameters: Any,
 ) -> Row[Any] | None:
-    """Lease a claim for the step `name`, and return its row.
+    """Lease a claim for the step `name`, and return the row of the claim.
 
-    Return None if the claim has changed or if another execution of a step holds its lease. The transition table sets
-    the duration of the lease. `chain_no` None accepts any chain number. `guard` is a further SQL condition, and
-    `values` sets further columns.
+    The transition table determines the duration of the lease. If `chain_no` is None, any chain number is accepted.
+    `guard` is a further SQL condition, and `values` is SQL that sets further columns.
 
-    Return None, too, while the database is older than the cluster (`models.db.epochs`). A step that undoes a claim
-    (`UNDOING`) also needs a recently confirmed epoch, unless `trusted` is False.
+    Return None if any of these conditions is true:
+
+    - The claim has changed.
+    - Another step of the claim, or another execution of the same step, holds the lease.
+    - The database is older than the cluster (`models.db.epochs`).
+    - The step undoes a claim (`UNDOING`), `trusted` is True, and the epoch was not confirmed recently.
     """
     transition = allowed(name)
     rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
@@ -92,9 +97,10 @@ class Leased:
 def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
     """End a lease without a transition, so that the step runs again at `due_at` at the latest.
 
-    `error` is the reason. `undoes` says that the step is a release or a retirement. If the lease has expired and
-    another execution took the claim over, nothing changes. If a release was requested during another step, the claim is
-    due at the earlier of its own time and `due_at`.
+    `error` is the reason. `undoes` is True if the step is a release or a retirement. If the lease has expired and
+    another execution has leased the claim, nothing changes. If a release was requested while another kind of step was
+    running, the release already has a due time. The claim is then due at this time or at `due_at`, whichever is
+    earlier.
     """
     db.execute(
         text("""
@@ -119,8 +125,8 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
 def set_due(db: Connection, which: str, *, due_at: datetime, values: str = "", **parameters: Any) -> Sequence[int]:
     """Set the time at which claims are due, and return the ids of the changed claims.
 
-    `which` is the SQL condition that selects the claims. `values` is SQL that sets further columns. Both refer to
-    `claims` and to `parameters`.
+    `which` is the SQL condition that selects the claims. `values` is SQL that sets further columns. `which` and
+    `values` can refer to the columns of `claims` and to `parameters`.
     """
     rows = db.execute(
         text(f"UPDATE claims SET due_at = :due_at{values} WHERE {which} RETURNING id"),
@@ -132,10 +138,11 @@ def set_due(db: Connection, which: str, *, due_at: datetime, values: str = "", *
 def raise_chains(
     db: Connection, *, limit: int, due_after: float, heads: Mapping[str, datetime | None], now: datetime
 ) -> Sequence[Row[Any]]:
-    """Raise the chain number of claims that are past `due_at`, and return these claims.
+    """Increase the chain number of claims whose `due_at` is in the past, and return these claims.
 
-    The claims become due again after `due_after` seconds. Overdue claims are marked as stalled. At most `limit` claims
-    are taken. Claims whose lease has not expired are skipped. `heads` is described in `models.claims.resume.claim_due`.
+    The claims become due again after `due_after` seconds. A claim is also marked as stalled if its process or its
+    message was lost (`OVERDUE`). At most `limit` claims are returned. A claim is skipped if its lease has not expired.
+    `heads` is described in `models.claims.resume.claim_due`.
     """
     return db.execute(
         text(f"""

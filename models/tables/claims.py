@@ -23,7 +23,7 @@ def _one_of(column: str, values: type[ClaimState | Purpose | Stamp | EndReason])
 
 
 class Claim(Base):
-    """One reservation of a Pod. Its id is the handle that fences every later write for that Pod."""
+    """One reservation of a Pod. The id of the claim is the handle: every later write for the Pod contains this id."""
 
     __tablename__ = "claims"
     __table_args__ = (
@@ -126,10 +126,12 @@ class ClaimEvent(Base):
 class MintAttempt(Base):
     """One runner name, recorded before GitHub is asked for a runner of that name.
 
-    - `open`: requested, and the response is not recorded.
+    The outcome of an attempt is one of these:
+
+    - `open`: the runner was requested, and no response is recorded.
     - `minted`: the runner is registered.
     - `refused`: GitHub created no runner.
-    - `removed`: a check found no runner of the name, or Ostler removed the runner.
+    - `removed`: a check found no runner of this name, or Ostler removed the runner.
     """
 
     __tablename__ = "mint_attempts"
@@ -149,10 +151,10 @@ class MintAttempt(Base):
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old claims that have ended, and return their number. The caller has locked the rows."""
+    """Delete old claims that have ended. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM claims WHERE id = ANY(:ids)"), {"ids": ids}).rowcount
 
 
 def delete_events(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old events of claims that have ended, and return their number. The caller has locked the rows."""
+    """Delete old events of claims that have ended. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM claim_events WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,4 +1,4 @@
-"""Table of webhook deliveries by GUID, so that a repeated delivery counts once."""
+"""Table of webhook deliveries by GUID. Because of this table, a repeated delivery is handled only once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Delivery(Base):
 
 
 def insert(db: Connection, *, guid: str, event: str, action: str, outcome: str, now: datetime) -> bool:
-    """Record a delivery that concerns no job. Return False if it was already recorded.
+    """Record a delivery that concerns no job. Return False if the delivery was already recorded.
 
     `models.tables.job_inserts` records the deliveries of jobs.
     """
@@ -42,5 +42,5 @@ def insert(db: Connection, *, guid: str, event: str, action: str, outcome: str, 
 
 
 def delete(db: Connection, guids: Sequence[str]) -> int:
-    """Delete old deliveries, and return their number. The caller has locked the rows."""
+    """Delete old deliveries. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM deliveries WHERE guid = ANY(:ids)"), {"ids": guids}).rowcount

@@ -16,9 +16,10 @@ from models.db.sql import text
 
 
 class Execution(Base):
-    """One job on one runner. An execution without a claim still counts against the budget.
+    """One job on one runner.
 
-    It has no claim if its runner is not known any more.
+    `claim_id` is None if the runner's claim is not known, was deleted, or ended before the job. An open execution
+    without a claim still counts against the budget of its account.
     """
 
     __tablename__ = "executions"
@@ -100,12 +101,15 @@ def delete_open(db: Connection, job_id: int) -> None:
 
 
 def part_from_claim(db: Connection, job_id: int) -> None:
-    """Clear the claim in the open execution of a job. The claim has ended, but the job still runs."""
+    """Set the claim of a job's open execution to NULL, because the claim has ended but the job still runs."""
     db.execute(text("UPDATE executions SET claim_id = NULL WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
 
 
 def part_from_claims(db: Connection, claim_ids: Sequence[int]) -> None:
-    """Clear these claims in their executions before the claims are deleted. The executions are kept with their jobs."""
+    """Set the claim of executions to NULL before these claims are deleted.
+
+    An execution is kept as long as its job.
+    """
     db.execute(text("UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)"), {"ids": claim_ids})
 
 

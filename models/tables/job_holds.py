@@ -1,10 +1,10 @@
-"""Holds of jobs: the reason and the end of a hold, and the time before which GitHub is not asked about the job.
+"""Holds of jobs: the reason and the end of a hold, and the time of the next question to GitHub about the job.
 
-No other module writes `hold_reason`, `hold_detail`, `not_before` and `ask_after` of a job that keeps its state. A
-transition writes them together with the state (`models.tables.transitions`).
+A transition can write `hold_reason`, `hold_detail`, `not_before` and `ask_after` together with the state
+(`models.tables.transitions`). If the state of the job does not change, only this module writes these columns.
 
-The callers pass conditions as SQL over `jobs`. A condition that must not wait for locked rows selects the ids of its
-rows in a subquery with SKIP LOCKED.
+The callers pass SQL conditions on `jobs`. If a statement must not wait for locked rows, the condition selects the ids
+of the rows in a subquery with SKIP LOCKED.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rules.routing.holds import HoldReason
 
 
 class Unchanged(Enum):
-    """Marker for a column that a statement does not change. None cannot mark it, because None means NULL."""
+    """Marker for a column that a statement must not change. None cannot be the marker, because None means NULL."""
 
     UNCHANGED = auto()
 
@@ -41,12 +41,12 @@ def hold(
     changed_at: datetime | None = None,
     **parameters: Any,
 ) -> int:
-    """Hold the jobs that satisfy the condition `which`, and return their number. The jobs keep their age.
+    """Hold the jobs that satisfy the condition `which`, and return how many jobs are held. The jobs keep their age.
 
     - `not_before`: the time after which `rematch` lifts the hold.
     - `asks_at_once`: the next tick of `unresolved_jobs` asks GitHub about the jobs.
-    - `counts_failure`: each job counts one more refused mint.
-    - `changed_at`: the time of the change. None keeps the time of the last change.
+    - `counts_failure`: the number of failures of each job is increased by one.
+    - `changed_at`: the time of the change. If `changed_at` is None, the jobs keep the time of their last change.
     - `parameters`: the values that `which` refers to.
     """
     sets, values = ["hold_reason = :hold"], {"hold": reason, **parameters}
@@ -66,7 +66,10 @@ def hold(
 def hold_job(
     db: Connection, job_id: int, *, reason: HoldReason, detail: str, not_before: datetime | None, now: datetime
 ) -> None:
-    """Hold a job because its mint was refused or its runners failed. A locked row is waited for."""
+    """Hold a job, because GitHub refused its mint or because its runners failed.
+
+    If another session has locked the job's row, this function waits for the lock.
+    """
     hold(
         db,
         "id = :id AND state IN ('queued', 'claimed')",
@@ -93,9 +96,10 @@ def lift(db: Connection, which: str, *, now: datetime, **parameters: Any) -> Seq
 
 
 def end_waits(db: Connection, which: str, *, now: datetime, **parameters: Any) -> int:
-    """End the waits of jobs, so that `rematch` checks them at its next tick. Return the number of these jobs.
+    """End the waits of held jobs, and return the number of these jobs. The next tick of `rematch` checks these jobs.
 
-    `which` is an SQL condition on a job `j`. Jobs whose rows another session has locked keep their waits.
+    `which` is an SQL condition on a job `j`. If another session has locked the row of a job, the job's wait is not
+    ended.
     """
     ended = db.execute(
         text(f"""
@@ -119,14 +123,14 @@ def explain(db: Connection, which: str, *, detail: str, **parameters: Any) -> No
 
 
 def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
-    """Postpone the question to GitHub about these jobs until `ask_after`. See `ask_each_later`."""
+    """Postpone the questions to GitHub about these jobs until `ask_after`. See `ask_each_later`."""
     ask_each_later(db, dict.fromkeys(job_ids, ask_after))
 
 
 def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
-    """Postpone the question to GitHub about each job until the given time. Locked rows are skipped.
+    """Postpone the questions to GitHub about these jobs. `ask_after` maps each job id to the time of the next question.
 
-    `changed_at` stays, because the jobs have not changed.
+    Locked rows are skipped. `changed_at` of the jobs is kept, because the jobs themselves have not changed.
     """
     db.execute(
         text("""
@@ -143,7 +147,7 @@ def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
 def end_question(db: Connection, job_id: int) -> None:
     """Record that GitHub has answered the question about a job, and lift the hold `ask_github`.
 
-    A queued job that has lost its pool in the meantime gets the hold `no_pool`.
+    If a queued job was taken out of its pool in the meantime, the hold `no_pool` replaces the hold `ask_github`.
     """
     db.execute(
         text("""
@@ -166,7 +170,7 @@ def route(
     not_before: datetime | None,
     now: datetime,
 ) -> None:
-    """Write the pool and the hold of a job that is routed again. `reason` None means no hold.
+    """Write the pool and the hold of a job that is routed again. If `reason` is None, the job is not held.
 
     The caller must hold the lock of the job's row.
     """
@@ -202,9 +206,9 @@ _UNROUTE = """
 
 
 def unroute(db: Connection, pool_id: int, job_ids: Sequence[int], *, now: datetime) -> int:
-    """Take these jobs out of a pool, and return how many were moved.
+    """Take these jobs out of a pool, and return how many jobs were taken out.
 
-    Jobs that have left the pool already are skipped, and so are locked rows.
+    Jobs that are no longer in the pool and jobs with locked rows are skipped.
     """
     moved = db.execute(
         text(_UNROUTE),
@@ -212,8 +216,8 @@ def unroute(db: Connection, pool_id: int, job_ids: Sequence[int], *, now: dateti
             "pool_id": pool_id,
             "ids": list(job_ids),
             "hold": HoldReason.NO_POOL,
-            # GitHub's answer concerned the settings of the old pool. The sweep `rematch` sets the hold again if it
-            # still applies.
+            # GitHub's answer concerned the settings of the old pool. If the hold still applies, the sweep `rematch`
+            # sets the hold again.
             "asked": [str(HoldReason.RUNNER_GROUP), str(HoldReason.BACKOFF)],
             "now": now,
         },

@@ -1,4 +1,7 @@
-"""Inserts of new deliveries together with their jobs: one statement inserts both, so that each delivery counts once."""
+"""Inserts of new deliveries together with the jobs that the deliveries name.
+
+One statement inserts the deliveries and the jobs, so that each delivery is handled only once.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +81,10 @@ def insert(
     now: datetime,
     who: str,
 ) -> Inserted:
-    """Insert deliveries, and the jobs of new deliveries that have no row yet, with the first events of these jobs.
+    """Insert deliveries. For the new deliveries, also insert the jobs that have no row yet, with their first events.
 
-    `jobs` maps the columns of the table `jobs` to their values, with times as text. `why` is the reason in the first
-    event.
+    Each of `jobs` maps columns of the table `jobs` to their values. Times are given as text. The further key `why`
+    contains the reason for the first event of the job.
     """
     values = {"deliveries": json.dumps(deliveries), "outcome": outcome, "now": now}
     rows = db.execute(_INSERT, values | {"jobs": json.dumps(jobs), "who": who}).all()

@@ -1,4 +1,4 @@
-"""Tables of jobs (the only queue) and of their events."""
+"""Tables of jobs and of the jobs' events. The table of jobs is the only queue."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class JobEvent(Base):
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old completed jobs, and return their number. The caller has locked the rows."""
+    """Delete old completed jobs. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM jobs WHERE id = ANY(:ids)"), {"ids": ids}).rowcount
 
 
 def delete_events(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old events of completed jobs, and return their number. The caller has locked the rows."""
+    """Delete old events of completed jobs. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM job_events WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

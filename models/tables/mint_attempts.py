@@ -37,7 +37,7 @@ def close(db: Connection, attempt_id: int, *, outcome: str, now: datetime, runne
 
 
 def refused(db: Connection, claim_id: int) -> int:
-    """Return the number of a claim's mints that GitHub has refused."""
+    """Return how many mints of a claim GitHub has refused."""
     found: int = db.execute(
         text("SELECT count(*) FROM mint_attempts WHERE claim_id = :id AND outcome = 'refused'"), {"id": claim_id}
     ).scalar_one()
@@ -45,14 +45,14 @@ def refused(db: Connection, claim_id: int) -> int:
 
 
 def delete_open(db: Connection, attempt_id: int) -> None:
-    """Delete an open attempt whose call to GitHub was not made. It does not count as a refused mint."""
+    """Delete an open attempt, because the call to GitHub was not made. The attempt does not count as a refused mint."""
     db.execute(text("DELETE FROM mint_attempts WHERE id = :id AND outcome = 'open'"), {"id": attempt_id})
 
 
 def register(db: Connection, claim_id: int, *, runner_name: str, runner_id: int, now: datetime) -> None:
-    """Record a runner that exists at GitHub as minted for a claim.
+    """Record that a runner which exists at GitHub was minted for a claim.
 
-    If another claim has an attempt of that name, the attempt moves to this claim.
+    If an attempt with this runner name belongs to another claim, the attempt is assigned to the given claim.
     """
     db.execute(
         text("""

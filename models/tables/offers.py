@@ -21,13 +21,17 @@ DEAD_AFTER = timedelta(hours=1)
 
 
 GAP = timedelta(seconds=15)
-"""Minimum time between two heartbeats that counts as an outage of the web process or of its connection to Postgres."""
+"""Minimum time without a heartbeat that counts as an outage of a web process.
+
+During such an outage, the web process or its connection to Postgres did not work.
+"""
 
 
 class WebInstance(Base):
-    """A web process. It sends a heartbeat only while it receives its own NOTIFY.
+    """A web process. The process writes a heartbeat only while it receives the notices that it sends to itself.
 
-    So the offers of a process that receives no notices are not matched.
+    The matcher ignores the offers of a process without recent heartbeats. The offers of a process that receives no
+    notices are therefore not matched.
     """
 
     __tablename__ = "web_instances"
@@ -38,7 +42,7 @@ class WebInstance(Base):
 
 
 class Offer(Base):
-    """A Pod that can get work now. If a Pod sends two polls, the later upsert wins."""
+    """A Pod that can receive a job now. If a Pod sends two polls, the offer of the later poll is stored."""
 
     __tablename__ = "offers"
     __table_args__ = (
@@ -57,7 +61,8 @@ class Offer(Base):
 class Polling:
     """One held poll.
 
-    `again` says that an offer of this poll was written before. Such a poll must not replace the offer of a newer poll.
+    `again` is True if an offer was already written for this poll. The poll then must not replace the offer of a newer
+    poll.
     """
 
     pod_uid: str
@@ -70,9 +75,9 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class PolledPod:
-    """The state of a Pod whose poll was just offered.
+    """The state of a Pod, read by the same statement that wrote the Pod's offer.
 
-    `wakes` says that the poll must wake the Pod's pool, because jobs wait there for Pods.
+    `wakes` is True if the poll must wake the Pod's pool, because jobs of the pool wait for Pods.
     """
 
     pod_uid: str
@@ -174,17 +179,17 @@ _OFFER = text("""
 
 
 def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetime) -> list[PolledPod]:
-    """Write the offers of these polls where allowed, and return the state of each Pod.
+    """Write the offers of these polls, and return the state of each polling Pod. `polls` contains a Pod at most once.
 
-    A Pod is offered if no JIT was ever delivered to it, it has no live retire claim, and it is not known as gone. If a
-    Pod sends two polls, the later call wins, and the web process of the older poll is notified. A row without a UID
-    gets the UID of the polling Pod of its name. `polled_at` changes at most once a minute. `polls` must contain each
-    Pod at most once.
+    An offer is written if no JIT was ever delivered to the Pod, the Pod has no live retire claim, and the Pod is
+    neither terminal nor gone. If a Pod has sent two polls, the offer of the later call replaces the offer of the
+    earlier call, and the web process of the earlier poll is notified. If the row of a Pod has no UID yet, the UID of
+    the polling Pod with the row's name is recorded. `polled_at` is written at most once a minute.
 
-    One statement handles all polls, and it waits for no row (L14). A Pod with an offer is `locked` if another
-    transaction has locked the offer. A Pod without an offer is `locked` if another transaction has locked the Pod's
-    row. A locked Pod is not offered, except when the existing offer belongs to the same poll. That poll counts as
-    offered.
+    One statement handles all polls. The statement does not wait for locked rows (L14). If a Pod has an offer, the Pod
+    is `locked` if another transaction has locked the offer. If a Pod has no offer, the Pod is `locked` if another
+    transaction has locked the Pod's row or the pool's row. No offer is written for a locked Pod. If the existing offer
+    belongs to the same poll, the Pod still counts as offered and not as locked.
     """
     ordered = sorted(polls, key=lambda poll: poll.pod_uid)
     rows = db.execute(
@@ -234,10 +239,10 @@ def _polled(row: Row[Any], *, arrived: bool) -> PolledPod:
 
 
 def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[str]]:
-    """Return the changes for the polls of this process, in case their notices were lost.
+    """Return the polls of this web process that can be answered now. The notices about them might have been lost.
 
-    The first list has the claims that can be delivered. The second list has the UIDs of Pods whose polls have another
-    answer now: a retirement, a delivered claim, or a stamp that is being removed.
+    The first list contains the claims that can be delivered. The second list contains the UIDs of Pods whose polls need
+    a different answer now, because the Pod is being retired, its claim was delivered, or its stamp is being removed.
     """
     rows = db.execute(
         text("""
@@ -255,10 +260,10 @@ def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[
 
 
 def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Delete the offers of these polls. Each poll is a pair of Pod UID and poll id.
+    """Delete the offers of these polls. Each poll is a pair of a Pod's UID and a poll id.
 
-    An offer that belongs to a newer poll is kept. Return the polls whose offers another transaction has locked. The
-    caller has to withdraw these later.
+    An offer that belongs to a newer poll of the same Pod is not deleted. Return the polls whose offers were not
+    deleted, because another transaction has locked the offers. The caller has to withdraw these polls later.
     """
     rows = db.execute(
         text("""
@@ -288,10 +293,11 @@ def deliver(
     memory: int,
     job_id: int | None,
 ) -> datetime | None:
-    """Delete the offer of a Pod that gets a JIT, charge the Pod to an account, and return when the job was queued.
+    """Delete the offer of a Pod whose claim is delivered, and charge the Pod to an account.
 
-    `vcpu` is in millicores and `memory` is in MiB. If `account_id` is None, no account is charged. If `job_id` is None,
-    the result is None. A locked offer is kept, but the matcher does not use it, because the Pod has a delivered claim.
+    Return the time at which the job was queued, or None if `job_id` is None. `vcpu` is in millicores and `memory` is in
+    MiB. If `account_id` is None, no account is charged. If another transaction has locked the offer, the offer is not
+    deleted. The matcher then ignores the offer, because the Pod has a delivered claim.
     """
     queued_at: datetime | None = db.execute(
         text("""
@@ -325,9 +331,10 @@ def delete(db: Connection, pod_uid: str) -> None:
 def beat(db: Connection, *, web_id: str, now: datetime) -> None:
     """Record a heartbeat of a web process that receives its notices.
 
-    The matcher ignores the offers of a process without a recent heartbeat. After a gap (`GAP`), the process counts as
-    started again, because Pods could not poll it during the gap. If another transaction has locked the row, nothing is
-    written: the thread that sends heartbeats also receives notices, so it must not wait (L14).
+    The matcher ignores the offers of a process without a recent heartbeat. If the previous heartbeat is older than
+    `GAP`, the process counts as started now, because Pods could not poll the process in the meantime. If another
+    transaction has locked the row of the process, nothing is written. The thread that sends heartbeats must not wait
+    for a lock, because it also receives the notices (L14).
     """
     db.execute(
         text("""
@@ -345,7 +352,10 @@ def beat(db: Connection, *, web_id: str, now: datetime) -> None:
 
 
 def leave(db: Connection, *, web_id: str) -> None:
-    """Delete the offers and the heartbeat of a web process that stops. Locked rows expire later."""
+    """Delete the offers and the heartbeat of a web process that stops.
+
+    Locked rows are not deleted. They expire later.
+    """
     db.execute(
         text("""
             DELETE FROM offers WHERE pod_uid IN (
@@ -388,7 +398,7 @@ def delete_dead_offers(db: Connection, *, now: datetime) -> None:
 
 
 def notify_beat(db: Connection, *, web_id: str, number: int) -> None:
-    """Send a notice to this web process itself. Its arrival proves that the process receives notices."""
+    """Send a notice from this web process to itself. If the notice arrives, the process receives notices."""
     db.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": f"beat {web_id} {number}"})
 
 

@@ -1,7 +1,7 @@
-"""Creation of runner Pods: their rows, which are committed before the Pod is created, and the recording of their UIDs.
+"""Creation of runner Pods: the rows that are committed before the creation, and the UIDs that are recorded after it.
 
-This module writes `uid`, `attempt_id` and `template_hash`. A first poll can also write the UID, in the same statement
-as its offer (`models.tables.offers`).
+This module writes `uid`, `attempt_id` and `template_hash`. `models.tables.offers` also writes `uid`: if the first poll
+of a Pod comes before its UID is recorded, the statement that writes the offer records the UID.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ POOL_OF_NAME = """
     coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
               ORDER BY r.id DESC LIMIT 1), {pool})
 """
-"""SQL expression for the pool of a Pod: the pool of the newest row with the Pod's name, or else `{pool}`.
+"""SQL expression for the pool of a Pod: the pool of the newest row with the Pod's name, or `{pool}` if there is none.
 
-A late creation can make a second Pod for a row whose first Pod has run and is gone. The pool of that row might be gone,
-too.
+If a request to create a Pod takes effect late, it can create a second Pod with the same name after the first Pod is
+gone. The second Pod belongs to the pool of the first Pod, although this pool might be gone.
 """
 
 
@@ -95,10 +95,10 @@ def adopt_pod(
     stamp_value: str | None,
     now: datetime,
 ) -> bool | None:
-    """Insert the row of a Pod that belongs to `pool` in the cluster.
+    """Insert the row of a Pod that exists in the cluster. `pool` is the name of the Pod's pool.
 
-    Return True if a row has this UID now, and False if the row of another Pod still has this name. Return None if there
-    is no such pool.
+    Return True if there is a row with this UID now. Return False if no row was inserted, because the row of another Pod
+    still has this name. Return None if there is no such pool.
     """
     row = db.execute(
         text(f"""
@@ -132,9 +132,9 @@ def adopt_pod(
 
 
 def take_up(db: Connection, *, pool_id: int, name: str, uid: str, template_hash: str) -> None:
-    """Record the UID of a Pod that was found after the response to its creation was lost.
+    """Record the UID of a Pod that a list shows although the response to its creation was lost.
 
-    A row that was given up is reopened.
+    If the row was given up in the meantime (`give_up`), it is opened again.
     """
     db.execute(
         text("""
@@ -146,9 +146,9 @@ def take_up(db: Connection, *, pool_id: int, name: str, uid: str, template_hash:
 
 
 def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str) -> None:
-    """Record the UID and the template of a created Pod. A poll might have recorded the UID before.
+    """Record the UID and the template of a created Pod. The first poll might have recorded the UID already.
 
-    A row that was given up during the creation is reopened, because the Pod exists.
+    If the row was given up during the creation (`give_up`), it is opened again, because the Pod exists.
     """
     db.execute(
         text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
@@ -161,7 +161,10 @@ def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str)
 
 
 def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
-    """Give up rows whose Pod was never found. If the Pod appears later, its attempt id reopens the row."""
+    """Mark rows as gone, because their Pods were never found. This is called giving up a row.
+
+    If the Pod of such a row appears later, it is recognised by its attempt id, and the row is opened again.
+    """
     if rows:
         db.execute(
             text("""
@@ -174,5 +177,5 @@ def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
 
 
 def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
-    """Give up a row whose Pod was not created, because a foreign object has its name."""
+    """Give up a row. Its Pod cannot be created, because a foreign object has the Pod's name."""
     db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

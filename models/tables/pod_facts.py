@@ -1,4 +1,4 @@
-"""Facts about runner Pods: their ends, their nodes, their annotations, and the accounts that they are charged to."""
+"""Facts about runner Pods: their exits, their nodes, their annotations, and the accounts that they are charged to."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from models.db.sql import text
 
 
 def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
-    """Record the last known value of a Pod's annotation. Only the Pod itself has the current value."""
+    """Record the last known value of a Pod's claim annotation. Only the Pod in the cluster has the current value."""
     db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"), {"value": value, "uid": pod_uid})
 
 
 def record_annotation_of_row(db: Connection, row_id: int, *, value: str) -> None:
-    """Record the annotation that a restore read from a Pod. The caller must hold the lock of the Pod's row."""
+    """Record the claim annotation that a restore read from a Pod. The caller must hold the lock of the Pod's row."""
     db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE id = :id"), {"id": row_id, "value": value})
 
 
@@ -30,10 +30,11 @@ def record_over(
     served: bool,
     now: datetime,
 ) -> bool:
-    """Record that a Pod is over, and return whether this call recorded it.
+    """Record that a Pod is over. Return True if this call recorded the end of the Pod.
 
-    `served` says that the Pod is terminal or that its poller succeeded. If it is False, a Pod that never polled and
-    never had a claim is not recorded, because it is a failed start. Return False if the end was already recorded.
+    `served` is True if the Pod is terminal or its poller succeeded. If `served` is False and the Pod never polled and
+    never had a claim, nothing is recorded, because such a Pod is a failed start. Return False if nothing was recorded,
+    or if the end was already recorded.
     """
     found = db.execute(
         text("""
@@ -71,7 +72,7 @@ def record_pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) 
 def record_ending(
     db: Connection, uid: str, *, deletion_at: datetime | None, reason: str | None, runner_exit_code: int | None
 ) -> None:
-    """Record details of a Pod's end. Values that are already recorded are kept."""
+    """Record how a Pod ended. Values that are already recorded are not replaced."""
     db.execute(
         text("""
             UPDATE runner_pods SET deletion_at = coalesce(deletion_at, :at),
@@ -86,9 +87,9 @@ def record_ending(
 def record_event(
     db: Connection, uid: str, *, reason: str | None, by: str | None, message: str | None, now: datetime
 ) -> None:
-    """Record that the Events of a Pod were read, with the Event that best explains the Pod's end.
+    """Record that the Events of a Pod were read, and record the Event that best explains the end of the Pod.
 
-    `reason`, `by` and `message` are None if no Event explains it.
+    `reason`, `by` and `message` are None if no Event explains the end of the Pod.
     """
     db.execute(
         text("""
@@ -108,11 +109,11 @@ def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
 
 
 def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
-    """Record the Pods on gone nodes (`gone`) and the Pods whose node is back (`back`), by UID.
+    """Record which Pods are on gone nodes and which Pods have their node back.
 
-    A listed Pod on a gone node might be recorded as gone, because the release of a claim counts a Terminating Pod as
-    gone. That record is removed. Otherwise no component would delete the Pod, and it would exist forever. Locked rows
-    are left to the next round.
+    `gone` and `back` contain the UIDs of these Pods. A Pod on a gone node might be recorded as gone although the Pod
+    still exists, because the release of a claim counts a Terminating Pod as gone. In this case the record is removed.
+    Otherwise no component would delete the Pod. Locked rows are skipped and written in the next round.
     """
     if gone or back:
         db.execute(
@@ -133,10 +134,11 @@ def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], no
 
 
 def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
-    """Charge Pods to the accounts of their newest delivered claims if they are not charged yet. Return their number.
+    """Charge Pods that are not charged yet to the accounts of their newest delivered claims.
 
-    A delivery normally charges its Pod. It does not if the web process has an earlier version, or if the claim was
-    rebuilt after a restore. Locked rows are left to the next round.
+    Return how many Pods were charged. Normally the delivery of the JIT charges the Pod. A Pod is not charged yet if an
+    earlier version of the web process delivered the JIT, or if the claim was rebuilt after a restore. Locked rows are
+    skipped and charged in the next round.
     """
     if not runner_pod_ids:
         return 0

@@ -1,6 +1,7 @@
-"""Copies of names and installations in jobs and claims, and their update after a rename or a new installation.
+"""Updates of the names and installations in jobs and claims, after a rename or a new installation.
 
-The caller must run these statements in the order of the locks: jobs, accounts, claims.
+All transactions lock rows in this order: jobs, accounts, claims. The caller must therefore run the statements of this
+module in the same order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from models.db.sql import text
 
 
 def set_login_of_jobs(db: Connection, *, account_id: int, login: str) -> int:
-    """Write an owner's new login into its jobs that are not completed. Locked rows are skipped."""
+    """Write the new login of an account into the account's jobs that are not completed. Locked rows are skipped."""
     return db.execute(
         text("""
             UPDATE jobs SET repository = :login || '/' || split_part(repository, '/', 2),
@@ -27,7 +28,7 @@ def set_login_of_jobs(db: Connection, *, account_id: int, login: str) -> int:
 
 
 def set_login_of_claims(db: Connection, *, account_id: int, login: str) -> int:
-    """Write an owner's new login into its live claims. Locked rows are skipped."""
+    """Write the new login of an account into the account's live claims. Locked rows are skipped."""
     return db.execute(
         text("""
             UPDATE claims SET scope = CASE WHEN starts_with(scope, 'orgs/') THEN 'orgs/' || :login
@@ -42,9 +43,10 @@ def set_login_of_claims(db: Connection, *, account_id: int, login: str) -> int:
 def set_repository_of_jobs(
     db: Connection, *, account_id: int, repository_id: int, former: str, name: str, at: datetime
 ) -> int:
-    """Write a repository's new name into its jobs that are not completed. Locked rows are skipped.
+    """Write the new name of a repository into the repository's jobs that are not completed. Locked rows are skipped.
 
-    A job without a repository id belongs to the repository if it was queued under the former name until `at`.
+    `former` is the former name, and `at` is the time of the rename. A job without a repository id belongs to the
+    repository if the job has the former name and was queued no later than `at`.
     """
     return db.execute(
         text("""
@@ -61,10 +63,12 @@ def set_repository_of_jobs(
 def set_repository_of_claims(
     db: Connection, *, account_id: int, repository_id: int, former: str, name: str, at: datetime
 ) -> int:
-    """Write a repository's new name into the scopes of claims whose runner might still be registered there.
+    """Write the new name of a repository into the scopes of claims with the former name in their scope.
 
-    If a claim has no repository id, the repository id of its job decides. If the job has none either, the claim belongs
-    to the repository if it was created until `at`. Locked rows are skipped.
+    A claim changes only if its runner might still be registered in the repository. The repository id of the claim shows
+    whether the claim belongs to the repository. If the claim has no repository id, the repository id of its job is
+    used. If the job has no repository id, the claim belongs to the repository if the claim was created no later than
+    `at`. Locked rows are skipped.
     """
     return db.execute(
         text("""
@@ -94,8 +98,8 @@ def set_installation_of_jobs(
 ) -> None:
     """Set the installation of an account's jobs that are not completed.
 
-    With `former`, only jobs of that installation change, and locked rows are skipped. Without it, all jobs change, and
-    locked rows are waited for.
+    If `former` is given, only jobs of the installation `former` change, and locked rows are skipped. If `former` is
+    None, all jobs of the account change, and this function waits for locked rows.
     """
     db.execute(
         text(f"""

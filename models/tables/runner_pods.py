@@ -13,7 +13,10 @@ from models.db.sql import text
 
 
 class RunnerPod(Base):
-    """One runner Pod. `uid` is NULL until the response to its creation or its first poll proves the UID."""
+    """One runner Pod.
+
+    `uid` is NULL until the response to the Pod's creation, a list of Pods or the Pod's first poll shows the UID.
+    """
 
     __tablename__ = "runner_pods"
     __table_args__ = (
@@ -83,5 +86,5 @@ class RunnerPod(Base):
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old rows of Pods that are gone, and return their number. The caller has locked the rows."""
+    """Delete old rows of Pods that are gone. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM runner_pods WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,8 +1,9 @@
-"""Present stalls, and the durations of past ones. See `rules.claims.stalls`.
+"""Present stalls, and the durations of past stalls. `rules.claims.stalls` defines the kinds of stalls.
 
-A stalled claim is marked in its own row. The transition that ends the stall removes the mark and writes a row here. A
-stall without a claim (a lost webhook) gets its row from the component that found it. The rows survive every process, so
-that a report over them is complete. The process also counts the duration in its histogram at the same commit.
+A stalled claim is marked in the claim's row. The transition that ends the stall removes the mark and inserts a row into
+the table `stalls`. A lost webhook is a stall without a claim. The component that found the lost webhook inserts the row
+of this stall. A report over this table is complete, because the table is kept when a process ends. When the row is
+committed, the process also adds the duration to its histogram.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ OVERDUE = """
     c.purpose = 'job' AND c.state IN ('claimed', 'minted', 'releasing') AND c.due_at < :now
     AND (c.leased_until < :now OR (c.leased_until IS NULL AND c.last_error IS NULL))
 """
-"""SQL condition on a claim `c`: the process or the message of its current step was lost.
+"""SQL condition on a claim `c`: the process or the message of the claim's current step was lost.
 
-A claim that was given back on purpose has a `last_error` and is not overdue.
+If a step was postponed on purpose, the claim has a `last_error` and does not satisfy the condition.
 """
 
 OVERDUE_SINCE = f"""
@@ -39,10 +40,10 @@ OVERDUE_SINCE = f"""
         CASE WHEN c.state = 'releasing' AND c.leased_until IS NOT NULL
              THEN {allowed("lease_release").seconds:g} ELSE {allowed("lease_mint").seconds:g} END))
 """
-"""SQL expression on a claim `c`: the start of its stall.
+"""SQL expression on a claim `c`: the start of the claim's stall.
 
-It is the last transition or the start of the lost step, whichever is later. A lost step began one lease duration before
-`due_at`.
+The stall starts at the last transition or at the start of the lost step, whichever is later. The lost step started one
+lease duration before `due_at`.
 """
 
 
@@ -67,7 +68,7 @@ class Stall(Base):
 
 _SINCE = {
     (Cause.POD_GONE, FoundBy.WATCH): "NULL",
-    # The last list that left no missing Pod unmarked.
+    # The time of the last list whose missing Pods were all handled or marked as stalled.
     (Cause.POD_GONE, FoundBy.LISTS): "(SELECT p.listed_at FROM pools p WHERE p.id = c.pool_id)",
     (Cause.POD_SPENT, FoundBy.LISTS): "(SELECT p.terminal_at FROM runner_pods p WHERE p.id = c.runner_pod_id)",
     (Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS): "coalesce(c.spare_since, c.delivered_at)",
@@ -75,7 +76,10 @@ _SINCE = {
 
 
 def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now: datetime) -> None:
-    """Mark a live claim as stalled, with the start of the stall. The first finder of a cause is kept."""
+    """Mark a live claim as stalled, with the start of the stall.
+
+    If the claim is already marked with the same cause, the first mark is kept.
+    """
     db.execute(
         text(f"""
             UPDATE claims c SET stalled_cause = :cause, stalled_found_by = :found_by,
@@ -87,7 +91,7 @@ def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now:
 
 
 def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime) -> None:
-    """Handle the stalls of claims that a transition has moved. A stall that the transition ended is recorded.
+    """Remove the marks of stalls that a transition has ended, and record these stalls.
 
     `name` is the name of the transition, and `rows` are the moved claims.
     """
@@ -126,7 +130,10 @@ def served(
     claim_id: int | None = None,
     job_id: int | None = None,
 ) -> None:
-    """Record a stall that began at `since` and has ended. The metric counts it when this transaction commits."""
+    """Record a stall that began at `since` and has ended.
+
+    The metric counts the stall when this transaction commits.
+    """
     db.execute(
         text("""
             INSERT INTO stalls (cause, found_by, claim_id, job_id, since, served_at)
@@ -146,9 +153,9 @@ def served(
 
 
 def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
-    """Return the age in seconds of the oldest known stall, by cause. It is 0 for a cause without a stall.
+    """Return the age in seconds of the oldest known stall, by cause. The age is 0 for a cause without a stall.
 
-    A lost Pod or webhook that no component has detected yet is not included.
+    A lost Pod or a lost webhook is not included until a component has detected the loss.
     """
     row = db.execute(
         text(f"""
@@ -172,7 +179,11 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Number of stalls that one path ended, and their durations in seconds: median, 99th percentile and maximum."""
+    """How many stalls one path ended, and the durations of these stalls in seconds.
+
+    A path is a cause together with the component that found the stall. The durations are the median (`p50`), the 99th
+    percentile (`p99`) and the maximum (`most`).
+    """
 
     cause: Cause
     found_by: FoundBy
@@ -183,9 +194,9 @@ class Served:
 
 
 def summary(db: Connection, *, since: datetime) -> list[Served]:
-    """Return the number and the durations of the stalls that each path ended after `since`, over all processes.
+    """Return how many stalls each path ended after `since`, and the durations of these stalls.
 
-    A path that ended no stall has zeros.
+    The stalls of all processes are counted. If a path ended no stall, its numbers are 0.
     """
     rows = db.execute(
         text("""
@@ -208,5 +219,5 @@ def summary(db: Connection, *, since: datetime) -> list[Served]:
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:
-    """Delete old stalls, and return their number. The caller has locked the rows."""
+    """Delete old stalls. Return how many were deleted. The caller has locked the rows."""
     return db.execute(text("DELETE FROM stalls WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

@@ -1,4 +1,7 @@
-"""Transitions of rows: one guarded UPDATE that also writes the event, from the table in `rules.claims.machines`."""
+"""Transitions of jobs, claims and stamps. The table in `rules.claims.machines` defines the transitions.
+
+One statement checks the present state, writes the new state and inserts the event.
+"""
 
 from __future__ import annotations
 
@@ -102,10 +105,10 @@ def move_jobs(
     values: Mapping[str, str] | None = None,
     **parameters: Any,
 ) -> Sequence[Row[Any]]:
-    """Apply one transition to jobs, and return the rows that moved, in the order of their ids.
+    """Apply one transition to jobs, and return the rows of the jobs that moved, in the order of the jobs' ids.
 
-    A job is skipped if the transition is not allowed from its state, or if it does not satisfy the SQL condition
-    `guard`. `values` maps further columns to SQL expressions. `guard` and `values` can refer to `parameters`.
+    A job is skipped if the transition is not allowed from the job's state, or if the job does not satisfy the SQL
+    condition `guard`. `values` maps further columns to SQL expressions. `guard` and `values` can refer to `parameters`.
     """
     columns = dict(values or {})
     if name == "job_requeue":
@@ -132,7 +135,8 @@ def move_many_jobs(
 ) -> Sequence[int]:
     """Apply one transition to jobs as `move_jobs` does, but return only the ids of the jobs that moved.
 
-    It must not be used for `job_requeue`, which also checks the job's pool.
+    This function must not be used for the transition `job_requeue`, because `move_jobs` also checks the job's pool for
+    that transition.
     """
     transition = allowed(name)
     rows = _MOVE_JOBS.execute(
@@ -163,16 +167,17 @@ def move_claim(
     values: Mapping[str, str] | None = None,
     **parameters: Any,
 ) -> Row[Any] | None:
-    """Apply one transition to a live claim, and return its row, or None if the claim has changed.
+    """Apply one transition to a live claim, and return the row of the claim.
 
-    `guard`, `values` and `parameters` are those of `move_jobs`.
+    Return None if the transition is not allowed from the claim's present state, or if the claim does not satisfy
+    `guard`. `move_jobs` explains `guard`, `values` and `parameters`.
     """
     columns = dict(values or {})
     if allowed(name).target == "ended":
         columns |= {"ended_at": ":now", "jit": "NULL", "leased_until": "NULL", "due_at": "NULL"}
     elif allowed(name).target == "executing":
         columns |= {"jit": "NULL", "leased_until": "NULL", "spare_since": "NULL", "stamp_after": "NULL"}
-        # Its poller has ended, so that a stamp interrupts no poll. A missing stamp is put on again now.
+        # The poller of the Pod has ended, so that a stamp interrupts no poll. A missing stamp is added again now.
         columns |= {
             "due_at": "CASE WHEN stamp IN ('removing', 'off') THEN CAST(:now AS timestamptz) END",
             "stamp": "CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END",
@@ -184,7 +189,10 @@ def move_claim(
 def insert_events(
     db: Connection, kind: str, ids: Sequence[int], *, name: str, state: str, now: datetime, who: str, why: str
 ) -> None:
-    """Write the events of rows that a transition inserted. `kind` is `job` or `claim`."""
+    """Write the events of jobs or claims that were just inserted. `kind` is `job` or `claim`.
+
+    `name` is the name of the transition that inserted the rows.
+    """
     if not ids:
         return
     db.execute(

@@ -1,1 +1,1 @@
-"""Upstreams: stored backoffs and gates of GitHub and Kubernetes."""
+"""Upstreams: the stored backoffs of GitHub, and the gates of GitHub and Kubernetes."""

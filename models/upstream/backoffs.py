@@ -1,8 +1,8 @@
-"""Backoffs of installations, accounts, repositories and runner groups. They are stored, so that they survive a restart.
+"""Backoffs of installations, accounts, repositories and runner groups, stored so that they survive a restart.
 
 `rules.claims.mint_questions` decides which kind of backoff a refused mint causes. When the wait of a backoff is over,
-one held job becomes its probe (`WaitBook`). The other jobs continue after the first mint that succeeds. If the probe
-fails, they wait twice as long.
+one held job becomes the probe of the backoff (`WaitBook`). Ostler tries to mint for the probe first. If this mint
+succeeds, the other held jobs continue. If this mint fails, the next wait is twice as long.
 """
 
 from __future__ import annotations
@@ -24,16 +24,25 @@ from rules.routing.runner_groups import DEFAULT, DEFAULT_NAME
 
 BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0, "runner_group": 60.0}
 CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0, "runner_group": 3600.0}
-"""Seconds of the first wait (`BASE`) and of the longest wait (`CAP`). Each further failure doubles the wait."""
+"""Duration of the first wait (`BASE`) and of the longest wait (`CAP`), in seconds, by kind of backoff.
+
+Each further failure doubles the wait.
+"""
 
 REFUSALS = (ACCOUNT, REPOSITORY, RUNNER_GROUP)
-"""Kinds of backoffs that a refusal causes. The backoff of a failing installation has its own probes (`allow_probe`)."""
+"""Kinds of backoffs that a refused mint causes. A backoff of such a kind is called a refusal in this module.
+
+The probes of these backoffs are chosen by `WaitBook`. The probes of an installation's backoff are chosen by
+`allow_probe`.
+"""
 
 PROBE_WITHIN = timedelta(seconds=30)
-"""Time after the start of a probe during which its backoff lets no other job through."""
+"""Time after the start of a probe. During this time, the backoff lets no other job through."""
 
 PROBE_LOST = timedelta(minutes=2)
-"""Time after which a probe that is still queued or claimed is replaced by another, because its pool might have no Pod.
+"""Time after which another job replaces a probe that is still queued or claimed.
+
+The pool of the first probe might have no Pod.
 """
 
 GROUP_OF_POOL = """
@@ -57,14 +66,18 @@ _HELD_BY = {
     REPOSITORY: "repository",
     RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",
 }
-"""SQL expression on a row of `jobs`, by kind of backoff. The jobs whose value equals the key belong to the backoff."""
+"""SQL expression on a row of `jobs`, by kind of backoff.
+
+A job belongs to a backoff if the value of this expression equals the key of the backoff.
+"""
 
 
 class Backoff(Base):
     """A wait of the jobs of one key until `not_before`. Each further failure doubles the wait.
 
-    A backoff of the kind `limit` holds no job. It stores GitHub's request to pause an installation, or one quota of an
-    installation. Without it, the governor of the calls would forget the pause when Redis loses its data.
+    A backoff of the kind `limit` holds no job. It stores that GitHub asked Ostler to pause the calls of an
+    installation, or the calls of one quota of an installation. The governor of the calls keeps the pause in Redis. If
+    Redis loses its data, the governor reads the pause from this table.
     """
 
     __tablename__ = "backoffs"
@@ -97,11 +110,11 @@ def record_failure(
     job_id: int | None = None,
     now: datetime,
 ) -> datetime:
-    """Record a failure of this key, hold its queued jobs, and return the time until which nothing is tried.
+    """Record a failure of this key, and hold the queued jobs of the key. Return the end of the wait.
 
-    A call that was under way when the wait began might fail during the wait. Such a failure does not double the wait.
-    The failure of a probe doubles it. A failure belongs to a probe if `probing` is True or if the job `job_id` is the
-    recorded probe of this backoff.
+    A call that began before the wait might fail during the wait. Such a failure does not double the wait. The failure
+    of a probe doubles the wait. A failure counts as the failure of a probe if `probing` is True, or if the job `job_id`
+    is the recorded probe of this backoff.
     """
     row = db.execute(
         text("""
@@ -124,7 +137,7 @@ def record_failure(
 
 
 def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: datetime, now: datetime) -> None:
-    """Hold the queued jobs of this key until `not_before`. A longer existing wait is kept."""
+    """Hold the queued jobs of this key until `not_before`. If an existing wait ends later, its end is kept."""
     db.execute(
         text("""
             INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
@@ -162,7 +175,7 @@ def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds:
 
 
 def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping[str, float]:
-    """Return the remaining seconds that GitHub asked an installation to wait, by quota."""
+    """Return how many more seconds GitHub asked an installation to wait, by quota."""
     prefix = f"{installation_id}/"
     rows = db.execute(
         text("""
@@ -175,7 +188,7 @@ def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping
 
 
 def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
-    """End the backoffs of these (kind, key) pairs after a successful call. Return whether any backoff existed."""
+    """End the backoffs of these (kind, key) pairs after a successful call. Return True if at least one existed."""
     gone = db.execute(
         text("""
             DELETE FROM backoffs
@@ -194,7 +207,7 @@ def forget_repositories(db: Connection, *, login: str) -> None:
 
 
 def forget_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
-    """End every backoff of an account and its installation, because GitHub might now grant what it refused."""
+    """End every backoff of an account and of its installation, because GitHub might now accept the refused calls."""
     forget(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
     db.execute(
         text("""
@@ -206,9 +219,10 @@ def forget_account(db: Connection, *, installation_id: int, account_id: int, log
 
 
 def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
-    """End the waits of an account's backed-off jobs, and return their number. `rematch` checks them at its next tick.
+    """End the waits of all jobs of an account that have the hold `backoff`. Return how many waits were ended.
 
-    Locked rows are skipped, because the callers hold other locks. Such a job is checked when its own wait is over.
+    The next tick of the sweep `rematch` checks these jobs. Locked rows are skipped, because the callers hold other
+    locks. A job with a locked row is checked when its own wait is over.
     """
     return job_holds.end_waits(
         db,
@@ -226,7 +240,10 @@ PROBE_DUE = """
     AND NOT EXISTS (SELECT FROM backoffs l WHERE l.kind = 'limit' AND starts_with(l.key, b.key || '/')
                     AND l.not_before > :now)
 """
-"""SQL condition on a backoff `b`: its installation failed, no probe is under way, and GitHub requests no pause."""
+"""SQL condition on a backoff `b`: an installation's probe is due.
+
+The mints of the installation fail, no probe is running, and GitHub has not asked for a pause.
+"""
 
 PROBE_JOB = f"""
     j.state = 'queued' AND j.hold_reason = 'backoff' AND j.installation_id::text = b.key
@@ -238,12 +255,15 @@ PROBE_JOB = f"""
                           AND o.key = j.installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p
                                                                    WHERE p.id = j.pool_id))))
 """
-"""SQL condition on a job `j`: the backoff `b` holds it, and no other backoff does."""
+"""SQL condition on a job `j`: the backoff `b` of an installation holds the job, and no other backoff holds the job."""
 
 _PROBE_HERE = f"""
     j.pool_id = :pool_id AND j.account_id IS DISTINCT FROM CAST(:without AS bigint) AND {PROBE_JOB}
 """
-"""SQL condition on a job `j` of a pool: it can be the probe of the backoff `b`, and its account is not left out."""
+"""SQL condition on a job `j`: the job is in the given pool and can be the probe of the backoff `b`.
+
+Jobs of the account `:without` do not satisfy the condition.
+"""
 
 
 def allow_probe(
@@ -251,11 +271,11 @@ def allow_probe(
 ) -> int | None:
     """Lift the hold of one job of this pool as a probe of its installation, and return the job's id.
 
-    Return None if no probe is due or no job can be one. A probe is due `probe_every` seconds after the previous one.
-    Jobs of the account `without` are left out, because the caller would not match them.
+    Return None if no probe is due, or if no job can be a probe. A probe is due `probe_every` seconds after the previous
+    probe. Jobs of the account `without` are left out, because the caller would not match them.
 
-    An installation has at most one probe at a time, whichever pool sends it. The backoff's row is locked for this, and
-    a locked row is skipped. So this function waits for no lock.
+    An installation has at most one probe at a time over all pools. For this reason the row of the backoff is locked.
+    Rows that another session has locked are skipped, so that this function waits for no lock.
     """
     values = {
         "now": now,
@@ -299,7 +319,8 @@ def allow_probe(
 class Standing:
     """An existing backoff.
 
-    `refused` says that a refusal caused it. A refusal lets one job through as a probe when its wait is over.
+    `refused` is True if a refused mint caused the backoff. When the wait of such a backoff is over, the backoff lets
+    one job through as a probe.
     """
 
     kind: str
@@ -310,7 +331,10 @@ class Standing:
     probe_job_id: int | None = None
 
     def wait(self, *, until: datetime | None = None) -> Wait:
-        """Return the wait that this backoff causes. It ends at `until`, or with the backoff if `until` is None."""
+        """Return the wait that this backoff causes for a job.
+
+        The wait ends at `until`. If `until` is None, the wait ends at `not_before`.
+        """
         return Wait(f"{describe(self.kind, self.key)}: {self.reason}", until or self.not_before)
 
 
@@ -319,7 +343,8 @@ def keys_of(
 ) -> list[tuple[str, str]]:
     """Return the kind and the key of every backoff that can hold a job. `group` is the runner group of the job's pool.
 
-    The backoff of an account holds only jobs whose mints can end it: jobs of an organisation in its default group.
+    The backoff of an account holds only jobs of an organisation in its default runner group. Only the mint of such a
+    job can end the backoff.
     """
     keys = [(REPOSITORY, repository)]
     if organization and group is not None and is_default(group):
@@ -332,9 +357,10 @@ def keys_of(
 
 
 def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) -> dict[tuple[str, str], Standing]:
-    """Return the backoffs among `keys` that hold jobs now, and the refusals whose wait is over.
+    """Return the backoffs with these keys that hold jobs now, and the refusals whose wait is over.
 
-    A refusal exists until a call succeeds. A backoff of another kind is not returned after the end of its wait.
+    A refusal (`REFUSALS`) exists until a call succeeds. A backoff of another kind is not returned after the end of its
+    wait.
     """
     wanted = sorted(set(keys))
     rows = db.execute(
@@ -355,16 +381,17 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
 
 
 QUIET_AFTER = timedelta(hours=1)
-"""Age limit of reported backoffs, counted from the end of the wait.
+"""Time after the end of a wait until the backoff is no longer reported.
 
-If a backoff was not tried again by then, its jobs are over.
+If nothing was tried within this time, the jobs of the backoff are over.
 """
 
 
 def in_force(db: Connection, *, now: datetime) -> list[Standing]:
-    """Return at most 100 backoffs that failures or refusals caused and no success has ended, latest change first.
+    """Return the backoffs that a failure or a refusal caused and that no success has ended.
 
-    GitHub's requests to wait are not included (`limit`).
+    The backoff that changed last comes first, and at most 100 are returned. Backoffs of the kind `limit` are not
+    included.
     """
     rows = db.execute(
         text("""
@@ -377,26 +404,30 @@ def in_force(db: Connection, *, now: datetime) -> list[Standing]:
 
 
 class WaitBook:
-    """The backoffs of some jobs, read once. A refusal whose wait is over lets one of the jobs through as a probe."""
+    """The backoffs of some jobs, read once.
+
+    When the wait of a refusal (`REFUSALS`) is over, the refusal lets one of the jobs through as a probe.
+    """
 
     def __init__(self, db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) -> None:
         self._db = db
         self._now = now
         self._standing = standing(db, keys, now=now)
         self._passed_on: set[tuple[str, str]] = set()
-        """Refusals that must be probed by a job of a pool that can run the job now."""
+        """Refusals with a waiting job in a pool that can run jobs now. Only such a job may become the probe."""
 
     def in_force(self, keys: Sequence[tuple[str, str]], *, free: int | None) -> Wait | None:
-        """Return the longest wait of a job that is not over, or None if there is none.
+        """Return the unfinished wait of a job, or None if the job has no unfinished wait.
 
-        `free` is the id of the job if the job is not held, or else None. If the job is the probe of a backoff, that
-        backoff does not hold it again.
+        If the job has several unfinished waits, the wait that ends last is returned. `keys` are the keys of the job's
+        backoffs. `free` is the id of the job if the job is not held. `free` is None if the job is held. A job that is
+        not held and is the probe of a backoff does not wait for that backoff.
         """
         waits = [each for each in self._met(keys, free) if each.not_before > self._now]
         return max(waits, key=lambda each: each.not_before).wait() if waits else None
 
     def lets_one_past(self, keys: Sequence[tuple[str, str]], *, free: int | None) -> bool:
-        """Return whether the job could be the probe of a refusal and waits for no other backoff."""
+        """Return True if the job can become the probe of a refusal and waits for no other backoff."""
         met = self._met(keys, free)
         return bool(met) and all(each.not_before <= self._now for each in met)
 
@@ -413,11 +444,15 @@ class WaitBook:
         pool_id: int | None,
         ready: Collection[int],
     ) -> Wait | None:
-        """Return the wait of a job that is otherwise free to go on, or None if it waits for nothing or becomes a probe.
+        """Return the wait that backoffs cause for a job, or None if the job can continue.
 
-        `free` is described in `in_force`. `ready` are the ids of the pools that can run a job now. If a refusal has a
-        waiting job in a ready pool, a job of another pool does not become its probe. Without this rule, a probe without
-        a Pod would block the refusal until `PROBE_LOST`, and the next probe might block it again.
+        The caller has checked that no other reason holds the job. The job can continue if no backoff holds the job, or
+        if the job becomes the probe of its refusals.
+
+        `keys` and `free` are described in `in_force`. `ready` contains the ids of the pools that can run a job now. If
+        a refusal has a waiting job in a ready pool, no job of another pool becomes the probe of the refusal. Otherwise
+        the probe might get no Pod. Such a probe would block all other jobs of the refusal until `PROBE_LOST`, and the
+        next probe might block them again.
         """
         if (wait := self.in_force(keys, free=free)) is not None:
             return wait
@@ -430,7 +465,7 @@ class WaitBook:
         return None
 
     def _is_for(self, refusal: Standing, pools: Collection[int]) -> bool:
-        """Return whether a job of one of these pools waits only to become the probe of a refusal."""
+        """Return True if a job in one of these pools waits only to become the probe of the refusal."""
         key = (refusal.kind, refusal.key)
         if pools and key not in self._passed_on:
             found = self._db.execute(
@@ -445,7 +480,10 @@ class WaitBook:
         return key in self._passed_on
 
     def _probe(self, refusal: Standing, job_id: int) -> Wait | None:
-        """Make the job the probe of a refusal. Return the wait if another job is or becomes the probe, or else None."""
+        """Make the job the probe of a refusal, and return None.
+
+        If another job is the probe or becomes the probe now, return the wait of this job.
+        """
         until = self._now + PROBE_WITHIN
         taken = self._db.execute(
             text("""

@@ -1,8 +1,9 @@
 """Gates of GitHub and Kubernetes, and the counts of calls that decide whether a gate closes.
 
-Every process counts its calls to an upstream and adds the counts to the current row every five seconds. A row covers
-five seconds. The sweep `gates` evaluates the counts of the last minute of all processes together. Gates and counts are
-in Postgres, because Redis can be flushed, and a flush during an outage would open a closed gate.
+Every process counts its calls to each upstream. Every five seconds, the process adds its counts to the current row of
+the upstream. One row covers five seconds. The sweep `gates` evaluates the counts of all processes in the last minute.
+Gates and counts are stored in Postgres and not in Redis, because a flush of Redis during an outage would open a closed
+gate.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ BUCKET = 5
 """Seconds that one row of counts covers."""
 
 KEPT = timedelta(hours=1)
-"""Retention of the counts, which operators can read."""
+"""Time after which counts are deleted. Until then, operators can read them."""
 
 
 class UpstreamCalls(Base):
-    """Calls of all processes to an upstream within `BUCKET` seconds, and the number of them that failed."""
+    """How many calls all processes made to an upstream within `BUCKET` seconds, and how many of these calls failed."""
 
     __tablename__ = "upstream_calls"
     __table_args__ = (CheckConstraint("errors <= calls", name="errors_are_calls"),)
@@ -70,8 +71,8 @@ class Shut:
 class Evaluation:
     """The result of an evaluation.
 
-    `before` and `after` are the states of the gate. `since` is the time at which the gate closed. It is None if the
-    gate was open and stays open.
+    `before` and `after` are the states of the gate before and after the evaluation. `since` is the time at which the
+    gate closed. `since` is None if the gate was open and stays open.
     """
 
     upstream: Upstream
@@ -82,7 +83,7 @@ class Evaluation:
 
 
 def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) -> None:
-    """Add the counts of one process to the counts of the other processes."""
+    """Add the counts of one process to the current rows. These rows contain the sums over all processes."""
     since = datetime.fromtimestamp(now.timestamp() // BUCKET * BUCKET, UTC)
     rows = [
         {"upstream": upstream, "since": since, "calls": each.calls, "errors": each.errors}
@@ -103,11 +104,11 @@ def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) 
 def evaluate(
     db: Connection, upstream: Upstream, *, rule: GateRule, window: float, apart: float, roll: float, now: datetime
 ) -> Evaluation | None:
-    """Evaluate an upstream's calls of the last `window` seconds, and open or close its gate.
+    """Evaluate an upstream's calls of the last `window` seconds. If necessary, open or close the upstream's gate.
 
-    Return None if the last evaluation was less than `apart` seconds ago. Otherwise a doubled tick could count as a
-    second healthy evaluation. `roll` is a random number in [0, 1). It sets how many extra healthy evaluations a closing
-    gate will need before it opens.
+    If the last evaluation was less than `apart` seconds ago, nothing is evaluated and the result is None. Otherwise a
+    tick that runs twice could count as two healthy evaluations. `roll` is a random number in [0, 1). If the gate closes
+    now, `roll` determines how many extra healthy evaluations the gate needs before it opens.
     """
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
@@ -158,7 +159,8 @@ def evaluate(
 def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
     """Return the closed gates of these upstreams, or of all upstreams if none is given.
 
-    Callers check the gates before they delete something in a sweep and before demand grows. Dispatch never checks them.
+    Sweeps check the gates before they delete something. The reconciler checks the gate of Kubernetes before it retires
+    Pods. The autoscaler checks all gates before it changes a pool. Dispatch never checks a gate.
     """
     rows = db.execute(
         text("""
@@ -171,7 +173,7 @@ def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
 
 
 def is_open(db: Connection, upstream: Upstream) -> bool:
-    """Return whether the gate of an upstream is open. A gate is open until its first evaluation."""
+    """Return True if the gate of an upstream is open. A gate is open until its first evaluation."""
     return not shut(db, upstream)
 
 

@@ -1,7 +1,7 @@
 """Reporter thread of each process: it writes the counts of the process's upstream calls for the gates.
 
-A killed process loses the counts of some seconds. A process without Postgres loses the counts of that time. That is
-harmless, because without Postgres no sweep deletes anything.
+If a process is killed, its counts since the last report are lost. If a process cannot reach Postgres, its counts are
+lost for as long as the outage lasts. This loss is harmless, because no sweep deletes anything without Postgres.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ostler.reasons import words_of
 from ostler.upstreams import TALLY, Tally
 
 EVERY = 5.0
-"""Seconds between two reports. A process that made no call writes nothing."""
+"""Seconds between two reports. A process that made no call since its last report writes nothing."""
 
 log = get_logger(__name__)
 

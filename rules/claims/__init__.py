@@ -1,1 +1,1 @@
-"""Claims: their states, the order of jobs, stamps, answers to polls, and how claims and Pods end."""
+"""Claims: states of claims, the order of jobs, stamps, answers to polls, and the ends of claims and Pods."""

@@ -1,11 +1,11 @@
-"""Busy judgement: whether a Pod might hold a JIT. This one function implements law L3 for every caller.
+"""Busy judgement: whether a Pod might hold a JIT. `may_hold_jit` implements law L3 for every caller.
 
 Each of these signs makes a Pod busy:
 
 - A claim of the Pod was delivered.
-- Its poller exited 0.
-- Its container `runner` is or was ready.
-- A runner of its mint attempts is online or busy on GitHub.
+- The Pod's poller exited 0.
+- The Pod's container `runner` is or was ready.
+- A runner from one of the Pod's mint attempts is online or busy on GitHub.
 
 A Pod with a sign stays busy until one of these proofs exists:
 
@@ -14,8 +14,8 @@ A Pod with a sign stays busy until one of these proofs exists:
 - The job that the runner *executed* ended long ago, and the runner was absent or idle in two checks.
 
 The end of the job that the Pod was *claimed* for proves nothing, because GitHub gives a job to any runner whose labels
-cover it. The evidence therefore has no field for it. A runner that was minted but never delivered is no sign. If GitHub
-cannot be asked about a runner, the verdict depends on the other evidence only.
+cover the job. `PodEvidence` therefore has no field for the end of the claimed job. A runner that was minted but never
+delivered is no sign. If GitHub cannot be asked about a runner, the verdict depends on the other evidence only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ JOB_OVER_AFTER = 900.0
 
 @dataclass(frozen=True, slots=True)
 class PodEvidence:
-    """Evidence from Postgres, Kubernetes and GitHub about one Pod UID. Of several runners, the most active one counts.
+    """Evidence from Postgres, Kubernetes and GitHub about one Pod UID.
+
+    If the Pod has several runners, the fields about the runner describe the most active runner.
 
     - `any_delivered`: one of the Pod's claims has `delivered_at` set.
     - `poller_exit_code`: exit code of the poller, or None while the poller has not ended.
@@ -42,7 +44,7 @@ class PodEvidence:
       while the job runs, and if no execution is known.
     - `runner_absent_or_idle_in_two_checks`: neither of two consecutive checks found the runner busy.
 
-    The signs of a JIT are required arguments. Without a value for a proof, the proof does not exist.
+    The fields for the signs of a JIT have no default. The fields for the proofs default to "no proof".
     """
 
     any_delivered: bool
@@ -67,8 +69,8 @@ class BusyVerdict:
 def may_hold_jit(evidence: PodEvidence, *, job_over_after: float = JOB_OVER_AFTER) -> BusyVerdict:
     """Return whether the Pod might hold a JIT. `job_over_after` is in seconds.
 
-    If the last check of GitHub contradicts a proof, the proof does not count. An example is a removed runner that is
-    online. In doubt, a Pod is busy.
+    If the last check of GitHub contradicts a proof, the proof does not count. For example, a runner that was reported
+    as removed might be online. If the evidence is doubtful, the Pod counts as busy.
     """
     proofs = _proofs(evidence, job_over_after)
     if proofs:

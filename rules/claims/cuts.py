@@ -1,8 +1,8 @@
-"""Silent cuts: a JIT was sent but never arrived, because the Pod's own stamp cut its connection to web.
+"""Silent cuts: a JIT was sent but never arrived, because the Pod's own stamp cut the Pod's connection to web.
 
-A network policy that drops packets is invisible to web, which sends the answer as usual. The Pod cannot poll again
-until its stamp is removed. Only in this case may a Pod with a delivery be un-stamped. The un-stamp needs evidence from
-the cluster and from GitHub, because the row only says that the JIT was sent.
+Web cannot notice that a network policy drops packets, and sends the answer as usual. The Pod cannot poll again until
+its stamp is removed. A Pod with a delivery may be un-stamped only in this case. The un-stamp needs evidence from the
+cluster and from GitHub, because the row in Postgres only shows that the JIT was sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CUT_OFF_AFTER = 15.0
 class CutEvidence:
     """Result of a GET of the Pod and a check of its runner, `delivered_seconds` after the delivery.
 
-    `runner_began` says that container `runner` is ready or has ended. `stamped` says that the Pod has an owner label.
+    `runner_began` is true if container `runner` is ready or has ended. `stamped` is true if the Pod has an owner label.
     """
 
     delivered_seconds: float
@@ -37,7 +37,10 @@ class CutVerdict:
 
 
 def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
-    """Return whether the Pod is cut off by its stamp. `after` is in seconds. In doubt, the answer is no."""
+    """Return whether the Pod is cut off by its stamp. `after` is in seconds.
+
+    If the evidence is doubtful, the verdict is that the Pod is not cut off.
+    """
     against = (
         (not seen.delivered_seconds >= after, "the JIT was delivered a moment ago"),
         (not seen.stamped, "the Pod carries no stamp"),

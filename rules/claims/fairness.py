@@ -1,17 +1,19 @@
 """Fair order of accounts, and the jobs of one batch.
 
-The account with the smallest weighted dominant share comes first. For each of count, vCPU and memory, an account's
-share is its usage over all pools divided by the sum of all budgets. The dominant share is the largest of the three. It
-is divided by the account's weight. In a tie, the account with the older first job comes first. (Dominant Resource
-Fairness, Ghodsi et al., NSDI 2011.) Each pick raises the share at once, so the result does not depend on the size of
-the batch.
+The account with the smallest weighted dominant share comes first. An account has three shares: one for the number of
+jobs, one for vCPU and one for memory. Each share is the account's usage over all pools divided by the sum of all
+budgets. The dominant share is the largest of the three. The weighted dominant share is the dominant share divided by
+the account's weight. In a tie, the account with the older first job comes first. (Dominant Resource Fairness, Ghodsi et
+al., NSDI 2011.) Each selected job raises the share of its account at once. The result therefore does not depend on the
+size of the batch.
 
-Within an account the higher priority comes first, then the older job, then the lower id. A job that does not fit blocks
-the later jobs of its account in the same pool, because smaller jobs would otherwise starve it. It does not block other
-accounts (law L14). It blocks other pools of its account only through a reservation.
+Within an account the job with the higher priority comes first, then the older job, then the job with the lower id. A
+job that does not fit blocks the later jobs of its account in the same pool, because smaller jobs would otherwise starve
+the larger job. The job does not block other accounts (law L14). The job blocks other pools of its account only through
+a reservation.
 
-The plan only selects jobs. Under the locks of the accounts, the matcher counts the usage again from rows before it
-inserts a claim (law L2).
+The plan only selects jobs. Before the matcher inserts a claim, it locks the accounts and counts their usage again from
+rows (law L2).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from heapq import heapify, heappop, heappush
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that an account may use at once over all pools: jobs, millicores, MiB."""
+    """The maximum number of jobs, millicores and MiB that an account may use at once over all pools."""
 
     count: int
     vcpu_millicores: int
@@ -36,7 +38,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The present usage of an account over all pools: jobs, millicores, MiB."""
+    """The number of jobs, millicores and MiB that an account uses now over all pools."""
 
     count: int
     vcpu_millicores: int
@@ -55,7 +57,7 @@ class AccountView:
 
 @dataclass(frozen=True, slots=True)
 class JobHead:
-    """One of the first dispatchable jobs of its account, with the size of its pool's Pod."""
+    """A dispatchable job at the front of its account's queue, with the size of a Pod of the job's pool."""
 
     job_id: int
     account_id: int
@@ -70,11 +72,12 @@ class JobHead:
 class Reservation:
     """Part of an account's budget that is reserved for a job of `pool_id`, because the job has waited long for budget.
 
-    Jobs of that pool may use the reserved part. Younger jobs of the account's other pools must not use it, but older
-    ones may. Otherwise two pools of an account with budget for one job would wait for each other for ever.
+    Jobs of this pool may use the reserved part. Jobs of the account's other pools may use the reserved part only if
+    they are older than the job with the reservation. Otherwise two pools of an account with budget for one job would
+    wait for each other for ever.
 
-    A reservation lasts for the whole batch, even after a job of its pool was picked. The caller must check whether this
-    was the job with the reservation.
+    A reservation lasts for the whole batch, even after a job of this pool was selected. The caller must check whether
+    the selected job was the job with the reservation.
     """
 
     vcpu_millicores: int
@@ -88,10 +91,10 @@ class Reservation:
 class SkipReason(StrEnum):
     """Reason why an account did not get a job in this batch.
 
-    - `budget_zero`: its budget allows no job at all. Only a change of the budget helps.
-    - `over_budget`: its next job does not fit into the rest of its budget.
-    - `reserved`: its next job fits only into the part that is reserved for another pool of the account.
-    - `not_read`: the account was not read, for example because another matcher holds its lock.
+    - `budget_zero`: the account's budget allows no job at all. Only a change of the budget helps.
+    - `over_budget`: the account's next job does not fit into the rest of the budget.
+    - `reserved`: the account's next job fits only into the part of the budget that is reserved for another pool.
+    - `not_read`: the account was not read, for example because another matcher holds the lock of the account.
     """
 
     BUDGET_ZERO = "budget_zero"
@@ -104,8 +107,8 @@ class SkipReason(StrEnum):
 class BatchPlan:
     """The jobs to claim, in order, and the accounts that did not get all their jobs although slots were free.
 
-    An account in `skipped` may still have picks, made before its budget was full. If the slots were used up before an
-    account's turn, the account is not in `skipped`.
+    An account in `skipped` might also have jobs in `picks`. These jobs were selected before the account's budget was
+    full. If the slots were used up before an account's turn, the account is not in `skipped`.
     """
 
     picks: tuple[JobHead, ...]
@@ -127,8 +130,9 @@ def plan_batch(
     """Return the jobs of `heads` to claim, at most `slots`, in O((n + slots) log n).
 
     `heads` may be in any order. `totals` is the sum of the budgets of all accounts. `reservations` has at most one
-    reservation per account id. `last` maps account ids to positive numbers. These accounts come after all others,
-    whatever their usage, and the smallest number comes first among them.
+    reservation per account id. `last` maps ids of accounts to positive numbers. The accounts in `last` come after all
+    other accounts, whatever their usage. Among the accounts in `last`, the account with the smallest number comes
+    first.
     """
     reserved = reservations or {}
     places = last or {}
@@ -158,7 +162,7 @@ def plan_batch(
 
 
 def refusal(head: JobHead, account: AccountView, reservation: Reservation | None = None) -> SkipReason | None:
-    """Return the reason why the account's budget does not admit this job now, or None if it does."""
+    """Return the reason why the account's budget does not admit this job now, or None if the budget admits the job."""
     budget = account.budget
     if budget.count <= 0:
         return SkipReason.BUDGET_ZERO
@@ -182,7 +186,7 @@ def refusal(head: JobHead, account: AccountView, reservation: Reservation | None
 
 
 def dominant_share(usage: Usage, totals: Budget) -> float:
-    """Return the largest share of `totals` in use. A resource whose total is 0 is left out."""
+    """Return the largest share of a resource of `totals` that is in use. A resource whose total is 0 is left out."""
     return max(
         usage.count / totals.count if totals.count > 0 else 0.0,
         usage.vcpu_millicores / totals.vcpu_millicores if totals.vcpu_millicores > 0 else 0.0,
@@ -191,8 +195,8 @@ def dominant_share(usage: Usage, totals: Budget) -> float:
 
 
 def weighted_share(account: AccountView, totals: Budget) -> float:
-    """Return the number that orders accounts. The smallest comes first."""
-    # NaN and infinity pass the column's CHECK (weight > 0). Either would spoil the order of all accounts (L14).
+    """Return the account's weighted dominant share. The account with the smallest share comes first."""
+    # NaN and infinity pass the column's CHECK (weight > 0), but would break the order of all accounts (L14).
     weight = account.weight if math.isfinite(account.weight) and account.weight > 0 else 1.0
     return dominant_share(account.usage, totals) / weight
 

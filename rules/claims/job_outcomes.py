@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class NextStep(StrEnum):
-    """Next step of a job. Every outcome has a next step, so that no job is lost."""
+    """Next step of a job. Every outcome contains a next step, so that no job is lost."""
 
     REQUEUE = "requeue"
     FINISH = "finish"
@@ -16,7 +16,7 @@ class NextStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """An outcome with its reason. `conclusion` is set only for `FINISH`."""
+    """The next step of a job, with the reason. `conclusion` is set only if the next step is `FINISH`."""
 
     next_step: NextStep
     why: str
@@ -44,13 +44,15 @@ class OverRun:
 def from_github(
     *, status: str | None, conclusion: str | None, run: OverRun | None = None, runner: str | None = None
 ) -> JobOutcome:
-    """Return the outcome of a job from GitHub's answer. `status` is None after a 404. `runner` is named in the reason.
+    """Return the outcome of a job from GitHub's answer. `status` is None after a 404.
+
+    `runner` is the name of the runner for the reason, or None.
 
     GitHub also answers 404 if the App lacks access, for example after a repository was removed from the installation. A
-    404 therefore ends no job here. `rules.sweeps.unresolved` judges jobs that stay invisible.
+    404 therefore ends no job here. If GitHub continues to answer 404, `rules.sweeps.unresolved` judges the job.
 
-    `run` is the job's run if the run is over, else None. A job that still waits in a run that is over will never start,
-    so its outcome is `FINISH`. For example, a run that ends as `startup_failure` leaves its jobs queued.
+    `run` is the job's run if the run is over, else None. A job that still waits in a run that is over will never start.
+    The next step of such a job is `FINISH`. For example, a run that ends as `startup_failure` leaves its jobs queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"

@@ -1,8 +1,8 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event. No other code changes a state,
-so a transition that is not in the table cannot be committed. The kill-point test derives its halting points from
-`TRANSITIONS`, and kills the process on both sides of each commit.
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes the transition's event. No other code
+changes a state, so a transition that is not in the table cannot be committed. The kill-point test reads from
+`TRANSITIONS` where it must stop a process. The test kills the process before and after each commit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JobState(StrEnum):
 
 
 class Stamp(StrEnum):
-    """Recorded state of a claim's stamp on its Pod. It is independent of the state of the claim."""
+    """Recorded state of a claim's stamp on its Pod. The state of the stamp is independent of the state of the claim."""
 
     NONE = "none"
     ON = "on"
@@ -61,7 +61,7 @@ class EndReason(StrEnum):
 
 
 class Machine(StrEnum):
-    """Subject of a transition. A `LEASE` entry commits the start of a step and changes no state."""
+    """Subject of a transition. A `LEASE` transition commits the start of a step and changes no state."""
 
     CLAIM = "claim"
     JOB = "job"
@@ -70,7 +70,7 @@ class Machine(StrEnum):
 
 
 class Process(StrEnum):
-    """Process that commits a transition first when nothing goes wrong."""
+    """Process that normally commits a transition. After a failure, another process might commit the transition."""
 
     WEB = "web"
     WORKER = "worker"
@@ -78,7 +78,7 @@ class Process(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One allowed transition. With empty `sources` the transition inserts the row."""
+    """One allowed transition. If `sources` is empty, the transition inserts the row."""
 
     name: str
     machine: Machine
@@ -87,7 +87,7 @@ class Transition:
     process: Process
     purpose: Purpose = Purpose.JOB
     seconds: float = 0.0
-    """Seconds that a `LEASE` lasts. The step must finish all its work within this time."""
+    """How many seconds a `LEASE` lasts. The step must finish all its work within this time."""
 
 
 _C = ClaimState
@@ -163,5 +163,5 @@ TRANSITIONS: dict[str, Transition] = {
 
 
 def allowed(name: str) -> Transition:
-    """Return the entry of `name`. Raises KeyError for an unknown name, which is a bug of the caller."""
+    """Return the transition `name`. Raises KeyError for an unknown name, which is a bug of the caller."""
     return TRANSITIONS[name]

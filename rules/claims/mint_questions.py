@@ -1,7 +1,7 @@
 """Backoff keys of refused mints: each key names the jobs that a refusal of GitHub affects.
 
-If runners are registered in a repository (of a user account), a refusal affects this repository. In an organisation it
-affects the runner group. A refusal for the default group counts as a refusal of the whole account.
+The repositories of a user account have their own runners, so a refusal affects only the repository. In an organisation,
+a refusal affects the runner group. A refusal for the default group counts as a refusal of the whole account.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _FULL = re.compile(r"has reached max(?:imum)? limit of [0-9,]+ runners", re.IGNO
 
 
 def is_full(words: str | None) -> bool:
-    """Return whether GitHub's words say that the runner group is full. A group has at most 10,000 runners (a 422)."""
+    """Return whether GitHub's message says that the runner group is full.
+
+    A group has at most 10,000 runners. GitHub answers 422 to a mint for a full group.
+    """
     return words is not None and _FULL.search(words) is not None
 
 
@@ -27,7 +30,7 @@ def group_key(installation_id: int | None, group: int | str) -> str:
 
 
 def is_default(group: int | str) -> bool:
-    """Return whether a pool names an organisation's default runner group."""
+    """Return whether `group`, from a pool, is the default runner group of every organisation."""
     return group == DEFAULT or (isinstance(group, str) and group.lower() == DEFAULT_NAME)
 
 
@@ -40,9 +43,9 @@ def asked_for(
     group: int | str,
     full: bool = False,
 ) -> tuple[str, str]:
-    """Return kind and key of the backoff of a mint. `full` says that the runner group is full.
+    """Return the kind and the key of the backoff of a mint. `full` is true if the runner group is full.
 
-    A full group affects only the jobs of this group, even if it is the default group.
+    A full group affects only the jobs of this group, even if this group is the default group.
     """
     if Scope.parse(scope).repository_name is not None:
         return REPOSITORY, repository
@@ -86,11 +89,14 @@ _CURES = (
         ),
     ),
 )
-"""Pairs of a lower-case phrase of GitHub and its cure."""
+"""Pairs of a phrase in a message of GitHub, in lower case, and the cure for the problem."""
 
 
 def cure_of_refusal(detail: str) -> str:
-    """Return the cure for a hold. GitHub's words only select one of the fixed texts."""
+    """Return the cure for a hold. `detail` is the detail of the hold, with GitHub's message.
+
+    The message only selects one of the fixed texts.
+    """
     lower = detail.lower()
     known = next((cure for words, cure in _CURES if words in lower), None)
     if known is not None:

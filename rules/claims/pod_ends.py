@@ -1,7 +1,7 @@
-"""Descriptions of a runner Pod's end, built from observations of its deletion and its containers.
+"""Descriptions of a runner Pod's end, built from observations of the Pod's deletion and containers.
 
 Ostler deletes no Pod that has a live job claim (law L7). If a deletion was requested while the Pod had such a claim,
-another client requested it: a person, a drain, a controller of Kubernetes, or the kubelet.
+another client requested the deletion: a person, a drain, a controller of Kubernetes, or the kubelet.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rules.claims.pod_events import PodEvent
 
 
 class How(StrEnum):
-    """Cause of a Pod's end, used as a metric label.
+    """Cause of the end of a Pod, used as a metric label.
 
-    `deleted` means a deletion by an unknown client. `unknown` means that the end was not observed.
+    `deleted` means that an unknown client deleted the Pod. `unknown` means that the end was not observed.
     """
 
     COMPLETED = "completed"
@@ -47,7 +47,10 @@ _REASONS: dict[str, tuple[How, str]] = {
     "DeadlineExceeded": (How.DEADLINE, "ended by the kubelet: its job took longer than maxJobDuration of its pool"),
     "OOMKilled": (How.OUT_OF_MEMORY, "killed for lack of memory: raise the memory limit of its pool"),
 }
-"""Reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""
+"""Reasons that Kubernetes gives, each with the cause and a phrase.
+
+Sources in the Kubernetes documentation: "Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns".
+"""
 
 _OTHERS = "by a client other than Ostler"
 _AUDIT = f"{_OTHERS}; the audit log of the API server names the client"
@@ -58,8 +61,9 @@ class PodEnd:
     """Observations of the end of a Pod. None and False mean "not observed".
 
     `deletion_at` is the time of the deletion request. `reason` is Kubernetes' reason for the end of the Pod or of its
-    container `runner`. `ours` says that a retire claim deleted it. `over` says that its containers `poller` and
-    `runner` were seen terminated. `event` is the Event of another component about its end.
+    container `runner`. `over` is true if the containers `poller` and `runner` of the Pod were seen terminated. `ours`
+    is true if Ostler deleted the Pod under a retire claim. `event` is the Event of another component about the Pod's
+    end.
     """
 
     deletion_at: datetime | None = None
@@ -85,7 +89,7 @@ class PodEnd:
 
 
 def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
-    """Return a clause about the end of a Pod. Return None if no observation shows that it ends."""
+    """Return a clause about the end of a Pod. Return None if no observation shows that the Pod ends."""
     named = _named(end.reason)
     told = end.event is not None and end.event.names_somebody
     if end.deletion_at is not None:
@@ -116,5 +120,8 @@ def _quoted(event: PodEvent) -> str:
 
 
 def _named(reason: str | None) -> tuple[How, str] | None:
-    """Return the entry of a reason, or None. A reason may end with the number of a signal in brackets."""
+    """Return the entry of a reason in `_REASONS`, or None if there is no entry.
+
+    The number of a signal might follow the reason in brackets. The number is ignored.
+    """
     return None if reason is None else _REASONS.get(reason.partition(" ")[0])

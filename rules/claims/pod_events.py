@@ -1,6 +1,7 @@
 """Choice of the Kubernetes Event that best explains the end of a Pod.
 
-Another component wrote the text. It is shown to people, and no decision depends on it (law L6).
+The text of an Event comes from another component. Ostler shows the text to people, and no decision depends on the text
+(law L6).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 LONGEST_WORD = 100
-"""Most characters of a reason or component name. The rest is cut off."""
+"""Maximum number of characters of a reason or component name. Further characters are cut off."""
 LONGEST_NOTE = 200
-"""Most characters of a message. The rest is cut off."""
+"""Maximum number of characters of a message. Further characters are cut off."""
 
 _ORDER = (
     "Preempted",  # the scheduler, for another Pod
@@ -30,12 +31,15 @@ _ORDER = (
 )
 _NAMES_NOBODY = frozenset({"NodeNotReady", "ExceededGracePeriod", "Killing"})
 _UNDONE = "Cancelling deletion"
-"""First words of the taint manager's Event that cancels an eviction. It has the same reason as the eviction."""
+"""First words of the taint manager's Event about a cancelled eviction.
+
+The Event about the eviction has the same reason.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """One Event about a Pod. `action` and `at` are None if the writer of the Event did not set them."""
+    """One Event about a Pod. `action` and `at` are None if the component that wrote the Event did not set them."""
 
     reason: str
     component: str
@@ -45,20 +49,23 @@ class PodEvent:
 
     @property
     def kind(self) -> str:
-        """Return the action if it is more specific than the reason, else the reason."""
+        """Return the action if the action is more specific than the reason, else the reason."""
         return self.action if self.action == "Descheduled" else self.reason
 
     @property
     def names_somebody(self) -> bool:
-        """Return whether the Event's component requested the end of the Pod.
+        """Return True if the Event comes from the component that requested the end of the Pod.
 
-        Other components only execute or observe it.
+        Return False if the component only executes or observes the end.
         """
         return self.kind not in _NAMES_NOBODY
 
 
 def choose(events: Iterable[PodEvent]) -> PodEvent | None:
-    """Return the latest Event of the kind that best explains the end of the Pod, or None if no Event explains it."""
+    """Return the Event that best explains the end of the Pod, or None if no Event explains it.
+
+    The order of kinds is `_ORDER`. If there are several Events of the best kind, the latest Event is returned.
+    """
     found = [each for each in events if each.kind in _ORDER and not each.note.startswith(_UNDONE)]
     if not found:
         return None
@@ -68,7 +75,10 @@ def choose(events: Iterable[PodEvent]) -> PodEvent | None:
 
 
 def one_line(text: str, *, longest: int) -> str:
-    """Return foreign text as one line of at most `longest` characters, without control and format characters."""
+    """Return a text of another component as one line of at most `longest` characters.
+
+    Control and format characters are replaced by spaces.
+    """
     shown = (" " if each.isspace() or unicodedata.category(each).startswith("C") else each for each in text)
     line = " ".join("".join(shown).split())
     return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -1,8 +1,8 @@
 """Answers to the polls of runner Pods, from the rows about the Pod.
 
-The answers are those of `POST /runners/v1/dispatch`. After a 410 a Pod exits and never polls again. A 410 is therefore
-given only if the Pod will be deleted under a retire claim, or if its JIT cannot be delivered any more. An old template,
-a deleted pool or a drain alone is no reason for a 410.
+The answers are those of `POST /runners/v1/dispatch`. A Pod that receives a 410 exits and never polls again. A 410 is
+therefore given only if the Pod will be deleted under a retire claim, or if the Pod's JIT cannot be delivered any more.
+An old template, a deleted pool or a drain alone is no reason for a 410.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Verdict(StrEnum):
     REPLACE = "replace"  # 410
     REFUSE = "refuse"  # 403
     NOT_YET = "not_yet"  # 503: the poll cannot be judged now
-    LOOK_UP = "look_up"  # the Pod has no row, so the cluster is asked whether it is Ostler's
+    LOOK_UP = "look_up"  # the Pod has no row, so the cluster is asked whether the Pod is Ostler's
 
 
 @dataclass(frozen=True, slots=True)
 class PolledClaim:
-    """The live claim on the Pod that polls. `delivered` says that its JIT was delivered at least once."""
+    """The live claim on the Pod that polls. `delivered` is true if the claim's JIT was delivered at least once."""
 
     id: int
     purpose: Purpose
@@ -44,7 +44,7 @@ class PollFacts:
     - `known`: the Pod has a row.
     - `bound`: the row has the UID of the Pod.
     - `gone`: the Pod is proven terminal or gone.
-    - `offered`: the offer belongs to this poll.
+    - `offered`: the Pod's offer belongs to this poll.
     - `used`: an ended claim on this UID was delivered.
     - `claim`: the live claim on the Pod, or None.
     - `locked`: another transaction holds a lock on a row that the offer needs.
@@ -64,10 +64,10 @@ class PollFacts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict with its reason. `claim_id` is set if a JIT is to be delivered.
+    """A verdict with its reason. `claim_id` is set if a JIT must be delivered.
 
-    `cancels_unstamp` says that the poll arrived after the un-stamp of its Pod began. This proves that the Pod reaches
-    web, so the un-stamp is not needed (L10).
+    `cancels_unstamp` is true if the poll arrived after the un-stamp of the Pod began. Such a poll proves that the Pod
+    reaches web, so the un-stamp is not needed (L10).
     """
 
     verdict: Verdict

@@ -1,8 +1,9 @@
 """Brakes for pools whose runners never execute: the time when dispatch is braked, and the time of each probe.
 
-A failure is a Pod that got a JIT and then ended, or whose runner never appeared, while its job stayed queued at GitHub.
-The runner is then too old, its image is broken, or it cannot reach GitHub. The rule reads the consecutive failures of
-the pool's present template since the last execution.
+A failure is a Pod that got a JIT and never executed a job, while the job stayed queued at GitHub. Either the Pod ended,
+or the Pod's runner never appeared. The cause is that the runner is too old, its image is broken, or the runner cannot
+reach GitHub. The brake depends on the consecutive failures since the last execution. Only failures of the pool's
+present template count.
 """
 
 from __future__ import annotations
@@ -15,39 +16,45 @@ from rules.claims.pod_ends import How
 
 FEWEST_JOBS = 3
 FEWEST_PODS = 2
-"""Fewest different jobs and fewest different Pods that must fail before a pool, or an account in it, is braked."""
+"""`FEWEST_JOBS` different jobs and `FEWEST_PODS` different Pods must fail before a pool or an account is braked.
+
+If GitHub refuses the version of the runner, one failure is enough.
+"""
 
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 300.0
-"""Seconds. `FIRST_WAIT` is the wait before the first probe.
+"""Maximum seconds before a probe. `FIRST_WAIT` is the number of seconds before the first probe.
 
 Each failed probe doubles the wait, up to `LONGEST_WAIT`.
 """
 
 PROBE_LASTS = timedelta(minutes=15)
-"""Longest age of a probe.
+"""Maximum age of a probe.
 
-The runner of an older claim only waits for a job, so the claim counts as no probe any more.
+The runner of an older claim only waits for a job, so an older claim no longer counts as a probe.
 """
 
 TOO_OLD = 7
-"""Exit code of a runner whose version GitHub refuses. `poller/run.sh` makes the runner use it."""
+"""Exit code of a runner whose version GitHub refuses. `poller/run.sh` makes the runner exit with this code."""
 
 JOB_TRIES = 3
 ASIDE = timedelta(hours=1)
-"""A job that failed on `JOB_TRIES` Pods is set aside. It is tried once after each period of `ASIDE`."""
+"""Time between two tries of a job that is set aside. A job is set aside after failures on `JOB_TRIES` Pods."""
 
 ENDED_BEFORE_IT = "ended before it began"
-"""Phrase in the hold detail of a job that was set aside after failures. It selects the explanation of the job."""
+"""Phrase in the hold detail of a job that was set aside after failures.
+
+`rules.waiting` selects the explanation of the job by this phrase.
+"""
 
 _TAKEN_AWAY = frozenset({How.DELETED, How.EVICTED, How.PREEMPTED, How.NODE})
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A Pod with a delivery that never executed a job. `claimed_at` is the time of its claim.
+    """A Pod that got a JIT and never executed a job.
 
-    `why` describes its end.
+    `claimed_at` is the time of the Pod's claim. `at` is the time of the failure. `why` describes the end of the Pod.
     """
 
     pod_uid: str
@@ -61,15 +68,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """A restriction of dispatch to one probe at a time. `account_id` is the braked account, or None for the whole pool.
+    """A limit of one claim at a time. `account_id` is the braked account, or None if the whole pool is braked.
 
     - `since`: start of the brake.
     - `last_at`: time of the last failure that counted.
     - `probe_at`: earliest time of the next claim.
     - `jobs`, `pods`: numbers of different jobs and Pods that failed.
     - `exit_code`, `why`: exit code and description of the latest failure.
-    - `accounts`: the accounts with failures, ordered by their latest failure.
-    - `tells_last`: whether the reader may see how the latest failure ended.
+    - `accounts`: the accounts with failures. The account with the latest failure comes last.
+    - `tells_last`: the reader may see how the latest failure ended.
     """
 
     account_id: int | None
@@ -84,9 +91,10 @@ class Brake:
     tells_last: bool = True
 
     def seen_by(self, accounts: Collection[int] | None) -> Brake:
-        """Return the brake for a reader who may see only these accounts, or all accounts if `accounts` is None.
+        """Return the brake for a reader who can see only `accounts`. None means all accounts.
 
-        The end of another account's runner is hidden. The fact that the pool's runners do not start is always shown.
+        If the latest failure is of another account, the details of the failure are hidden. The fact that the pool's
+        runners do not start is always shown.
         """
         if accounts is None or (self.accounts and self.accounts[-1] in accounts):
             return self
@@ -98,7 +106,7 @@ class Brake:
         return self.exit_code == TOO_OLD
 
     def describe(self) -> str:
-        """Return a clause that describes the problem."""
+        """Return a clause about the failures that caused the brake."""
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:
             code = f" (exit code {TOO_OLD})" if self.tells_last else ""
@@ -110,25 +118,26 @@ class Brake:
 
 
 def counts(how: How) -> bool:
-    """Return whether a Pod with this end counts as a failure.
+    """Return whether a Pod that ended in this way counts as a failure.
 
-    If another client removed the Pod, its end is no failure.
+    If another client or the cluster removed the Pod, the Pod does not count as a failure.
     """
     return how not in _TAKEN_AWAY
 
 
 def wait_seconds(step: int) -> float:
-    """Return the seconds to wait before the probe that follows `step` counted failures."""
+    """Return the seconds to wait before the next probe after `step` counted failures."""
     return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(max(0, step - 1), 10))
 
 
 def brake_of(failures: Sequence[Failure]) -> Brake | None:
-    """Return the brake that results from the consecutive failures of a pool, or None.
+    """Return the brake that results from the consecutive failures of a pool, or None if there is no reason for a brake.
 
-    If all failures are of one account, only this account is braked, unless GitHub refuses the version of the runner. A
-    claim that was made before the last counted failure was under way already, so its failure does not double the wait.
-    If the brake of an account becomes the brake of the pool, the wait starts again at its first length. The other
-    accounts therefore do not inherit a long wait.
+    If all failures are of one account, only this account is braked. There is one exception: if GitHub refuses the
+    version of the runner, the whole pool is braked. The wait doubles only after the failure of a claim that was made
+    after the last counted failure. Earlier claims existed already when that failure was counted. If the brake of an
+    account becomes the brake of the pool, the wait starts again at `FIRST_WAIT`. The other accounts therefore do not
+    inherit a long wait.
     """
     jobs: set[int] = set()
     pods: set[str] = set()

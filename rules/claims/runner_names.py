@@ -1,8 +1,8 @@
 """Name of a runner on GitHub: the name of its Pod, cut to fit, and 8 hex digits.
 
-GitHub allows at most 64 characters. A name is used for one mint attempt only. The name is committed before the call, so
-that an attempt with an unknown outcome can be looked up. The digits make the name new, and the index on `mint_attempts`
-guarantees that it is unique.
+GitHub allows at most 64 characters. A name is used for one mint attempt only. The name is committed before the mint, so
+that Ostler can search GitHub for the runner if the outcome of the mint is unknown. The digits distinguish the attempts,
+and the index on `mint_attempts` guarantees that each name is unique.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def make_runner_name(pod_name: str, suffix8hex: str) -> str:
 
 
 def random_suffix(random: bytes) -> str:
-    """Return 8 hex digits from the first 4 of the given random bytes. Raises ValueError if there are fewer."""
+    """Return the first 4 of the given random bytes as 8 hex digits. Raises ValueError if there are fewer bytes."""
     if len(random) < _SUFFIX_BYTES:
         raise ValueError(f"a runner name needs {_SUFFIX_BYTES} random bytes")
     return random[:_SUFFIX_BYTES].hex()

@@ -1,7 +1,8 @@
 """Stalls of a job, its claim or its Pod: causes, finders, and the step that ends each stall.
 
-A stall is a state that only a repair can end. A path is a pair of a cause and a finder. Different finders might need
-different times for the same cause. `docs/metrics.md` and the time limits therefore list each path separately.
+A stall is a state that only a repair can end. A path is a pair of a cause and a finder. Two finders might need
+different times to find a stall with the same cause. `docs/metrics.md` and the time limits therefore list each path
+separately.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ class Cause(StrEnum):
 
     - `message_lost`: the message for a claim's next step was lost, or the process that had begun the step died.
     - `pod_gone`: the Pod of a live claim is gone.
-    - `pod_spent`: the Pod of a live claim has ended, and no `completed` arrived.
-    - `runner_unused`: a JIT was delivered, and its runner executes nothing.
+    - `pod_spent`: the Pod of a live claim has ended, and the webhook `completed` did not arrive.
+    - `runner_unused`: a JIT was delivered, and the runner with this JIT executes nothing.
     - `webhook_lost`: a webhook of GitHub did not arrive.
     """
 
@@ -31,7 +32,8 @@ class Cause(StrEnum):
 class FoundBy(StrEnum):
     """Component that found a stall.
 
-    `lists` is the reconciler or the sweep `missing_pods`. `watch` is an event of the watch. The others are sweeps.
+    `lists` is the reconciler or the sweep `missing_pods`. `watch` is an event of the watch. Every other value is a
+    sweep.
     """
 
     RESUME = "resume"
@@ -51,11 +53,16 @@ PATHS = (
     (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY),
     (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP),
 )
-"""All existing paths."""
+"""All pairs of a cause and a finder that can occur."""
 
 
 class After(StrEnum):
-    """State of a stalled claim after a transition. `never_was` means that the claim proved not to be stalled."""
+    """State of a stalled claim after a transition.
+
+    - `stalled`: the claim is still stalled.
+    - `served`: the stall is over.
+    - `never_was`: the transition shows that the claim was never stalled.
+    """
 
     STALLED = "stalled"
     SERVED = "served"
@@ -63,7 +70,7 @@ class After(StrEnum):
 
 
 def after(cause: Cause, transition: str) -> After:
-    """Return the state of a claim that was stalled by `cause` after the named transition.
+    """Return whether a claim is still stalled after the named transition. `cause` is the cause of the stall.
 
     The start of a release does not end a stall, because the job is queued again only at the end of the release.
     """
@@ -72,6 +79,6 @@ def after(cause: Cause, transition: str) -> After:
         return After.STALLED
     if moved.target == ClaimState.ENDED or cause is Cause.MESSAGE_LOST:
         return After.SERVED
-    if cause is Cause.RUNNER_UNUSED:  # its runner executes, so the claim was never stalled
+    if cause is Cause.RUNNER_UNUSED:  # the claim's runner executes, so the claim was never stalled
         return After.NEVER_WAS
     return After.STALLED

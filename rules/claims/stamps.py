@@ -1,11 +1,11 @@
 """Value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
 
-The annotation exists from the Pod's creation and is never removed. Stamp, un-stamp and release all write it. Each write
-has a higher n and names the value that it replaces. The annotation shows the claim that wrote last. Only the owner
-label shows whether the Pod is stamped.
+The annotation exists from the Pod's creation and is never removed. Stamp, un-stamp and release write the annotation.
+Each write has a higher n, and succeeds only if the annotation still has the value that the writer read. The annotation
+shows the claim that wrote last. Only the owner label shows whether the Pod is stamped.
 
-Any authorised client of the cluster might have written the value. A value that Ostler would not write is parsed as
-None.
+Any authorised client of the cluster might have written the value. `parse` returns None for a value that Ostler would
+not write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VALUE = re.compile(r"(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class StampValue:
-    """The id of the claim that wrote last, and the number of its write. Id 0 means that no claim has written yet.
+    """The id of the claim that wrote last, and the number of that write. Id 0 means that no claim has written yet.
 
     Raises ValueError if one of the numbers is negative or does not fit into a bigint.
     """
@@ -39,7 +39,7 @@ def format_stamp(value: StampValue) -> str:
 
 
 def parse(text: str | None) -> StampValue | None:
-    """Return the value of the annotation. Return None if it is missing or not in Ostler's format."""
+    """Return the value of the annotation. Return None if the annotation is missing or not in Ostler's format."""
     found = _VALUE.fullmatch(text or "")
     if found is None:
         return None

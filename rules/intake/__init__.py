@@ -1,1 +1,1 @@
-"""Intake: binding of jobs that GitHub started to claims."""
+"""Intake: the events of GitHub's webhooks, and the binding of a started job to a claim."""

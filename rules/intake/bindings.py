@@ -1,8 +1,8 @@
-"""Binding of a started job to the claim that runs it, and the effect on claims that lose their job.
+"""Binding of a started job to the claim that runs the job, and the effect on claims that lose their job.
 
-GitHub gives a job to any idle runner whose labels cover it. The runner of a started job might therefore be another one
-than the runner that was minted for this job. These functions check rows and return a verdict. `models.intake.bindings`
-locks the rows before the check and writes the verdict afterwards.
+GitHub gives a job to any idle runner whose labels cover the job. A job might therefore start on a runner that was
+minted for another job. The functions of this module judge rows and return a verdict. `models.intake.bindings` locks the
+rows before the judgement and writes the verdict afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class JobView:
 
 @dataclass(slots=True)
 class ClaimView:
-    """A live claim for a job, as its locked row shows it. `executes` is the job of its open execution, or None."""
+    """A live claim for a job, as its locked row shows it.
+
+    `executes` is the job of the claim's open execution, or None.
+    """
 
     id: int
     state: str
@@ -42,14 +45,14 @@ class ClaimView:
 
 
 class Loss(StrEnum):
-    """Effect on a claim whose job runs elsewhere or has ended."""
+    """Effect on a claim whose job runs on another runner or has ended."""
 
     SPARE = "spare"
     """The JIT was delivered. The claim becomes a spare, which has a registered runner and no job."""
     RELEASE = "release"
-    """The JIT was never delivered. The mint is undone and the Pod is warm again."""
+    """The JIT was never delivered. The claim is released: its mint is undone, and its Pod becomes warm again."""
     FORGET = "forget"
-    """The claim is in release or executes another job. Only its reference to the job is removed."""
+    """The claim is being released or executes another job. Only the claim's reference to the lost job is removed."""
 
 
 class Runner(StrEnum):
@@ -57,11 +60,17 @@ class Runner(StrEnum):
 
     OURS = "ours"
     FOREIGN = "foreign"
-    """No live claim has this runner. It is not Ostler's, or its claim has ended."""
+    """No live claim has this runner. Either the runner is not Ostler's, or its claim has ended."""
     UNDELIVERED = "undelivered"
-    """The claim never delivered a JIT, so its runner cannot execute. This is an anomaly, treated as foreign."""
+    """The claim's JIT was never delivered, so the runner cannot execute.
+
+    This should be impossible. The runner counts as foreign.
+    """
     TAKEN = "taken"
-    """A single-use runner was reported for a second job. This is an anomaly, treated as foreign."""
+    """A single-use runner was reported for a second job.
+
+    This should be impossible. The runner counts as foreign.
+    """
 
 
 def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> Runner:
@@ -79,7 +88,7 @@ def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> R
 
 
 def loss_of(claim: ClaimView) -> Loss:
-    """Return the effect on `claim` if its job runs elsewhere or has ended."""
+    """Return the effect on `claim` if the claim's job runs on another runner or has ended."""
     if claim.state == ClaimState.DELIVERED:
         return Loss.SPARE
     if claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
@@ -88,10 +97,10 @@ def loss_of(claim: ClaimView) -> Loss:
 
 
 def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> bool:
-    """Return whether `loser`, whose job `winner` runs, can continue with the former job of `winner`.
+    """Return whether `loser` can continue with the former job of `winner`. `winner` runs the job of `loser`.
 
-    `former` is this job, or None. Both claims must have the same pool, scope and account. The former job must still
-    wait for its runner. The loser must not be in release and must not execute.
+    `former` is the former job of `winner`, or None. Both claims must have the same pool, scope and account. The former
+    job must still wait for its runner. `loser` must not be in release and must not execute.
     """
     return (
         former is not None

@@ -9,9 +9,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowJobEvent:
-    """One `workflow_job` webhook. Every value fits the tables. Times are in UTC.
+    """One `workflow_job` webhook. Every value fits into the tables. Times are in UTC.
 
-    `action`, `status` and `conclusion` are GitHub's words. GitHub might send new ones.
+    `action`, `status` and `conclusion` are GitHub's words. GitHub might introduce new words.
     """
 
     action: str
@@ -40,9 +40,9 @@ class WorkflowJobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationEvent:
-    """One `installation` webhook: the App was installed, removed, suspended or unsuspended at an owner.
+    """One `installation` webhook: an owner installed, removed, suspended or unsuspended the App.
 
-    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain it.
+    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain the time.
     """
 
     action: str
@@ -54,7 +54,10 @@ class InstallationEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRenamed:
-    """An organisation or user has a new login: `organization` or `installation_target`, action `renamed`."""
+    """An organisation or user has a new login.
+
+    The webhook is `organization` or `installation_target` with the action `renamed`.
+    """
 
     action: str
     owner_id: int
@@ -64,9 +67,9 @@ class OwnerRenamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryRenamed:
-    """A repository has a new name (`repository`, action `renamed`). `full_name` is its present `owner/name`.
+    """A repository has a new name (webhook `repository`, action `renamed`). `full_name` is the new `owner/name`.
 
-    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain it.
+    `at` is the time of this change by GitHub's clock, or None if the webhook does not contain the time.
     """
 
     action: str

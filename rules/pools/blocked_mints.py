@@ -8,17 +8,20 @@ from datetime import UTC, datetime
 from rules.claims.mint_questions import describe
 
 INSTALLATION = "installation"
-"""Kind of the backoff that follows if GitHub did not answer or asked to wait. The other kinds follow refusals."""
+"""Kind of a backoff that begins because GitHub did not answer or asked to wait.
+
+A backoff of another kind begins because GitHub refused a mint.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockedMints:
     """The backoff that blocks the most jobs of a pool.
 
-    - `words`: the reason, with GitHub's own words.
+    - `words`: the reason, with GitHub's own message.
     - `failures`: number of consecutive failures.
     - `not_before`: end of the backoff.
-    - `jobs`: number of the pool's jobs that wait for its end, including its probe.
+    - `jobs`: number of the pool's jobs that wait for the end of the backoff, including the job that is tried first.
     - `oldest`: queue time of the oldest of these jobs.
     - `account`: login of the account of these jobs.
     - `others`: number of the pool's queued jobs that wait only for a Pod.
@@ -38,13 +41,13 @@ class BlockedMints:
 
     @property
     def reason(self) -> str:
-        """Return the reason of the condition: GitHub refuses the requests, or mints of an installation fail."""
+        """Return the reason of the condition: `MintsBackOff` for a backoff of an installation, else `MintsRefused`."""
         return "MintsBackOff" if self.kind == INSTALLATION else "MintsRefused"
 
     def describe(self, *, busy: int, now: datetime) -> str:
         """Return the message of the condition.
 
-        `busy` is the number of the pool's Pods with a job, which are not affected.
+        `busy` is the number of the pool's Pods with a job. The backoff does not affect these Pods.
         """
         waits = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         verb, oldest = ("waits", "queued at") if self.jobs == 1 else ("wait", "the oldest since")
@@ -61,7 +64,7 @@ class BlockedMints:
     def _next_try(self, now: datetime) -> str:
         if self.not_before <= now:
             return "the next try is due now"
-        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # a probe may start before this time
+        by = "by" if self.kind == INSTALLATION and self.failures else "at"  # a probe might start earlier
         return f"next try {by} {_time(self.not_before)}"
 
 

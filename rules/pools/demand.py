@@ -1,11 +1,12 @@
-"""Demand of pools: the number of queued jobs that the budgets admit and that lack only a Pod.
+"""Demand of pools: how many queued jobs lack only a Pod, because the budgets of their accounts admit them.
 
-A job that its account's budget does not admit needs no Pod. If it counted, the autoscaler would add a Pod that stays
-idle. On shared nodes this Pod would take the room of a Pod for a job that could run.
+A job that its account's budget does not admit needs no Pod. If such a job counted, the autoscaler would add a Pod that
+stays idle. On shared nodes the idle Pod would take the room of a Pod for a job that could run.
 
-The free part of a budget is given to the account's pools one job at a time, and the pool with the most urgent first job
-comes first. An account whose jobs wait in several pools therefore gets no more Pods than its budget allows, and each
-pool gets its part. (`rules.claims.fairness` decides which job the matcher takes. Here only numbers count.)
+The free part of an account's budget is given to the account's pools one job at a time. The pool with the most urgent
+first job comes first. An account whose jobs wait in several pools therefore gets no more Pods than its budget allows,
+and each pool gets a part of the budget. (This module only counts. `rules.claims.fairness` decides which job the matcher
+claims.)
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from rules.claims.fairness import AccountView, JobHead, refusal
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Queued jobs of one account in one pool that are not held. Priority and age are those of the first job.
+    """Queued jobs of one account in one pool that are not held.
 
-    `jobs` may be capped at the places of the pool, or at the count of the account's budget.
+    `priority` and `queued_at` are those of the first job. `jobs` might be limited to the places of the pool, or to the
+    number of jobs that the account's budget allows.
     """
 
     pool_id: int
@@ -33,9 +35,9 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Number of Pods of a pool that can still get a job, and the size of one Pod.
+    """How many Pods of a pool can still get a job, and the size of one Pod.
 
-    Pods that may be created count too.
+    Pods that the pool may still create count too.
     """
 
     count: int
@@ -46,9 +48,9 @@ class Places:
 def dispatchable(
     queues: Sequence[Queue], accounts: Mapping[int, AccountView], pools: Mapping[int, Places]
 ) -> dict[int, int]:
-    """Return, by pool, the number of queued jobs that the budgets of their accounts admit, at most the pool's places.
+    """Return, by pool, how many queued jobs the budgets of their accounts admit, at most the places of the pool.
 
-    An account or a pool that was not read has no demand.
+    If an account or a pool was not read, its queues count as empty.
     """
     by_account: dict[int, list[Queue]] = {}
     for queue in queues:
@@ -62,7 +64,7 @@ def dispatchable(
 
 
 def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int, Places]) -> dict[int, int]:
-    """Return, by pool, the number of one account's jobs that its budget admits. The pools take turns."""
+    """Return, by pool, how many jobs of one account the account's budget admits. The pools take turns."""
     ordered = sorted(queues, key=lambda queue: (-queue.priority, queue.queued_at, queue.pool_id))
     left = {queue.pool_id: min(queue.jobs, max(0, pools[queue.pool_id].count)) for queue in ordered}
     admitted = dict.fromkeys(left, 0)
@@ -81,7 +83,7 @@ def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int,
                 pool_id=queue.pool_id,
             )
             if left[queue.pool_id] <= 0 or refusal(head, account) is not None:
-                del left[queue.pool_id]  # it cannot fit later, because the rest only shrinks
+                del left[queue.pool_id]  # no later job fits, because the rest of the budget only shrinks
                 continue
             left[queue.pool_id] -= 1
             admitted[queue.pool_id] += 1

@@ -1,7 +1,7 @@
-"""Draining of a pool whose deletion was requested: the condition for its end, and its status until then.
+"""Draining of a pool whose deletion was requested: the condition for its end, and the drain's status until then.
 
-No job is ended here: a draining pool waits for its busy Pods without a limit. After `drainTimeout`, the pool's
-condition reports the drain as overdue, and nothing else happens.
+A drain ends no job: a draining pool waits for its busy Pods without a limit. After `drainTimeout`, the pool's condition
+reports the drain as overdue, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class DrainSeen:
-    """Remaining Pods of a pool. The complete list of Pods must be read first, and the rows second.
+    """Remaining Pods of a pool. The caller must read the complete list of Pods first, and the rows second.
 
     `alive` counts listed Pods that are not terminal. `unrecorded` counts listed terminal Pods whose exit is in no row.
-    `open_rows` counts rows of Pods that are neither known to be gone nor over, including Pods that are still to be
-    created.
+    `open_rows` counts the rows of Pods that are not known to be gone or over. Rows of Pods that are still to be created
+    count too.
     """
 
     alive: int
@@ -26,7 +26,7 @@ class DrainSeen:
 
 @dataclass(frozen=True, slots=True)
 class DrainVerdict:
-    """Whether the pool may be deleted, and a description of the Pods that it waits for."""
+    """Verdict on whether the pool may be deleted. `waits_for` describes the Pods that prevent the deletion."""
 
     go: bool
     waits_for: tuple[str, ...]
@@ -35,7 +35,7 @@ class DrainVerdict:
 def judge_drain(seen: DrainSeen) -> DrainVerdict:
     """Return whether the pool may be deleted.
 
-    The cluster and the rows must agree that none of its Pods is alive (L8).
+    The cluster and the rows must agree that no Pod of the pool is alive (L8).
     """
     found = (
         (seen.alive, "Pods that are not terminal"),
@@ -48,10 +48,10 @@ def judge_drain(seen: DrainSeen) -> DrainVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A draining pool. `timeout` is in seconds, or None without a limit.
+    """A draining pool. `timeout` is in seconds, or None if there is no limit.
 
     `busy` is the number of busy Pods, and `left` the number of all remaining Pods. `oldest_job` is the job that has
-    been running longest, or None.
+    been running longest, or None. `oldest_since` is the start of this job.
     """
 
     since: datetime
@@ -72,7 +72,10 @@ class DrainReport:
 
 
 def report(drain: Drain, *, now: datetime) -> DrainReport:
-    """Return the report on a draining pool. Its text changes only when its Pods change or it becomes overdue."""
+    """Return the report on a draining pool.
+
+    The text changes only when the remaining Pods or the oldest job change, or when the drain becomes overdue.
+    """
     late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
     overdue = late and drain.left > 0
     parts = [f"Draining since {_time(drain.since)}: {drain.busy} of {drain.left} remaining Pods are busy"]

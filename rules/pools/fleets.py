@@ -2,10 +2,11 @@
 
 Real load is always granted in full, even beyond the capacity. A Pod that is pending for a job makes a node autoscaler
 or an operator add a node. The floors get the rest of the capacity, and the headroom gets what the floors leave. If the
-rest is too small for a tier, it is split in proportion and rounded down. Later tiers then get nothing.
+rest is too small for all floors or all headroom, it is split in proportion and rounded down. Nothing is left for the
+next tier then.
 
-If the capacity is unknown or appears to be zero, every pool gets all that it wants, because doubt about nodes must
-never end Pods (law L8). A node that is not Ready might come back, so `capacity` can count it for a while.
+If the capacity is unknown or appears to be zero, every pool gets all Pods that it wants. Doubt about nodes must never
+end Pods (law L8). A node that is not Ready might become Ready again, so `capacity` can count the node for a while.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from fractions import Fraction
 from rules.pools.scaling import Parts
 
 USABLE = Fraction(9, 10)
-"""Usable fraction of a node's allocatable resources. The rest is for other workloads of every node."""
+"""Usable fraction of a node's allocatable resources. The rest is for workloads that run on every node."""
 
 
 _OF_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""Prefixes of taints that Kubernetes adds to a node that is not Ready, and removes later."""
+"""Prefixes of taints that Kubernetes adds to a node that is not Ready. Kubernetes removes these taints later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A toleration of a Pod. Its operator is Exists or Equal.
+    """A toleration of a Pod. `operator` is Exists or Equal.
 
-    A key of None matches every key, and so does the effect.
+    A `key` of None matches every key. An `effect` of None matches every effect.
     """
 
     key: str | None
@@ -75,10 +76,11 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. `usable` means that it is Ready and not cordoned. `taints` has only taints that repel Pods.
+    """A node. `taints` has only taints that repel Pods.
 
-    `not_ready` means that the node is not cordoned and its condition Ready is not True. `not_ready_since` is the time
-    of this change, or None if it is unknown.
+    `usable` is true if the node is Ready and not cordoned. `not_ready` is true if the node is not cordoned and its
+    condition Ready is not True. `not_ready_since` is the time since which the node is not Ready, or None if this time
+    is unknown.
     """
 
     labels: Mapping[str, str]
@@ -91,20 +93,23 @@ class Node:
     def may_return(self, *, lost_before: datetime) -> bool:
         """Return whether the node is not Ready, but was Ready at `lost_before`.
 
-        An unknown time of the change counts as later.
+        A node without a known `not_ready_since` counts as Ready at `lost_before`.
         """
         return self.not_ready and (self.not_ready_since is None or self.not_ready_since > lost_before)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes that pools share: all nodes with these labels. Without labels, all nodes of the cluster."""
+    """The nodes that pools share: all nodes with the labels in `selector`.
+
+    If `selector` is empty, the fleet has all nodes of the cluster.
+    """
 
     selector: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, selector: Mapping[str, str]) -> Fleet:
-        """Return the fleet of a node selector. The order of its labels does not matter."""
+        """Return the fleet of a node selector. The order of the selector's labels does not matter."""
         return cls(tuple(sorted(selector.items())))
 
     def __str__(self) -> str:
@@ -125,7 +130,7 @@ def capacity(
 ) -> Size:
     """Return the capacity of the fleet's usable nodes for Pods with these tolerations.
 
-    With `lost_before`, nodes that are not Ready also count if they were Ready at that time.
+    If `lost_before` is given, a node that is not Ready also counts if it was Ready at `lost_before`.
     """
     total = NOTHING
     for node in nodes:
@@ -139,9 +144,10 @@ def capacity(
 
 
 def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING) -> dict[int, Parts]:
-    """Return the grant of each pool of a fleet. `room` is the capacity, and `taken` the part that other Pods use.
+    """Return the grant of each pool of a fleet. `room` is the capacity of the fleet.
 
-    If `room` is None or has no CPU or no memory, every pool is granted all that it wants.
+    `taken` is the part of the capacity that other Pods use. If `room` is None or has no CPU or no memory, every pool is
+    granted all Pods that it wants.
     """
     if room is None or room.vcpu <= 0 or room.memory <= 0:
         return {member.pool_id: member.wants for member in members}
@@ -155,7 +161,10 @@ def share(members: Sequence[Member], *, room: Size | None, taken: Size = NOTHING
 
 
 def _tier(left: Size, wants: Sequence[tuple[Size, int]]) -> tuple[list[int], Size]:
-    """Return each pool's part of `left`, and the rest for the next tier. If `left` is too small, there is no rest."""
+    """Return how many Pods of one tier each pool gets from `left`, and the resources that remain for the next tier.
+
+    If `left` is too small for the tier, nothing remains.
+    """
     need = NOTHING
     for size, many in wants:
         need += size.times(many)

@@ -1,12 +1,12 @@
-"""Autoscaler of all pools: share the fleets, decide for each pool, and leave unchanged what is in doubt.
+"""Autoscaler of all pools: share the fleets, decide for each pool, and leave doubtful pools unchanged.
 
 Pools that are deleted, paused or invalid stay unchanged. All pools stay unchanged while the gate of GitHub or
-Kubernetes is closed: jobs then accumulate that no Pod would help, and Pods seem to be missing that are not (decision
-0013). No pool shrinks while the rows might be older than the cluster.
+Kubernetes is closed. During a failure of an upstream, more Pods do not help the jobs that accumulate. Existing Pods
+might also seem to be missing (decision 0013). No pool shrinks while the rows might be older than the cluster.
 
-A node that is not Ready counts for `scaleDownDelay` if a pool would shrink without it: it might come back, and its loss
-must not end healthy Pods on other nodes. A pool whose jobs wait long beside idle Pods does not grow, because these jobs
-do not lack Pods (actions/actions-runner-controller#4397 describes such statistics).
+If a pool would shrink because a node is not Ready, the node still counts for `scaleDownDelay`. The node might become
+Ready again, and its loss must not end healthy Pods on other nodes. A pool whose jobs wait long beside idle Pods does
+not grow, because these jobs do not lack Pods (actions/actions-runner-controller#4397 describes such statistics).
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from rules.pools.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, c
 from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
 
 STUCK_AFTER = timedelta(seconds=60)
-"""Seconds after which a job beside an idle Pod is not waiting for a Pod: the matcher takes milliseconds."""
+"""Time after which a job beside an idle Pod counts as stuck. The matcher normally takes milliseconds.
+
+A stuck job does not wait for a Pod, so a further Pod would not help.
+"""
 
 
 def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> str | None:
-    """Return why a queue must not trigger a scale-up, or None.
+    """Return why a queue must not trigger a scale-up, or None if it may.
 
-    `oldest` is the queue time of the longest waiting head in the pool's queues that its budget admits.
+    `queue` is the number of dispatchable jobs of the pool. `idle` is true if the pool has an idle Pod. `oldest` is the
+    earliest queue time of the first jobs of the pool's accounts. Only jobs that the account's budget admits count.
     """
     if not queue or not idle or oldest is None or now - oldest < STUCK_AFTER:
         return None
@@ -34,10 +38,11 @@ def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool at one evaluation. `hands_off` explains why it is left alone; None if it is not.
+    """One pool at one evaluation.
 
-    `holds` are the Pods that it has, or will have, on its nodes while it is left alone. `scaled_up_at` is None if it
-    was never scaled up.
+    `hands_off` explains why the autoscaler leaves the pool unchanged, or is None if the autoscaler may change the pool.
+    `holds` is the number of Pods that an unchanged pool has, or will have, on its nodes. `scaled_up_at` is None if the
+    pool was never scaled up.
     """
 
     pool_id: int
@@ -51,14 +56,14 @@ class PoolView:
     holds: int
     hands_off: str | None = None
     stuck: str | None = None
-    """Reason why its queue must not trigger a scale-up, or None."""
+    """Reason why the pool's queue must not trigger a scale-up, or None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """Doubts that stop the autoscaler (None: no doubt).
+    """Doubts that stop the autoscaler. A value of None means that there is no doubt.
 
-    `barred` stops every change, `shrinking` stops scale-downs.
+    `barred` stops every change. `shrinking` stops scale-downs.
     """
 
     barred: str | None = None
@@ -67,7 +72,7 @@ class Doubts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A pool's decision and its grant."""
+    """The decision about a pool, and the pool's grant."""
 
     decision: Decision
     granted: Parts
@@ -76,7 +81,7 @@ class Outcome:
 def plan(
     views: Sequence[PoolView], *, nodes: Sequence[Node] | None, doubts: Doubts, now: datetime
 ) -> dict[int, Outcome]:
-    """Return the outcome of each pool; `nodes` is None if they are unknown."""
+    """Return the outcome of each pool. `nodes` is None if the nodes could not be read."""
     outcomes: dict[int, Outcome] = {}
     for fleet in {view.fleet for view in views}:
         shared = [view for view in views if view.fleet == fleet]
@@ -104,7 +109,10 @@ def plan(
 def _outcome(
     view: PoolView, granted: Parts, room: Size | None, *, hoped: Parts, doubts: Doubts, now: datetime
 ) -> Outcome:
-    """Return a pool's decision. `hoped`: its grant if the nodes that are not Ready came back."""
+    """Return the outcome of a pool.
+
+    `hoped` is the grant that the pool would have if the nodes that are not Ready became Ready again.
+    """
     if doubts.barred is not None:
         return Outcome(left(view.replicas, doubts.barred), granted)
     short_of = None if room is None else f"{view.fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"

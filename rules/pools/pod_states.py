@@ -7,16 +7,16 @@ from enum import StrEnum
 
 
 class PodState(StrEnum):
-    """The states of a runner Pod. Whether its template is stale is a flag beside the state.
+    """The states of a runner Pod. A separate flag shows whether the Pod's template is stale.
 
-    - `starting`: it has never polled, or is not created yet.
-    - `warm`: it polls, has no live claim, and never got a JIT.
-    - `reserved`: it has a live job claim that is not delivered.
-    - `busy`: it might hold a JIT.
-    - `ending`: its delivered claim has ended, but the Pod is not over.
-    - `retiring`: it has a live retire claim.
-    - `unresponsive`: it has polled before and stopped polling.
-    - `spent`: it is over, even if containers other than `poller` and `runner` still run.
+    - `starting`: the Pod has never polled, or is not created yet.
+    - `warm`: the Pod polls, has no live claim, and never got a JIT.
+    - `reserved`: the Pod has a live job claim that is not delivered.
+    - `busy`: the Pod might hold a JIT.
+    - `ending`: the Pod's delivered claim has ended, but the Pod is not over.
+    - `retiring`: the Pod has a live retire claim.
+    - `unresponsive`: the Pod has polled before and stopped polling.
+    - `spent`: the Pod is over, even if containers other than `poller` and `runner` still run.
     """
 
     STARTING = "starting"
@@ -30,7 +30,7 @@ class PodState(StrEnum):
 
 
 AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.ENDING})
-"""States of Pods that serve or can serve at once. A rollout waits until Pods in other states reach one of these."""
+"""States of Pods that serve a job or can serve a job at once. In a rollout, other Pods count as unavailable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +40,10 @@ class StateFacts:
     - `claimed`: the Pod has a live job claim.
     - `retiring`: the Pod has a live retire claim.
     - `delivered`: the live claim was delivered.
-    - `ever_delivered`: any claim of the Pod was delivered.
+    - `ever_delivered`: a claim of the Pod was delivered at some time.
     - `may_hold_jit`: verdict of `rules.claims.busy`.
     - `ever_polled`: the Pod has polled at some time.
-    - `heard`: the Pod is offered, or polled recently.
+    - `heard`: the Pod has an offer, or polled recently.
     - `terminal`: the Pod is over.
     """
 
@@ -58,7 +58,10 @@ class StateFacts:
 
 
 def state_of(pod: StateFacts) -> PodState:
-    """Return the state of a Pod. Evidence of a JIT takes precedence over all evidence of an idle Pod (L3)."""
+    """Return the state of a Pod.
+
+    Evidence that the Pod got a JIT takes precedence over all evidence that the Pod is idle (L3).
+    """
     answers = (
         (pod.terminal, PodState.SPENT),
         (pod.retiring, PodState.RETIRING),

@@ -1,9 +1,9 @@
 """Overlay of a pool on the runner Pod: the allowed fields, and the merge with the Pod that Ostler builds.
 
 The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named items merge by name, and every
-other list is replaced. The overlay may contain only fields that are known to be harmless. A field of a later Kubernetes
-is therefore refused until it has been reviewed. Container `poller` holds the token and container `runner` runs foreign
-code, so no field may weaken their separation.
+other list is replaced. The overlay may contain only fields that are known to be harmless. A field that a later version
+of Kubernetes adds is therefore refused until the field has been reviewed. Container `poller` holds the token and
+container `runner` runs foreign code. No field may weaken the separation of the two containers.
 """
 
 from __future__ import annotations
@@ -118,14 +118,17 @@ _VOLUME_KINDS = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim", "projected", "secret"}
 )
 LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-"""Keys of the taints that the node controller puts on a node whose kubelet stopped reporting."""
+"""Keys of the taints that the node controller adds to a node whose kubelet stopped reporting."""
 
 _SECURITY_FIELDS = frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"})
 _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
 
 
 def lay_over(pod: Json, overlay: Json) -> Json:
-    """Return the Pod with the overlay applied. Neither argument is changed. Check `refusals` before."""
+    """Return the Pod with the overlay applied. Neither argument is changed.
+
+    The caller must first check that `refusals` is empty for the overlay.
+    """
     merged = copy.deepcopy(pod)
     for part in ("metadata", "spec"):
         if part in overlay:
@@ -158,15 +161,18 @@ def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
 
     The effect of the added tolerations must be NoExecute. Without an effect, the scheduler would place new Pods on dead
     nodes. The added tolerations come first, because the first toleration that matches a taint decides how long the Pod
-    stays. A later wildcard with `tolerationSeconds` then has no effect. The added tolerations replace given ones with
-    the same key. Tolerations of other taints stay.
+    stays. A wildcard with `tolerationSeconds` that comes later then has no effect. A given toleration with the key of
+    an added toleration is left out. All other given tolerations stay.
     """
     ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in LOST_NODE_TAINTS]
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
 def refusals(overlay: Any) -> tuple[str, ...]:
-    """Return the reasons why this overlay is refused, each with its field. The result is empty if it is allowed."""
+    """Return the reasons why this overlay is refused, each with its field.
+
+    The result is empty if the overlay is allowed.
+    """
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is not an object",)
     try:
@@ -209,7 +215,7 @@ def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
 
 
 def _misshapen(value: Any, where: str) -> Iterator[str]:
-    """Yield the fields that must be a map or a list but are not, and the fields that remove something.
+    """Yield a reason for each field that must be a map or a list but is not, and for each field that removes something.
 
     A null or `$patch` removes everything below its field.
     """

@@ -1,12 +1,12 @@
-"""Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and the state of its starts.
+"""Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and the state of the pool's starts.
 
-It is a pure plan over observations. It never retires a Pod that might hold a JIT or has a job (L3). The number of
+The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (L3). The number of
 retirements per tick is limited (L9).
 
-A serving Pod is retired because of its template or its node only while fewer replicas are unavailable than allowed.
-Pods of the new template count as available after their first poll, so a template whose Pods never poll stops its own
-rollout. Up to `maxSurge` new Pods are created before old ones are retired. Without surge, a pool with one warm Pod
-would be empty for a while.
+A serving Pod is retired because of its template or its node only while fewer replicas are unavailable than allowed. A
+Pod of the new template counts as available only after its first poll. A template whose Pods never poll therefore stops
+its own rollout. Up to `maxSurge` new Pods are created before old Pods are retired. Without surge, a pool with one warm
+Pod would be empty for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, fail
 
 
 class Why(StrEnum):
-    """Reason for the retirement of a Pod, in the words of the claim's event."""
+    """Reason for the retirement of a Pod. The value is the text in the event of the claim."""
 
     SURPLUS = "the pool has too many Pods"
     DRAINED = "the pool is being deleted"
@@ -35,14 +35,14 @@ class Why(StrEnum):
 class ObservedPod:
     """One Pod, or the row of a Pod that is still to be created (`unborn`).
 
-    - `idle_since`: its first poll, or the end of its last claim.
-    - `stale`: its template is not the pool's present one.
-    - `cordoned`, `node_gone`: its node is cordoned, or gone.
-    - `seen`: the Pod was in the list. Other Pods are not retired.
-    - `terminating`: another client deletes it, for example a drain of its node.
-    - `unschedulable`: the scheduler found no node for it.
+    - `idle_since`: the Pod's first poll, or the end of its last claim.
+    - `stale`: the Pod was made from an older template.
+    - `cordoned`, `node_gone`: the Pod's node is cordoned, or gone.
+    - `seen`: the Pod was in the list. A Pod that was not in the list is not retired.
+    - `terminating`: another client deletes the Pod, for example a drain of the node.
+    - `unschedulable`: the scheduler found no node for the Pod.
     - `waiting`: the kubelet's reason for a waiting container, or None.
-    - `poller_exit_code`: None while the poller runs.
+    - `poller_exit_code`: exit code of the poller, or None while the poller runs.
     """
 
     id: int
@@ -62,17 +62,17 @@ class ObservedPod:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedPool:
-    """The pool's row, with the facts that affect its Pods.
+    """The pool's row, with the facts that affect the Pods of the pool.
 
-    - `leaving`: its object is being deleted, or gone.
-    - `suspended`: it is paused or its spec is invalid, so its Pods stay unchanged.
-    - `max_unavailable_percent`: share of the replicas that a rollout may make unavailable.
-    - `max_surge`: Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
-    - `start_timeout`: seconds that a Pod has from its creation to its first poll.
-    - `max_concurrent`: most Pods that may be starting at the same time.
-    - `starts`: state of its starts.
-    - `web_beats`: a web process was up for all of `start_timeout`, so a Pod without a recorded poll did not poll.
-    - `gate_open`: whether the gate of Kubernetes is open. While it is closed, no Pod is retired.
+    - `leaving`: the pool's object is being deleted, or gone.
+    - `suspended`: the pool is paused or its spec is invalid, so its Pods stay unchanged.
+    - `max_unavailable_percent`: percentage of the replicas that a rollout may make unavailable.
+    - `max_surge`: number of Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
+    - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
+    - `max_concurrent`: maximum number of Pods that may be starting at the same time.
+    - `starts`: state of the pool's starts.
+    - `web_beats`: a web process was up for all of `start_timeout`. A Pod without a recorded poll then did not poll.
+    - `gate_open`: the gate of Kubernetes is open. While the gate is closed, no Pod is retired.
     - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
       tick, and these runs share one budget.
     """
@@ -97,7 +97,7 @@ class ObservedPool:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """One Pod to retire. `detail` adds to the reason, or is empty."""
+    """One Pod to retire. `detail` is a text that follows the reason, or is empty."""
 
     id: int
     why: Why
@@ -109,17 +109,17 @@ class Retirement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPlan:
-    """The actions, and the state of the pool before them.
+    """The actions, and the state of the pool before the actions.
 
-    - `create`: number of rows to insert.
-    - `creates`: whether Pods may be created now for existing rows.
+    - `create`: number of rows to insert for new Pods.
+    - `creates`: Pods may be created now for existing rows.
     - `give_up`: rows to close because their Pod was never created and is no longer needed.
     - `retire`: the Pods to retire.
     - `starts`: the new state of the pool's starts.
     - `failed_starts`: the troubles of the Pods that are retired because they did not start.
     - `counts`: number of Pods by state, without rows that have no Pod and without `lost` Pods.
     - `stale`: number of Pods of an older template.
-    - `lost`: number of Pods on gone nodes that are not terminal.
+    - `lost`: number of Pods that are not terminal and whose node is gone.
     - `hopeless`: the kubelet's reason for an image that can never be used, or None.
     - `wanted`: number of Pods that the pool should have.
     """
@@ -138,53 +138,60 @@ class PoolPlan:
 
     @property
     def available(self) -> int:
-        """Return the number of Pods that serve, or can serve at once."""
+        """Return how many Pods serve a job, or can serve a job at once."""
         return sum(self.counts.get(state, 0) for state in AVAILABLE)
 
     @property
     def alive(self) -> int:
-        """Return the number of Pods that are not spent, including those that are being retired."""
+        """Return how many Pods are not spent, including Pods that are being retired."""
         return sum(count for state, count in self.counts.items() if state is not PodState.SPENT)
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the pool needs more Pods than one reconcile creates, and its Pods start."""
+        """Return whether the plan creates Pods, but fewer Pods than the pool needs."""
         return 0 < self.create < self.wanted - self.alive
 
 
 TICK = 9.0
-"""Seconds in which one budget of retirements applies. The value is below the reconciler's interval of ten seconds.
+"""Length of a tick in seconds. All reconciles of a pool within a tick share one budget of retirements.
 
-If it were ten seconds, a run that starts a little early would find the budget of the run before, which is used up. The
-run could then retire nothing, and the next run would be ten seconds away.
+`TICK` is below the reconciler's interval of ten seconds. With a tick of ten seconds, a run that starts a little early
+would share the budget of the run before. If that budget is used up, the early run could retire nothing. The next run
+would start only ten seconds later.
 """
 
 
 def budget_of(pods: int) -> int:
-    """Return the number of Pods that may be retired in one tick if `pods` Pods are alive (L9)."""
+    """Return how many Pods may be retired in one tick if `pods` Pods are alive (L9)."""
     return max(5, pods // 10)
 
 
 def share_of(pool: ObservedPool) -> int:
-    """Return the number of replicas that may be unavailable during a rollout. It is at least one."""
+    """Return how many replicas may be unavailable during a rollout, before surge Pods are subtracted.
+
+    The result is at least one.
+    """
     return max(1, pool.wanted * pool.max_unavailable_percent // 100)
 
 
 NO_ROOM = frozenset({Trouble.UNSCHEDULABLE, Trouble.QUOTA})
-"""Troubles that mean a lack of room: no node, or no part of the quota, is free for one more Pod."""
+"""Troubles that mean a lack of room for one more Pod: no node is free, or the quota is used up."""
 
 ROOM_WITHIN = 90.0
-"""Seconds that a rollout waits for room for a surge Pod while more Pods are warm than it may replace at once."""
+"""Seconds that a rollout waits until a node has room for a surge Pod.
+
+The limit applies only while more Pods are warm than the rollout may replace at once.
+"""
 
 SURGE_AGAIN = timedelta(minutes=10)
-"""Time after which a rollout that found no room for a surge Pod tries again."""
+"""Time after which a rollout that found no room for a surge Pod tries to create a surge Pod again."""
 
 
 def surge_of(pool: ObservedPool) -> int:
-    """Return the number of Pods above the replicas that a rollout may create.
+    """Return how many Pods above the replicas a rollout may create.
 
     The default is 1 if only one replica may be unavailable, else 0. The result is 0 if this rollout found no room for a
-    surge Pod. The rollout then retires an old Pod first, and the new Pod takes its room.
+    surge Pod. The rollout then retires an old Pod first, and the new Pod uses the room of the old Pod.
     """
     if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
         return 0
@@ -194,31 +201,36 @@ def surge_of(pool: ObservedPool) -> int:
 
 
 def unavailable_of(pool: ObservedPool) -> int:
-    """Return the number of replicas that may be unavailable during a rollout: `share_of` less the surge Pods."""
+    """Return how many replicas may be unavailable during a rollout: `share_of` less the surge Pods."""
     return max(0, share_of(pool) - surge_of(pool))
 
 
 def _extra(pool: ObservedPool, kept: Iterable[ObservedPod]) -> int:
-    """Return the number of Pods above the replicas that are allowed now: at most the number of warm Pods to replace."""
+    """Return how many Pods above the replicas are allowed now.
+
+    The result is at most the number of warm Pods to replace.
+    """
     return min(surge_of(pool), sum(_is_replaced(pod) for pod in kept))
 
 
 def _is_replaced(pod: ObservedPod) -> bool:
-    """Return whether a warm Pod is replaced because of its template or its node."""
+    """Return whether the Pod is warm, and must be replaced because of its template or its node."""
     return pod.state is PodState.WARM and (pod.stale or pod.cordoned)
 
 
 def rolls(pods: Iterable[ObservedPod]) -> bool:
-    """Return whether warm Pods remain to be replaced because of a template or a cordoned node."""
+    """Return whether some warm Pods must still be replaced because of their template or a cordoned node."""
     return any(_is_replaced(pod) and not _leaves(pod) for pod in pods)
 
 
 def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
-    """Return the state of starts, updated by the result of a surge Pod.
+    """Return the state of starts, updated by the result of creating a surge Pod.
 
-    If more Pods are warm than a rollout may replace at once, the rollout waits `ROOM_WITHIN` for a surge Pod without a
-    node and then continues without surge. This state ends when enough of the other Pods get jobs. If fewer Pods are
-    warm, the rollout waits for the whole `start_timeout`. The surge Pod then is a failed start.
+    If more Pods are warm than a rollout may replace at once, the rollout waits `ROOM_WITHIN` seconds for a node for the
+    surge Pod. After that, the rollout continues without surge. If fewer Pods are warm, the rollout waits for the whole
+    `start_timeout`. After that, the surge Pod counts as a failed start.
+
+    A rollout continues with surge again when enough of the warm Pods got jobs, or after `SURGE_AGAIN`.
     """
     starts = pool.starts
     refused = [
@@ -236,7 +248,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
 
 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
-    """Return the plan of one reconcile, which creates at most `most` Pods."""
+    """Return the plan of one reconcile. The plan creates at most `most` Pods."""
     kept = [pod for pod in pods if not _leaves(pod)]
     if not pool.suspended and not pool.leaving:
         pool = replace(pool, starts=_room(pool, kept, now=now))
@@ -279,10 +291,10 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
 
 
 def _leaves(pod: ObservedPod) -> bool:
-    """Return whether a Pod no longer counts as a replica: it is over, it is being deleted, or its node is gone.
+    """Return whether a Pod no longer counts as a replica.
 
-    A working Pod still counts, even if another client deletes it. The sweep `gone_nodes` deletes the Pods of gone
-    nodes.
+    A Pod does not count if it is over, if Ostler retires it, or if its node is gone. If another client deletes a Pod,
+    the Pod counts only while it is reserved, busy or ending. The sweep `gone_nodes` deletes the Pods of gone nodes.
     """
     if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
@@ -290,7 +302,7 @@ def _leaves(pod: ObservedPod) -> bool:
 
 
 def _is_lost(pod: ObservedPod) -> bool:
-    """Return whether a Pod is on a gone node and might therefore stay for ever."""
+    """Return whether a Pod is not spent and its node is gone. Without its node, the Pod might stay for ever."""
     return pod.node_gone and pod.state is not PodState.SPENT
 
 
@@ -298,9 +310,9 @@ Overdue = tuple[ObservedPod, Trouble, str]
 
 
 def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
-    """Return the Pods that did not poll in time, with the cause.
+    """Return the Pods that did not poll in time, each with the cause.
 
-    Return none while no web process could receive a poll.
+    The result is empty if web was not up for all of the time, because no web process could then receive a poll.
     """
     if not pool.web_beats:
         return []
@@ -323,9 +335,9 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
 def _count(
     pool: ObservedPool, overdue: Sequence[Overdue], *, now: datetime
 ) -> tuple[Starts, list[tuple[int, Trouble]]]:
-    """Return the state of starts after the failures in `overdue`, and the trouble of each Pod.
+    """Return the state of starts after the failures in `overdue`, and the trouble of each Pod in `overdue`.
 
-    Failures of an older template do not count in the state.
+    The failure of a Pod of an older template does not change the state of starts.
     """
     starts = pool.starts
     for pod, trouble, detail in sorted(overdue, key=lambda each: each[0].created_at):
@@ -340,7 +352,8 @@ def _retirements(
     """Return the Pods to retire, most dispensable first: failed starts, surplus, stale starts, then serving Pods.
 
     The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Serving
-    Pods therefore stay longest. Warm Pods have this order: on cordoned nodes, stale, idle for the longest time.
+    Pods therefore stay longest. Warm Pods have this order: Pods on cordoned nodes, stale Pods, Pods that are idle
+    longest.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
@@ -362,11 +375,11 @@ def _retirements(
 
 
 def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, int]:
-    """Return the sort key of Pods in one state, the most dispensable first."""
+    """Return the sort key of Pods in the same state. The most dispensable Pod comes first."""
     return not pod.cordoned, not pod.stale, pod.idle_since, pod.id
 
 
 def _hopeless(kept: Iterable[ObservedPod]) -> str | None:
-    """Return the kubelet's reason if the present image can never be used, else None."""
+    """Return the kubelet's reason if the image of the present template can never be used, else None."""
     starting = (pod for pod in kept if pod.state is PodState.STARTING and not pod.stale)
     return next((pod.waiting for pod in starting if pod.waiting in IMAGE_REFUSED), None)

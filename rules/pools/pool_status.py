@@ -1,6 +1,7 @@
 """Status of a pool: counts, and the conditions Ready, Draining and Degraded with their reasons.
 
-A condition's `lastTransitionTime` changes only with its status. An evaluation with the same result changes nothing.
+A condition's `lastTransitionTime` changes only when the condition's status changes. If an evaluation has the same
+result as the evaluation before, the pool's status does not change.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from rules.pools.starts import Starts, Trouble
 Json = dict[str, Any]
 
 REPEATED = 2
-"""Consecutive failed starts after which a pool is Degraded. A missing image makes it Degraded at once."""
+"""Consecutive failed starts after which a pool is Degraded.
+
+A problem with the image, or a refusal of the API server, makes the pool Degraded at once.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
-    """Facts for the status in addition to the plan.
+    """Facts that the status needs in addition to the plan.
 
-    - `problem`: why the spec is invalid, or None.
+    - `problem`: the reason why the spec is invalid, or None.
     - `allowed_unavailable`: number of replicas that may be unavailable.
     - `drain`: report on the drain of a deleted pool, or None.
     - `brake`: brake of a pool whose runners never execute, or None.
-    - `blocked_mints`: the backoff that blocks mints for its jobs, or None.
+    - `blocked_mints`: the backoff that blocks mints for jobs of the pool, or None.
     - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
 
@@ -47,7 +51,7 @@ class PoolNow:
     brake: Brake | None = None
     blocked_mints: BlockedMints | None = None
     version: str | None = None
-    """Warning about the version of its runner, or None."""
+    """Warning about the version of the pool's runner, or None."""
     replicas_writer: str | None = None
 
 
@@ -62,7 +66,7 @@ class Condition:
 
 
 def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
-    """Return the whole status. `before` is the previous status, or None."""
+    """Return the whole status. `before` is the previous status, or None if there is none."""
     status: Json = {
         "observedGeneration": pool.generation,
         "replicas": plan.alive,
@@ -81,7 +85,7 @@ def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None
 def dated(
     conditions: Iterable[Condition], *, before: Mapping[str, Any] | None, generation: int, now: datetime
 ) -> list[Json]:
-    """Return the conditions in their written form, each with the time of the last change of its status."""
+    """Return the conditions in their written form, each with the time at which its status last changed."""
     known = {each["type"]: each for each in (before or {}).get("conditions") or ()}
     found = []
     for each in conditions:
@@ -101,7 +105,10 @@ def dated(
 
 
 def conditions_of(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
-    """Return Ready, Draining and Degraded, and RunnerOutdated if GitHub refuses the runner now or soon."""
+    """Return the conditions Ready, Draining and Degraded of a pool.
+
+    If GitHub refuses the version of the runner now or soon, return RunnerOutdated too.
+    """
     found = _ready(pool, plan), _draining(pool), _degraded(pool, plan, now=now)
     if pool.version is None:
         return found
@@ -148,7 +155,7 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
 
 
 def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:
-    """Return the condition for a problem of a pool whose Pods start, or None without a problem."""
+    """Return the condition Degraded for a problem of a pool whose Pods start, or None if there is no problem."""
     if pool.brake is not None:
         return _of_runners(pool.brake)
     if pool.blocked_mints is not None:
@@ -168,7 +175,7 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
 
 
 def _of_runners(brake: Brake) -> Condition:
-    """Return the condition of a braked pool. Its message names the cure if one is known."""
+    """Return the condition of a braked pool. If a cure is known, the condition's message names the cure."""
     whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
     cure = "; use an image with a newer runner" if brake.too_old else ""
     return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")

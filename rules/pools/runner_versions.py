@@ -1,13 +1,13 @@
-"""End of support of a runner version at GitHub, and the time to warn about it."""
+"""End of support of a runner version at GitHub, and the warning before the end."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 SOON = timedelta(days=14)
-"""Time before the end at which the warning starts.
+"""Time before the end of support at which the warning starts.
 
-GitHub refuses a version 30 days after the release of a newer one.
+GitHub refuses a version 30 days after the release of a newer version.
 """
 
 

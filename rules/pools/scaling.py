@@ -7,8 +7,8 @@ is the number of Pods that was enough in 95 % of the last hour's minutes.
 A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
 is a hard limit and applies at once.
 
-Surplus Pods cost money, and missing Pods cost waiting time. If an input is unknown, the replicas stay unchanged (law
-L8). Every verdict states its inputs in numbers.
+Surplus Pods cost money, and missing Pods cost waiting time. If an input of the formula is unknown, the replicas stay
+unchanged (law L8). The reason of every verdict states the inputs in numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The fields of a pool's `spec.autoscaling`. The delay is in seconds."""
+    """The fields of a pool's `spec.autoscaling`. `scale_down_delay` is in seconds."""
 
     min_warm: int
     max_replicas: int
@@ -42,7 +42,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A number of Pods by purpose, the most needed first."""
+    """How many Pods a pool wants or gets for each purpose. The most needed purpose comes first."""
 
     real: int
     floor: int
@@ -58,9 +58,9 @@ class Verdict(StrEnum):
     """Effect on a pool's replicas.
 
     - `up`, `down`: the replicas are changed.
-    - `steady`: the replicas are right.
-    - `cooling`: fewer are needed, but the last scale-up is too recent.
-    - `left`: an input is unknown or in doubt, so the replicas stay.
+    - `steady`: the pool has the right number of replicas.
+    - `cooling`: the pool needs fewer replicas, but the last scale-up is too recent.
+    - `left`: an input is unknown or doubtful, so the replicas stay unchanged.
     """
 
     UP = "up"
@@ -80,7 +80,7 @@ class Decision:
 
 
 def wanted(demand: Demand, limits: Limits) -> Parts:
-    """Return the Pods that a pool wants, by purpose. Their sum is the result of the formula above."""
+    """Return the Pods that a pool wants, by purpose. The sum of the parts is the result of the module's formula."""
     most = max(0, limits.max_replicas)
     needed = max(0, demand.load + demand.queue)
     target = min(most, max(needed, demand.usual) + max(0, limits.min_warm))
@@ -92,9 +92,9 @@ def wanted(demand: Demand, limits: Limits) -> Parts:
 def decide(
     replicas: int, granted: Parts, *, limits: Limits, scaled_up_at: datetime | None, why: str, now: datetime
 ) -> Decision:
-    """Return the decision about the `replicas` of a pool with this grant. `why` explains the grant.
+    """Return the decision about a pool that has `replicas` replicas. `granted` is the pool's grant.
 
-    `scaled_up_at` is the time of the last scale-up, or None if there was none.
+    `why` explains the grant. `scaled_up_at` is the time of the last scale-up, or None if there was no scale-up.
     """
     target = min(granted.total, max(0, limits.max_replicas))
     if target > replicas:
@@ -117,14 +117,17 @@ def left(replicas: int, why: str) -> Decision:
 
 
 def growth_only(decision: Decision, replicas: int, *, why: str) -> Decision:
-    """Return the decision without a scale-down. Use it if the counts might be too low."""
+    """Return `decision`, or a decision to leave the pool unchanged if `decision` is a scale-down.
+
+    The caller uses this function if the counts might be too low.
+    """
     return left(replicas, why) if decision.verdict is Verdict.DOWN else decision
 
 
 def explain(demand: Demand, limits: Limits, granted: Parts, *, short_of: str | None) -> str:
     """Return one line of numbers about the grant of a pool.
 
-    `short_of` names the resource that limited it, or is None.
+    `short_of` names the resources that limited the grant. If it is None, a limited grant is explained by "the nodes".
     """
     needed = demand.load + demand.queue
     usual = f", usually {demand.usual}" if demand.usual > needed else ""

@@ -1,7 +1,8 @@
 """Failed starts: the troubles of Pods that never poll, and the backoff before new Pods are created.
 
-If several Pods of one round fail, they count as one failure. A broken image is therefore one failure per round, for a
-pool of any size. The first poll of a Pod with the present template resets the count.
+If several Pods that were created together fail, the failures count as one failure. A broken image therefore causes one
+failure per round of creations, for a pool of any size. When a Pod with the present template polls for the first time,
+the count is reset to 0.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from enum import StrEnum
 
 FIRST_STEP = 5.0
 LONGEST_STEP = 300.0
-"""Longest backoff in seconds. The backoff is 0 after the first failure, then 5, 10, 20, 40, 80 and so on."""
+"""Maximum backoff in seconds. The backoff is 0 after the first failure, then 5, 10, 20, 40, 80 and so on."""
 
 IMAGE_REFUSED = frozenset({"ErrImageNeverPull", "InvalidImageName", "ImageInspectError"})
-"""Reasons of a kubelet for an image that can never be used."""
+"""The kubelet's reasons for an image that can never be used."""
 
 IMAGE_MISSED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
-"""Reasons of a kubelet for an image that it could not pull and will try again."""
+"""The kubelet's reasons for an image that could not be pulled. The kubelet will try to pull the image again."""
 
 
 class Trouble(StrEnum):
@@ -31,7 +32,7 @@ class Trouble(StrEnum):
     - `poller`: the poller ended before its first poll was accepted.
     - `unresponsive`: the Pod runs, but no poll arrives.
     - `refused`: the API server refuses the Pod (Pod Security, admission, an invalid field).
-    - `quota`: the namespace's quota is used up. The pool waits, and this does not count as a failure.
+    - `quota`: the namespace's quota is used up. The pool waits, and the wait does not count as a failure.
     """
 
     IMAGE = "image"
@@ -47,8 +48,9 @@ class Trouble(StrEnum):
 class Starts:
     """State of a pool's starts: consecutive failures, and the time before which no Pod is created.
 
-    `trouble` and `detail` stay until a Pod polls. If they come from a refusal of the API server, they stay until it
-    accepts a Pod. `unschedulable` with no failures means that a rollout found no room for a surge Pod (`without_room`).
+    `trouble` and `detail` stay until a Pod polls. If `trouble` is a refusal of the API server, both fields stay until
+    the API server accepts a Pod. If `trouble` is `unschedulable` and `failures` is 0, a rollout found no room for a
+    surge Pod (`without_room`).
     """
 
     failures: int = 0
@@ -59,7 +61,7 @@ class Starts:
 
     @property
     def without_surge(self) -> bool:
-        """Return whether a rollout continues without surge Pods because there was no room for one."""
+        """Return whether a rollout continues without surge Pods because there was no room for a surge Pod."""
         return self.trouble is Trouble.UNSCHEDULABLE and self.failures == 0
 
     def waits(self, now: datetime) -> bool:
@@ -68,11 +70,11 @@ class Starts:
 
 
 NOTHING_YET = Starts()
-"""State of starts without a failure."""
+"""State of starts of a pool without a failed start."""
 
 
 def backoff_seconds(failures: int) -> float:
-    """Return the seconds without new Pods after this number of consecutive failures."""
+    """Return for how many seconds no Pod is created after `failures` consecutive failures."""
     if failures <= 1:
         return 0.0
     return min(LONGEST_STEP, FIRST_STEP * 2.0 ** min(failures - 2, 10))
@@ -101,7 +103,7 @@ def refused(starts: Starts, *, detail: str, now: datetime) -> Starts:
 
 
 def over_quota(starts: Starts, *, detail: str) -> Starts:
-    """Return the state while a quota is used up. The pool waits, and this does not count as a failure."""
+    """Return the state while a quota is used up. The pool waits, and the wait does not count as a failure."""
     if starts.without_surge:
         return Starts(trouble=Trouble.QUOTA, detail=detail)
     if starts.trouble not in {None, Trouble.QUOTA}:
@@ -119,7 +121,10 @@ def taken(starts: Starts) -> Starts:
 def trouble_of(
     *, waiting: str | None, unschedulable: bool, poller_exit_code: int | None, seconds: float
 ) -> tuple[Trouble, str]:
-    """Return the trouble of a Pod that has not polled for `seconds`, with a description."""
+    """Return the trouble of a Pod that has not polled in time, with a description.
+
+    `seconds` is the time that the Pod had for its first poll.
+    """
     if poller_exit_code is not None:
         return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
     if waiting in IMAGE_REFUSED | IMAGE_MISSED:
@@ -134,7 +139,8 @@ def trouble_of(
 def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tuple[Trouble, str]:
     """Return the trouble of a Pod that ended before its first poll, with a description.
 
-    `reason` is the Pod's own reason. The kubelet sets it if it did not admit the Pod (`OutOfcpu`) or evicted it.
+    `reason` is the Pod's own reason, or None. The kubelet sets a reason if it did not admit the Pod (`OutOfcpu`) or
+    evicted the Pod.
     """
     if reason is not None:
         return Trouble.UNSCHEDULABLE, f"the node did not admit or evicted the Pod: {reason}"
@@ -144,15 +150,16 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
 
 
 def without_room(*, since: datetime) -> Starts:
-    """Return the state of a rollout that found no room for a surge Pod. This does not count as a failure."""
+    """Return the state of a rollout that found no room for a surge Pod. Lack of room does not count as a failure."""
     return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node has room for one more Pod")
 
 
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:
     """Return the state after first polls of Pods with the present template. One poll resets the failures.
 
-    `rolls` says that some warm Pods must still be replaced. The missing room for a surge Pod stays recorded until all
-    of them are replaced. Until then, the poll of a new Pod only shows that this Pod took the room of an old Pod.
+    `rolls` is true if some warm Pods must still be replaced. If there was no room for a surge Pod, the state records
+    the lack of room until all these warm Pods are replaced. Until then, the poll of a new Pod only shows that the new
+    Pod got the room of an old Pod.
     """
     failed_at = starts.failed_at
     if starts.without_surge and not rolls:

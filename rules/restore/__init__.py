@@ -1,1 +1,1 @@
-"""Restore: the epoch of Postgres, and the verdicts that rebuild lost claims."""
+"""Restore: the epoch of Postgres, and verdicts on the Pods whose claims a restore of Postgres lost."""

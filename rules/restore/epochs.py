@@ -1,8 +1,8 @@
 """Epoch judgement: whether this Postgres is older than the state recorded in the cluster.
 
-A number in Postgres and in the cluster increases every few seconds, and Postgres is written first. The cluster's number
-can therefore be higher only if Postgres was restored to an earlier state. Pods that were claimed after that state would
-then look free.
+Postgres and the cluster both store the epoch, a number that increases every few seconds. Each new number is written to
+Postgres first. The cluster's number can therefore be higher only if Postgres was restored to an earlier state. Pods
+that were claimed after that state would then look free.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CLUSTER_LOST_IT = "the cluster's epoch is gone"
-"""Prefix of a verdict that was reached without the cluster's epoch."""
+"""Prefix of the reason of a verdict that was reached without the cluster's epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Epoch in Postgres or in the cluster. `database` is the identifier of the Postgres that wrote it.
+    """Epoch in Postgres or in the cluster. `database` is the identifier of the Postgres that wrote the epoch.
 
     The identifier is created once and is part of every backup.
     """
@@ -26,11 +26,11 @@ class Epoch:
 
 
 class Standing(StrEnum):
-    """Comparison of the two sides.
+    """Comparison of the epoch in Postgres with the epoch in the cluster.
 
     - `current`: Postgres is as new as the cluster, and the epoch may increase.
-    - `first`: the cluster has no epoch, and no Pod has the stamp of a claim that Postgres does not know. Postgres
-      writes an epoch.
+    - `first`: the cluster has no epoch, and no Pod has the stamp of a claim that Postgres does not know. The next step
+      is to write an epoch to the cluster.
     - `older`: Postgres was restored to an earlier state.
     - `foreign`: another Postgres wrote the cluster's epoch.
     """
@@ -50,15 +50,15 @@ class EpochVerdict:
 
     @property
     def older(self) -> bool:
-        """Return whether rows might be missing, so that a missing row in Postgres proves nothing."""
+        """Return whether rows might be missing. In this case, a missing row in Postgres proves nothing."""
         return self.standing in {Standing.OLDER, Standing.FOREIGN}
 
 
 def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int) -> EpochVerdict:
-    """Return the standing of Postgres. The cluster's epoch must be read before the epoch of Postgres.
+    """Return the verdict on Postgres. The caller must read the cluster's epoch before the epoch of Postgres.
 
-    `unknown_stamps` is the number of Pods stamped by claims that Postgres does not know. It matters only if the cluster
-    has no epoch.
+    `unknown_stamps` is the number of Pods with the stamp of a claim that Postgres does not know. The number matters
+    only if the cluster has no epoch.
     """
     if cluster is None:
         if unknown_stamps:

@@ -1,6 +1,7 @@
-"""Verdicts of `ostler restore` on Pods: from the Pod, its stamp and GitHub's runners, because the rows are too old.
+"""Verdicts of `ostler restore` on Pods, from the Pod, its stamp and GitHub's runners.
 
-In doubt, a Pod stays. A Pod that might hold a JIT gets a claim, whatever else is known about it.
+The rows are too old to decide alone. In doubt, a Pod stays. A Pod that might hold a JIT gets a claim, whatever else is
+known about the Pod.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ class Act(StrEnum):
     """Action on a Pod.
 
     - `leave`: the rows are sufficient, or the Pod can do no harm.
-    - `execute`: the Pod has a claim that the rows show as undelivered. The claim becomes executing.
-    - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim, which becomes executing, or a spare if the
-      runner is idle.
-    - `keep`: the claim of the Pod is lost, and its runner is unknown. The Pod gets a new claim, which ends only with
-      the Pod.
-    - `release`: the Pod is claimed, and nothing was delivered. The claim is released, and is rebuilt first if it is
-      lost. The release deregisters the runner first, and stops if GitHub refuses.
+    - `execute`: the rows show the claim of the Pod as undelivered, but the Pod might hold a JIT. The claim becomes
+      executing.
+    - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim. The new claim becomes executing, or a spare if
+      the runner is idle.
+    - `keep`: the claim of the Pod is lost, and the Pod's runner is unknown. The Pod gets a new claim, which ends only
+      with the Pod.
+    - `release`: the Pod is claimed, and nothing was delivered. The claim is released. A lost claim is rebuilt before
+      the release. The release first deregisters the runner, and stops if GitHub refuses.
     """
 
     LEAVE = "leave"
@@ -38,7 +40,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A runner that GitHub lists under the name of a runner Pod."""
+    """A runner that GitHub lists and whose name was made from the name of a runner Pod."""
 
     id: int
     name: str
@@ -54,16 +56,17 @@ class Registered:
 
     @property
     def certain(self) -> bool:
-        """Return whether the scope of the runner is certain. Some scopes are listed both by name and by id.
+        """Return whether the scope of the runner is certain.
 
-        A list by name might show the runners of another repository that has this name now.
+        GitHub is asked for the runners of some repositories both by name and by id. A list by name is not certain,
+        because another repository might have this name now.
         """
         return Scope.parse(self.scope).certain
 
 
 @dataclass(frozen=True, slots=True)
 class RowClaim:
-    """The live claim of a Pod in the restored rows. The scope of its runner is None if it is unknown."""
+    """The live claim of a Pod in the restored rows. `scope` is the scope of the runner, or None if it is unknown."""
 
     id: int
     purpose: Purpose
@@ -74,7 +77,11 @@ class RowClaim:
     scope: str | None = None
 
     def is_of_another(self, owner: int | None, runner: Registered | None) -> bool:
-        """Return whether a Pod with this owner label and this runner serves another account than the claim's."""
+        """Return whether a Pod with this owner label and this runner serves another account than the claim.
+
+        The accounts are compared if both are known. If the runner and the claim's scope are known, the installations
+        and the scopes are compared too.
+        """
         if owner is not None and self.account_id is not None and owner != self.account_id:
             return True
         if runner is None or self.scope is None:
@@ -83,7 +90,7 @@ class RowClaim:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return whether two scopes are the same. Repository ids are compared if both are known, else names."""
+    """Return whether two scopes are the same. If both have a repository id, the ids are compared, else the names."""
     mine, its = Scope.parse(one), Scope.parse(other)
     if mine.repository_id is not None and its.repository_id is not None:
         return mine.repository_id == its.repository_id
@@ -94,12 +101,12 @@ def _same(one: str, other: str) -> bool:
 class RestoredPod:
     """A Pod as the cluster, GitHub and the rows show it.
 
-    - `owner`: the account in its owner label, or None.
-    - `stamp_claim`: the claim that wrote its annotation last, or 0.
-    - `runners`: the runners at GitHub with a name of this Pod.
-    - `asked`: GitHub was asked for the runners of every possible scope of its runner.
-    - `used`: the rows have an ended claim of it that was delivered.
-    - `claim`: its live claim in the rows, or None.
+    - `owner`: the account in the Pod's owner label, or None.
+    - `stamp_claim`: the claim that wrote the Pod's annotation last, or 0.
+    - `runners`: the runners at GitHub whose name was made from the name of the Pod.
+    - `asked`: GitHub answered for every scope in which the Pod's runner might be registered.
+    - `used`: the rows have an ended claim of the Pod that was delivered.
+    - `claim`: the live claim of the Pod in the rows, or None.
     """
 
     terminal: bool
@@ -120,10 +127,10 @@ class RestoredPod:
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """Action on a Pod, with the reason. `runner` is its runner, or None if the runner cannot be identified.
+    """Action on a Pod, with the reason. `runner` is the Pod's runner, or None if the runner cannot be identified.
 
-    `drops` is the Pod's claim in the rows if it must end first, because the Pod serves another claim. Otherwise it is
-    None.
+    `drops` is the Pod's claim in the rows if this claim must end first, because the Pod serves another claim. Otherwise
+    `drops` is None.
     """
 
     act: Act
@@ -133,7 +140,7 @@ class PodVerdict:
 
     @property
     def decided(self) -> bool:
-        """Return whether it is known what the Pod does. It is unknown only after the action `keep`."""
+        """Return whether it is known what the Pod does. This is unknown only if the action is `keep`."""
         return self.act is not Act.KEEP
 
 
@@ -190,12 +197,15 @@ def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -
 
 
 def stem_of(pod_name: str) -> str:
-    """Return the start that the names of all runners of a Pod have in common. Pods with long names can share it."""
+    """Return the prefix that the names of all runners of a Pod have in common.
+
+    Two Pods with long names might have the same prefix.
+    """
     return make_runner_name(pod_name, "0" * _SUFFIX_LENGTH)[: -_SUFFIX_LENGTH - 1]
 
 
 def stem_of_runner(runner_name: str) -> str | None:
-    """Return the start of the names of Pods that might own this runner, or None if no Pod can own it.
+    """Return the prefix `stem_of` of each Pod that might own this runner, or None if no Pod can own the runner.
 
     The result must only be used as a reason to keep a Pod.
     """

@@ -12,8 +12,8 @@ from enum import StrEnum
 class Access(StrEnum):
     """Whether the jobs of an account are served.
 
-    - `allowed`: its jobs are served within its budget.
-    - `held`: no operator has allowed the account, so its jobs are held (`unknown_account`).
+    - `allowed`: the account's jobs are served within its budget.
+    - `held`: no operator has allowed the account, so the account's jobs are held (`unknown_account`).
     """
 
     ALLOWED = "allowed"

@@ -1,9 +1,9 @@
-"""Origin of a job's run: the repository itself or a fork of it.
+"""Origin of a job's run: the repository of the job or a fork of this repository.
 
-Anyone can fork a public repository and open a pull request with a changed workflow. Only pools that allow it serve such
-jobs (`spec.allowForks`). A webhook about a job does not contain the origin, but the run does (GitHub docs, "Get a
-workflow run": `head_repository`, `event`, `pull_requests`). An unclear origin counts as a fork, because doubt means no
-(law L8).
+Anyone can fork a public repository and open a pull request with a changed workflow. A pool serves the jobs of such a
+pull request only if the pool allows forks (`spec.allowForks`). A webhook about a job does not contain the origin, but
+GitHub's answer about the run does (GitHub docs, "Get a workflow run": `head_repository`, `event`, `pull_requests`). An
+unclear origin counts as a fork, because doubt means no (law L8).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TARGET = "pull_request_target"
 
 
 class Origin(StrEnum):
-    """Location of the head commit of a run. `unknown` means that GitHub was not asked yet."""
+    """Repository of the head commit of a run. `unknown` means that GitHub was not asked yet."""
 
     HERE = "here"
     FORK = "fork"
@@ -27,13 +27,14 @@ def origin_of(
 ) -> Origin:
     """Return the origin of a run from GitHub's fields. The result is never `UNKNOWN`.
 
-    `head_repository_id` is None if GitHub does not show it, as for a deleted fork. `pull_request_heads` has the head
-    repository of each open pull request that GitHub lists. GitHub lists only pull requests from the repository itself.
+    `head_repository_id` is None if GitHub does not show the head repository. For example, GitHub does not show a
+    deleted fork. `pull_request_heads` has the head repository of each open pull request that GitHub lists. GitHub lists
+    only pull requests from the repository itself.
     """
     if head_repository_id != repository_id or any(head != repository_id for head in pull_request_heads):
         return Origin.FORK
-    # Such a run has the workflow of the base and, nearly always, the code of the pull request. Only a listed pull
-    # request of this repository proves that the code is of this repository.
+    # A run for this event has the workflow of the base and, nearly always, the code of the pull request. Only a
+    # listed pull request of this repository proves that the code is of this repository.
     if event == TARGET and not pull_request_heads:
         return Origin.FORK
     return Origin.HERE

@@ -1,6 +1,6 @@
-"""Holds: the reason why a queued job is not offered to any Pod, and the task that may lift the hold.
+"""Holds: the reason why the matcher ignores a queued job, and the task that may lift the hold.
 
-A hold is a column beside the job's state. A held job therefore stays queued with its age, and the matcher skips it
+A hold is a column beside the job's state. A held job therefore stays queued with its age, and the matcher skips the job
 without cost. Every reason has exactly one owner (law L4).
 """
 
@@ -13,19 +13,20 @@ class HoldReason(StrEnum):
     """Reason why a job is held.
 
     - `unknown_account`: no operator has allowed the job's account. The hold is lifted when an operator allows the
-      account, or when GitHub says that the account owns the App. Otherwise `rematch` lifts it.
+      account, or when GitHub says that the account owns the App. `rematch` lifts the hold later if an allowed account
+      still has held jobs.
     - `no_pool`: no pool covers the job's labels. A change of a pool or `rematch` lifts the hold.
     - `not_allowed`: pools cover the job's labels, but a rule of each pool refuses the job. A change of a pool or
       `rematch` lifts the hold.
     - `origin_unknown`: it is not known yet whether the job comes from a fork. `ask_run` lifts the hold with GitHub's
       answer. `rematch` sends `ask_run` again until there is an answer.
     - `runner_group`: the pool's runner group does not exist at the job's owner, or does not admit the job's repository.
-      A change of the pool lifts the hold. After the wait, `rematch` lifts it too.
+      A change of the pool lifts the hold. After `not_before`, `rematch` lifts the hold too.
     - `two_pools`: several pools serve the job equally well. A change of a pool or `rematch` lifts the hold.
     - `budget_zero`: the budget of the job's account is 0. A change of the budget or `rematch` lifts the hold.
-    - `backoff`: GitHub refused or asked to wait. `rematch` lifts the hold once `not_before` has passed.
-    - `set_aside`: GitHub refuses the job's runner as invalid, or three of its runners ended before it began. `rematch`
-      lifts the hold after the backoff. `unresolved_jobs` asks GitHub about the job after an hour.
+    - `backoff`: GitHub refused a request or asked to wait. `rematch` lifts the hold once `not_before` has passed.
+    - `set_aside`: GitHub refuses the job's runner as invalid, or three runners for the job ended before the job began.
+      `rematch` lifts the hold after the backoff. `unresolved_jobs` asks GitHub about the job after an hour.
     - `ask_github`: the result of the job is unknown. Only `unresolved_jobs` lifts the hold, with GitHub's answer.
     """
 

@@ -2,15 +2,15 @@
 
 A pool serves a job under three conditions:
 
-- Its labels cover the job's labels, ignoring case.
-- Its allow lists name the job's account and repository, or are empty.
+- The pool's labels cover the job's labels, ignoring case.
+- The pool's allow lists name the job's account and repository, or are empty.
 - The job is not from a fork, or the pool allows forks.
 
-If several pools serve the job, the pool with exactly the job's labels wins. After that, the pool with the fewest labels
-wins, then the pool with the highest `spec.routingPriority`. If pools are still equal, the job is held for a person to
-decide. An arbitrary choice would change with the order of the rows.
+If several pools serve the job, the pool with exactly the job's labels wins. If there is no such pool, the pool with the
+fewest labels wins. Among pools with the same number of labels, the highest `spec.routingPriority` wins. If pools are
+still equal, the job is held until a person decides. An arbitrary choice would change with the order of the rows.
 
-No pool serves a job without labels. Every pool would cover it, and GitHub never sends one.
+No pool serves a job without labels. Every pool would cover such a job, and GitHub never sends such a job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
 MOST_REFUSALS = 3
-"""Most pools whose rules the detail of a hold names. There could be hundreds."""
+"""Maximum number of pools that the detail of a hold names. Hundreds of pools might refuse a job."""
 
 
 class Rule(StrEnum):
@@ -36,10 +36,10 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolLabels:
-    """Fields of a pool that decide whether it serves a job.
+    """Fields of a pool that decide whether the pool serves a job.
 
-    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. A higher
-    `routing_priority` wins between pools. `runner_group` is a number or a name. It is resolved at the owner of the job.
+    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Between equal
+    pools, the higher `routing_priority` wins. `runner_group` is the number or the name of a group of the job's owner.
     """
 
     id: int
@@ -62,10 +62,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """The pool of a job, or the reason why it has none. Exactly one of `pool_id` and `hold_reason` is set.
+    """The pool of a job, or the reason why the job has no pool. Exactly one of `pool_id` and `hold_reason` is set.
 
     `candidates` are the pools that serve the job, best first. If the job is held as `two_pools`, `candidates` has only
-    the equal pools, by id. `refusals` is set if the job is held as `not_allowed`, best pool first.
+    the equal pools, by id. If the job is held as `not_allowed`, `refusals` has a refusal for each pool that covers the
+    job's labels, best pool first. Otherwise `refusals` is empty.
     """
 
     pool_id: int | None
@@ -82,9 +83,9 @@ def choose_pool(
     repository: str,
     origin: Origin = Origin.HERE,
 ) -> PoolChoice:
-    """Return the pool that serves a job with these labels (any case) of this account, repository and origin.
+    """Return the choice of the pool for a job with these labels (any case), account, repository and origin.
 
-    If the origin is unknown, the job is held, unless the result is the same for both origins.
+    If the origin is unknown and the choice depends on the origin, the job is held.
     """
     wanted = frozenset(label.lower() for label in labels)
     covering = [pool for pool in pools if wanted and wanted <= pool.labels]
@@ -113,7 +114,10 @@ def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, 
 
 
 def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bool) -> Rule | None:
-    """Return the rule of a pool that refuses a job whose labels it covers, or None. `full_name` is in lower case."""
+    """Return the rule of a pool that refuses a job, or None if the pool serves the job.
+
+    The pool must cover the job's labels. `full_name` is in lower case.
+    """
     if pool.allowed_accounts and account_id not in pool.allowed_accounts:
         return Rule.ACCOUNTS
     if pool.allowed_repositories and full_name not in pool.allowed_repositories:
@@ -124,7 +128,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bo
 
 
 def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, repository: str) -> str | None:
-    """Return the detail of a hold, in addition to its reason. Return None for a job with a pool."""
+    """Return the detail of a hold, which complements the reason. Return None if the job has a pool."""
     match choice.hold_reason:
         case None:
             return None
@@ -144,7 +148,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
 
 
 def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
-    """Return a phrase about the rule of a pool that refuses a job."""
+    """Return a phrase that says why a pool with this rule refuses a job."""
     match rule:
         case Rule.ACCOUNTS:
             return f"its {rule} do not name account {account_id}"

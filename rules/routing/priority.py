@@ -1,8 +1,8 @@
 """Priority of a job within its account's queue, from the rules of the account.
 
 A rule is `{"repository": …, "workflow": …, "branch": …, "priority": …}`. The first three are shell patterns (`*`, `?`,
-`[…]`). A pattern that is absent or null matches everything. The first rule that matches decides. Repositories are
-compared without case, as on GitHub. Workflows and branches are compared with case.
+`[…]`). A pattern that is absent or null matches everything. The first rule that matches decides. Names of repositories
+are compared without case, as on GitHub. Names of workflows and branches are compared with case.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from typing import Any
 
 DEFAULT = 0
 LIMIT = 2**31
-"""Largest and, negated, smallest priority. Priorities beyond it are cut, so that no rule makes a job's row invalid."""
+"""Maximum priority. The minimum priority is `-LIMIT`.
+
+A priority outside these limits is replaced by the nearest limit, so that no rule makes a job's row invalid.
+"""
 
 
 def priority_of(
     rules: Sequence[Mapping[str, Any]], *, repository: str, workflow: str | None, branch: str | None
 ) -> int:
-    """Return the priority of the first rule that matches, or 0. A larger priority comes first.
+    """Return the priority of the first rule that matches, or 0 if no rule matches. A larger priority comes first.
 
-    A malformed rule matches nothing. A typing error costs the job its priority, but the job still runs (law L14).
+    A malformed rule matches nothing. After a typing error in a rule, a job lacks its priority, but still runs (law
+    L14).
     """
     for rule in rules:
         priority = rule.get("priority")

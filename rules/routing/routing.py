@@ -1,6 +1,6 @@
-"""Route of a queued job: its pool, and the first reason to hold it, if any.
+"""Route of a queued job: its pool, and the first reason to hold the job, if any.
 
-A missing pool or permission is reported before a wait, because a person has to correct it.
+A missing pool or permission is reported before a wait, because a person must correct it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.routing.labels import PoolChoice
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait: the time before which a retry is not allowed, and the reason for the wait."""
+    """The time before which a retry is not allowed, and the reason for the wait."""
 
     detail: str
     until: datetime
@@ -23,7 +23,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Pool of a queued job, and its hold. A `hold` of None means that it is not held."""
+    """Pool of a queued job, and the job's hold. A `hold` of None means that the job is not held."""
 
     pool_id: int | None
     hold: HoldReason | None
@@ -42,11 +42,13 @@ def route(
 ) -> Route:
     """Return the route of a job.
 
-    - `choice`, `detail`: its pool or the reason why it has none, with the detail.
-    - `budget_count`: number of jobs that the budget of its account allows.
+    - `choice`: the job's pool, or the reason why the job has no pool.
+    - `detail`: the detail of this reason, or None.
+    - `budget_count`: number of jobs that the budget of the job's account allows.
     - `group`: the refusal of the pool's runner group, or None.
-    - `backoff`: the longest wait of its installation, account or repository, or None.
-    - `access`: access of its account. If the account is not allowed, its jobs are held before all other reasons.
+    - `backoff`: the longest wait of the job's installation, account or repository, or None.
+    - `access`: access of the job's account. If the account is not allowed, the job is held for this reason, whatever
+      the other arguments are.
     """
     if access is not Access.ALLOWED:
         return Route(None, HoldReason.UNKNOWN_ACCOUNT, "no operator has allowed its account", None)

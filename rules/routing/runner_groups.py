@@ -1,9 +1,9 @@
-"""Runner group of a job's runner, and whether GitHub would assign the job to a runner in it.
+"""Runner group of a job's runner, and whether GitHub would assign the job to a runner in this group.
 
 A pool names its group by number or by name. Numbers differ between organisations, but 1 is always the default group.
-GitHub registers a runner without an error even in a group that does not admit the job's repository, and then never
-gives it the job. The group is therefore checked before a runner is created (GitHub docs, "REST API endpoints for
-self-hosted runner groups"; "Managing access to self-hosted runners using groups").
+GitHub registers a runner without an error even in a group that does not admit the job's repository. GitHub then never
+gives the job to the runner. Ostler therefore checks the group before it creates a runner (GitHub docs, "REST API
+endpoints for self-hosted runner groups"; "Managing access to self-hosted runners using groups").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_NAME = "default"
 class GroupSeen:
     """A group as GitHub lists it.
 
-    `visibility` is `all`, `private` or `selected`. `public` says that it admits public repositories too.
+    `visibility` is `all`, `private` or `selected`. `public` is true if the group admits public repositories.
     """
 
     id: int
@@ -30,7 +30,11 @@ class GroupSeen:
 
 
 class Ask(StrEnum):
-    """Question to GitHub before a verdict: all groups, or the groups that this repository may use."""
+    """Question to GitHub before a verdict.
+
+    - `groups`: list all groups of the organisation.
+    - `visible`: list the groups that the repository may use.
+    """
 
     GROUPS = "groups"
     VISIBLE = "visible"
@@ -38,9 +42,10 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:
-    """The group's number, the question to ask GitHub first, or the reason for a refusal. Exactly one of these is set.
+    """The group's number, the question to ask GitHub first, or the reason for a refusal.
 
-    `everywhere` says that the refusal applies to every repository of the owner.
+    Exactly one of `group_id`, `ask` and `refusal` is set. `everywhere` is true if the refusal applies to every
+    repository of the owner.
     """
 
     group_id: int | None = None
@@ -61,9 +66,10 @@ def judge_group(
 ) -> GroupVerdict:
     """Return the verdict on the group `wanted` by a pool, for a job of this repository.
 
-    `groups` has all groups of the organisation. `visible` has the numbers of the groups that the repository may use.
-    Each is None if GitHub was not asked. The default group of a private repository needs no question. Nearly all jobs
-    use this group, and a call for each installation would almost always confirm it.
+    `groups` has all groups of the organisation, or is None if GitHub was not asked for them. `visible` has the numbers
+    of the groups that the repository may use, or is None if GitHub was not asked for them. Nearly all jobs use the
+    default group from a private repository. This case needs no question, because GitHub would almost always confirm the
+    group.
     """
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:

@@ -1,7 +1,8 @@
 """Scopes: the organisation or repository that a runner is registered in.
 
-An organisation registers runners for all its repositories. GitHub registers no runners for a whole user account, so the
-runners for its jobs are registered in the repository (GitHub docs, "REST API endpoints for self-hosted runners").
+A runner of an organisation can serve all repositories of the organisation. GitHub registers no runners for a whole user
+account, so the runners for the account's jobs are registered in the repository of the job (GitHub docs, "REST API
+endpoints for self-hosted runners").
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ _ID = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """An organisation (`repository_name` is None) or a repository. `str()` is its form in tables.
+    """An organisation (`repository_name` is None) or a repository. `str()` returns the form that tables contain.
 
-    If there is a `repository_id`, calls to GitHub use the id, because another repository might have the name by now.
-    The text form appends the id to the name, as in `repos/ada/app#5`.
+    If `repository_id` is set, calls to GitHub use the id, because another repository might have the name now. The form
+    in tables appends the id to the name, as in `repos/ada/app#5`.
+
+    Raises `Invalid` if the login or the repository name is malformed.
     """
 
     login: str
@@ -40,7 +43,7 @@ class Scope:
     def organization(cls, login: str) -> Self:
         """Return the scope of an organisation.
 
-        Raises `Invalid`.
+        Raises `Invalid` if the login is malformed.
         """
         return cls(login)
 
@@ -48,7 +51,7 @@ class Scope:
     def repository(cls, full_name: str) -> Self:
         """Return the scope of a repository, given as `owner/name`.
 
-        Raises `Invalid`.
+        Raises `Invalid` if the text is malformed.
         """
         login, slash, name = full_name.partition("/")
         if not slash:
@@ -59,7 +62,7 @@ class Scope:
     def parse(cls, text: str) -> Self:
         """Return the scope that was written by `str()`.
 
-        Raises `Invalid`.
+        Raises `Invalid` if `str()` cannot have written the text.
         """
         kind, _, rest = text.partition("/")
         if kind == "orgs":
@@ -79,9 +82,11 @@ class Scope:
 
     @property
     def certain(self) -> bool:
-        """Return whether the scope's path always names the same owner. A repository's name might be reused.
+        """Return whether the scope's path always names the same owner.
 
-        An organisation's name might be reused too, but calls of the old installation then fail under this name.
+        Another repository might get the name of a repository later, so a path with a repository's name is not certain.
+        Another organisation might get the name of an organisation too. This is harmless, because calls of the old
+        installation then fail.
         """
         return self.repository_name is None or self.repository_id is not None
 

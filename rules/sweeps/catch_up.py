@@ -1,4 +1,4 @@
-"""Sweep `catch_up`: verdicts on the jobs that GitHub lists, its quota of calls, and its retries.
+"""Sweep `catch_up`: verdicts on the jobs that GitHub lists, the sweep's quota of calls, and its retries.
 
 The quota leaves most of an installation's rate limit to other callers.
 """
@@ -12,16 +12,16 @@ from enum import StrEnum
 from rules.claims.machines import JobState
 
 BASE_QUOTA = 5000
-"""Calls per hour of an installation whose quota is still unknown ("Rate limits for GitHub Apps")."""
+"""Calls per hour of an installation whose quota is not known yet ("Rate limits for GitHub Apps")."""
 
 LONGEST_WAIT = timedelta(hours=1)
 
 
 class Catch(StrEnum):
-    """Action on a listed job.
+    """Action on a job that GitHub lists.
 
-    - `bring`: its webhook `queued` never arrived. The job is inserted now, in the same way as from the webhook.
-    - `finish`: its webhook `completed` never arrived. The job is finished now.
+    - `bring`: the webhook `queued` never arrived. The job is inserted now, in the same way as from the webhook.
+    - `finish`: the webhook `completed` never arrived. The job is finished now.
     - `later`: the webhook is missing but might still arrive, so the job is judged again later.
     - `leave`: the row agrees with GitHub, or other sweeps handle the job.
     """
@@ -44,9 +44,9 @@ def judge_listed(
 ) -> Catch:
     """Return the action on a job that GitHub lists with `status`.
 
-    `ours` is the state of its row, or None without a row. `after` and `over_after` are the times to wait for the
-    webhook `queued` or `completed`. A running job is left, because other sweeps bind its runner. A completed job
-    without a row is left.
+    `ours` is the state of the job's row, or None if the job has no row. `after` is the time to wait for the webhook
+    `queued`, and `over_after` the time to wait for the webhook `completed`. The action on a running job is `leave`,
+    because other sweeps find the claim of the job's runner. The action on a completed job without a row is `leave` too.
     """
     if status == "queued" and ours in {None, JobState.WAITING}:
         return Catch.BRING if now - created_at >= after else Catch.LATER
@@ -57,7 +57,10 @@ def judge_listed(
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """Remaining calls to an installation at the time `at`. `quota` is GitHub's hourly limit."""
+    """How many calls the sweep may still make for an installation. `calls` is the number at the time `at`.
+
+    `quota` is GitHub's hourly limit for the installation.
+    """
 
     calls: float
     at: datetime
@@ -65,15 +68,15 @@ class Purse:
 
     @classmethod
     def new(cls, *, percent: float, now: datetime) -> Purse:
-        """Return the purse of an installation that was never called."""
+        """Return the purse of an installation before the sweep's first call."""
         return cls(_burst(BASE_QUOTA, percent), now, BASE_QUOTA)
 
 
 def spend(purse: Purse, *, percent: float, now: datetime) -> Purse | None:
     """Return the purse after one more call, or None if no call is left.
 
-    A quarter of the share is available at once and the rest accrues evenly, so that no hour contains more than
-    `percent` of the quota.
+    `percent` is the sweep's share of the quota. A quarter of this share is available at once. The rest accrues evenly,
+    so that the sweep never makes more than `percent` of the quota's calls within an hour.
     """
     passed = max(0.0, (now - purse.at).total_seconds())
     burst = _burst(purse.quota, percent)
@@ -86,5 +89,8 @@ def _burst(quota: int, percent: float) -> float:
 
 
 def wait_after(failures: int, *, least: timedelta) -> timedelta:
-    """Return the pause of a repository after this number of consecutive failures. It doubles, up to one hour."""
+    """Return the time during which a repository is skipped after `failures` consecutive failures.
+
+    Each failure doubles the time, up to one hour.
+    """
     return min(least * (1 << min(max(failures - 1, 0), 16)), LONGEST_WAIT)

@@ -1,9 +1,9 @@
-"""Gone nodes: when to replace a node's Pods, and when to delete their objects without waiting for a kubelet.
+"""Gone nodes: when to replace a node's Pods, and when to delete the Pods without waiting for a kubelet.
 
-A node is *gone* if its object was deleted, if it is out of service and not Ready, or if it has been unreachable for
-longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a failed list
-proves nothing. While more than half of all nodes are unreachable at once, no Pod is deleted by force. The cause is then
-probably that the control plane cannot reach its nodes.
+A node is *gone* in three cases: its object was deleted, it is out of service and not Ready, or it has been unreachable
+for longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a failed
+list proves nothing. While more than half of all nodes are unreachable at once, no Pod is deleted by force. The cause is
+then probably that the control plane cannot reach its nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rules.sweeps.reaping import Source, Witness
 
 
 class Ready(StrEnum):
-    """The status of a node's condition Ready. `UNKNOWN` means that its kubelet does not report to the control plane."""
+    """The status of a node's condition Ready. `UNKNOWN` means that the kubelet does not report to the control plane."""
 
     TRUE = "True"
     FALSE = "False"
@@ -28,13 +28,14 @@ class Ready(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """Fields of a node's object that show its health. A time is None if the object does not have it.
+    """Fields of a node's object that show the node's health. A time is None if the object does not contain the time.
 
-    - `ready`: status of the condition Ready. It is None without this condition, as on a node that has just joined.
-    - `ready_since`: `lastTransitionTime` of this condition.
+    - `ready`: status of the condition Ready. The value is None if the node does not have this condition. For example, a
+      node that has just joined the cluster does not have the condition.
+    - `ready_since`: `lastTransitionTime` of the condition Ready.
     - `out_of_service`: the node has the taint `node.kubernetes.io/out-of-service`.
     - `tainted`: the node has the taint `node.kubernetes.io/unreachable`.
-    - `tainted_since`: `timeAdded` of this taint.
+    - `tainted_since`: `timeAdded` of the taint `node.kubernetes.io/unreachable`.
     """
 
     ready: Ready | None
@@ -47,16 +48,17 @@ class NodeHealth:
     def unreachable(self) -> bool:
         """Return whether the control plane has lost contact with the node's kubelet.
 
-        If the kubelet reports, the taint does not count. A kubelet that returns first reports that it is not ready, and
-        the node controller removes the taint later.
+        If the kubelet reports, the taint does not count. After an interruption, a kubelet first reports that it is not
+        ready. The node controller removes the taint later.
         """
         return self.ready is Ready.UNKNOWN or (self.tainted and self.ready is None)
 
     @property
     def unreachable_since(self) -> datetime | None:
-        """Return the time since which the node is unreachable: the later time of its condition and its taint.
+        """Return the time since which the node is unreachable.
 
-        Return None if the node is reachable or no time is known.
+        The result is the time of the condition or the time of the taint, whichever is later. The result is None if the
+        node is reachable or no time is known.
         """
         if not self.unreachable:
             return None
@@ -66,7 +68,7 @@ class NodeHealth:
 
 
 class Gone(StrEnum):
-    """Reason why a node is gone, in the words of the witness of a repair."""
+    """Reason why a node is gone. The value is the text that a repair records as its witness."""
 
     DELETED = "its node object is deleted"
     OUT_OF_SERVICE = "its node is out of service"
@@ -76,16 +78,16 @@ class Gone(StrEnum):
     def fenced(self) -> bool:
         """Return whether it is guaranteed that nothing runs on the node any more.
 
-        Its volumes can then be attached elsewhere.
+        If this is guaranteed, the node's volumes can be attached to another node.
         """
         return self is not Gone.UNREACHABLE
 
 
 def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> Gone | None:
-    """Return the reason why a node is gone, or None while it might be alive. `lost_after` is in seconds.
+    """Return the reason why a node is gone, or None while the node might be alive. `lost_after` is in seconds.
 
-    `node` must be None only if a GET by its name was answered with 404. A node that reports Ready is never gone, even
-    if its out-of-service taint was not removed yet.
+    `node` must be None only if a GET of the node by name was answered with 404. A node that reports Ready is never
+    gone, even if the node's out-of-service taint was not removed yet.
     """
     if node is None:
         return Gone.DELETED
@@ -98,22 +100,25 @@ def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> 
 
 
 def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
-    """Return whether a list of all nodes is doubtful (L8): it is empty, or more than half of them are unreachable."""
+    """Return whether no Pod may be deleted by force, because the list of all nodes is doubtful (L8).
+
+    A list is doubtful if it is empty, or if more than half of its nodes are unreachable.
+    """
     found = [node.unreachable for node in nodes]
     return not found or sum(found) * 2 > len(found)
 
 
 def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
-    """Return whether the state of a node permits the deletion of its Pod without waiting for its kubelet.
+    """Return whether a Pod on a node in this state may be deleted without waiting for the kubelet.
 
-    If a volume of the Pod can be attached elsewhere, the node must be fenced. Otherwise two writers could corrupt the
-    volume.
+    If a volume of the Pod can be attached to another node, the Pod's node must be fenced. Otherwise two writers could
+    corrupt the volume.
     """
     return gone is not None and (gone.fenced or not attachable_volumes)
 
 
 def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool) -> Verdict:
-    """Return whether a Pod may be deleted without its kubelet, after a GET of the Pod and of its node.
+    """Return the verdict on the deletion of a Pod without its kubelet. The caller must have read the Pod and its node.
 
     Kubernetes is the witness that the node is gone. The second witness is Postgres if nothing was ever delivered to the
     Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.

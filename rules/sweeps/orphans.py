@@ -1,8 +1,8 @@
 """Orphans: Pods, runners and ServiceAccounts without a claim, and the witnesses that they may be deleted.
 
-These are the verdicts of `orphaned_stamps`, `finished_jobs`, `orphaned_runners` and `orphaned_service_accounts`. A
-verdict without witnesses keeps the object and gives the reason. After a verdict with witnesses, the caller first
-creates a retire claim (L7). The caller must stop if GitHub refuses to remove a busy runner (L3).
+This module has the verdicts of `orphaned_stamps`, `unresponsive_pods`, `finished_jobs`, `orphaned_runners` and
+`orphaned_service_accounts`. A verdict without witnesses keeps the object and gives the reason. Before a caller deletes
+a Pod, the caller must create a retire claim (L7). The caller must stop if GitHub refuses to remove a busy runner (L3).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rules.sweeps.reaping import Source, Witness
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the object stays, the reason, and the witnesses if the object does not stay.
+    """Verdict on an object, with the reason. `keep` is true if the object stays.
 
-    `proof` says what makes certain that the object holds no JIT. It may name a check that the caller still has to make.
-    It is None if the verdict needs no proof.
+    `witnesses` is empty if the object stays. `proof` says why the object certainly holds no JIT. `proof` might also
+    name a check that the caller must still make. `proof` is None if the verdict needs no proof.
     """
 
     keep: bool
@@ -35,9 +35,10 @@ def _keep(reason: str) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class StampedPod:
-    """A stamped Pod in the list. `has_row` says that Postgres knows its UID.
+    """A stamped Pod in the list. `has_row` is true if Postgres knows the UID of the Pod.
 
-    `idle_seconds` counts from the end of its last claim, or from its creation if it never had one.
+    `idle_seconds` counts from the end of the Pod's last claim. If the Pod never had a claim, `idle_seconds` counts from
+    the creation of the Pod.
     """
 
     has_row: bool
@@ -47,7 +48,7 @@ class StampedPod:
 
 
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
-    """Return a verdict that keeps a stamped Pod. Return None if the Pod itself has to be checked."""
+    """Return a verdict that keeps a stamped Pod. Return None if the Pod must be read with a GET and judged again."""
     if not pod.has_row:
         return _keep("Postgres has no row of the Pod yet, so no claim can retire it")
     if pod.has_live_claim:
@@ -60,7 +61,10 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
 
 
 def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool, terminating: bool) -> Verdict:
-    """Return the verdict on a stamped Pod that never got a JIT according to Postgres, after a GET of the Pod."""
+    """Return the verdict on a stamped Pod after a GET of the Pod.
+
+    According to Postgres, no JIT was ever delivered to the Pod.
+    """
     if not same_uid or terminating or evidence.terminal:
         return _keep("the Pod is already ending")
     if not stamped:
@@ -69,10 +73,10 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
 
 
 def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
-    """Return the verdict on a Pod that was never given a JIT according to Postgres.
+    """Return the verdict on a Pod that never received a JIT according to Postgres.
 
-    If the Pod might hold one anyway, the verdict keeps it. Otherwise Postgres and the state of its poller are the
-    witnesses.
+    If the Pod might hold a JIT nevertheless, the verdict keeps the Pod. Otherwise the witnesses are Postgres and, for
+    the state of the Pod's poller, Kubernetes.
     """
     busy = may_hold_jit(evidence)
     if busy.busy or evidence.any_delivered:
@@ -88,10 +92,11 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class QuietPod:
-    """A Pod without a claim that is not offered. `quiet_seconds` counts from its last poll, or from its creation.
+    """A Pod that has no claim and no offer.
 
-    `web_beats` says that a web process was up for all of the grace period, so that a Pod without a recorded poll did
-    not poll.
+    `quiet_seconds` counts from the Pod's last poll. If the Pod never polled, `quiet_seconds` counts from the creation
+    of the Pod. `web_beats` is true if a web process was up for all of the grace period. A Pod without a recorded poll
+    then did not poll.
     """
 
     quiet_seconds: float
@@ -116,19 +121,20 @@ RunnerCheck = Literal["absent", "idle", "busy"]
 
 @dataclass(frozen=True, slots=True)
 class FinishedPod:
-    """A Pod that is not terminal although the job of its latest delivered claim is over, or should be.
+    """A Pod that is not terminal although the job of its latest delivered claim is over, or should be over.
 
     - `job_over`: the job of the claim is over.
-    - `outlasts`: its claim has executed for longer than GitHub lets a job run.
-    - `job_over_seconds`: seconds since the end of the job that its runner executed, or None if no execution is known.
-    - `runner`: present state of its runner at GitHub.
+    - `outlasts`: the claim has executed for longer than GitHub lets a job run.
+    - `job_over_seconds`: seconds since the end of the job that the Pod's runner executed, or None if no execution is
+      known.
+    - `runner`: present state of the Pod's runner at GitHub.
     - `free_for_seconds`: seconds since the first of the consecutive checks that found the runner absent or idle, or
       None if this check is the first.
-    - `node_gone`: reason why its node is gone, if this is the only reason for the check, else None. A runner that is
-      online then counts as busy.
+    - `node_gone`: reason why the Pod's node is gone, if there is no other reason for the check, else None. If
+      `node_gone` is set, a runner that is online counts as busy.
     - `absent_for_seconds`: seconds since the first of the consecutive checks that did not find the runner. Only checks
-      after the end of its job count.
-    - `overdue`: the check has another reason than a runner that might be absent.
+      after the end of the executed job count.
+    - `overdue`: the Pod is checked for a reason other than an absent runner.
     """
 
     job_over: bool
@@ -144,12 +150,12 @@ class FinishedPod:
 def judge_finished(
     pod: FinishedPod, *, checks_apart: float, job_over_after: float, absent_after: float = math.inf
 ) -> Verdict:
-    """Return the verdict on a Pod whose job is over, or should be.
+    """Return the verdict on a Pod whose job is over, or should be over.
 
     The Pod is retired if two checks found no busy runner. The checks must be at least `checks_apart` seconds apart. The
-    two checks alone prove that the Pod holds no JIT only if the job of its runner ended at least `job_over_after`
-    seconds ago. If the runner was absent in both checks, `absent_after` seconds are enough, because GitHub has removed
-    it.
+    two checks alone prove that the Pod holds no JIT only if the executed job ended at least `job_over_after` seconds
+    ago. If the runner was absent in both checks, GitHub has removed the runner. In this case it is enough that the
+    executed job ended at least `absent_after` seconds ago.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")
@@ -220,10 +226,10 @@ def _judge_removed() -> Verdict:
 def judge_runner(
     *, ours: bool, online: bool, busy: bool, has_live_claim: bool, idle_seconds: float, grace_seconds: float
 ) -> Verdict:
-    """Return whether a registered runner is an orphan. `idle_seconds` counts from the end of its claim.
+    """Return the verdict on a registered runner. `idle_seconds` counts from the end of the runner's claim.
 
-    `ours` says that its name is in Ostler's mint attempts. A runner whose name only looks similar belongs to others
-    (L3).
+    `ours` is true if the runner's name is in Ostler's mint attempts. Any other runner is kept, even if its name looks
+    like the name of a runner of Ostler (L3).
     """
     if not ours:
         return _keep("it is not ours")
@@ -243,7 +249,10 @@ def judge_runner(
 def judge_service_account(
     *, row_is_open: bool, pod_exists: bool, terminating: bool, age_seconds: float, grace_seconds: float
 ) -> Verdict:
-    """Return whether a runner's ServiceAccount is an orphan. `row_is_open` says that its Pod is planned or exists."""
+    """Return the verdict on a runner's ServiceAccount.
+
+    `row_is_open` is true if the ServiceAccount's Pod is planned or exists, according to Postgres.
+    """
     if terminating:
         return _keep("it is being deleted")
     if age_seconds < grace_seconds:

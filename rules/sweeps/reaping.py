@@ -1,7 +1,7 @@
-"""Limits of every sweep that repairs: whether it may run, its budget of kills in a tick, and the required proof.
+"""Limits of every sweep that repairs: permission to run, the budget of kills in a tick, and the required proof.
 
-These are laws L8 and L9 as pure functions. The verdict of each sweep is here or in a separate module. The frame
-(`tasks.sweeps.frame`) applies these limits to all sweeps.
+The functions implement the laws L8 and L9 without I/O. The frame of the sweeps (`tasks.sweeps.frame`) applies the
+limits to all sweeps. Other modules of this package contain the verdicts of the sweeps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """Sources of evidence. The same source twice is one witness."""
+    """Sources of evidence. Two statements of the same source count as one witness."""
 
     POSTGRES = "postgres"
     KUBERNETES = "kubernetes"
@@ -32,7 +32,7 @@ class Witness:
 
 
 NEEDED = 2
-"""Number of different sources that must agree before a repair may kill (law L9)."""
+"""How many different sources must agree before a repair may kill (law L9)."""
 
 
 def enough(witnesses: Iterable[Witness]) -> bool:
@@ -41,22 +41,22 @@ def enough(witnesses: Iterable[Witness]) -> bool:
 
 
 def allowance(listed: int, *, least: int, percent: float) -> int:
-    """Return the number of kills that one tick may make.
+    """Return how many kills one tick may make.
 
-    It is `percent` of the listed objects, but at least `least`.
+    The result is `percent` of the listed objects, but at least `least`.
     """
     return max(least, int(listed * percent / 100))
 
 
 class Outcome(StrEnum):
-    """End of a sweep's tick.
+    """Outcome of a sweep's tick.
 
     - `running`: the tick has not ended.
-    - `done`: it processed all objects that it found.
-    - `unfinished`: its time was up or its process stops. The next tick continues.
-    - `aborted`: a list could not be trusted, so it stopped all changes (law L8), or it could process no row at all.
-    - `failed`: an unexpected error.
-    - `lost`: another tick took over, because this one was killed or took too long.
+    - `done`: the tick processed all objects that it found.
+    - `unfinished`: the tick ran out of time, or its process stops. The next tick continues.
+    - `aborted`: the tick could not trust a list and stopped all changes (law L8), or it could process no row at all.
+    - `failed`: an unexpected error ended the tick.
+    - `lost`: another tick took over, because this tick was killed or took too long.
     - `paused`: the sweep was paused before or during the tick.
     - `busy`: another tick held the lease.
     """
@@ -72,22 +72,22 @@ class Outcome(StrEnum):
 
 
 SUCCESSES = frozenset({Outcome.DONE, Outcome.UNFINISHED})
-"""Outcomes after which a sweep counts as having run."""
+"""Outcomes of a tick that count as a success of the sweep."""
 
 
 ALL = "all"
 
 
 def switched_off(name: str, *, by_setting: Collection[str]) -> bool:
-    """Return whether `OSTLER_SWEEPS_PAUSED` stops a sweep. Dry runs are still allowed."""
+    """Return whether `OSTLER_SWEEPS_PAUSED` stops a sweep. Dry runs of a stopped sweep are still allowed."""
     return name in by_setting or ALL in by_setting
 
 
 class Repaired(StrEnum):
     """Result of one repair.
 
-    - `begun`: recorded before an outside call. The answer of the call is not recorded yet.
-    - `done`: committed, or the call was answered. A later tick checks the effect.
+    - `begun`: the repair was recorded before a call to an upstream, and the answer is not recorded yet.
+    - `done`: the repair was committed, or the upstream answered. A later tick checks the effect.
     - `verified`: the effect was observed.
     - `failed`: the call failed, or the effect was not observed in time.
     - `moved_on`: nothing was done, because the row changed between verdict and action.
@@ -103,10 +103,10 @@ class Repaired(StrEnum):
 
 
 class Expect(StrEnum):
-    """Expected effect of a repair. A later tick checks it and marks the repair as verified.
+    """Expected effect of a repair. If a later tick observes the effect, the tick marks the repair as verified.
 
     - `nothing`: the transaction of the repair already proves the effect.
-    - `claim_moved`: the claim is in another state than `before`, or has ended.
+    - `claim_moved`: the claim is no longer in the state `before`, or has ended.
     - `claim_ended`: the claim has ended.
     - `stamped`: the claim's stamp is on, or the claim has ended.
     - `unstamped`: the claim's stamp is no longer being removed, or the claim has ended.
@@ -126,12 +126,13 @@ class Expect(StrEnum):
 
 
 MISSED = 3
-"""Periods without a success after which a sweep is reported as late."""
+"""How many periods must pass without a success before a sweep is reported as late."""
 
 
 def is_late(*, last: datetime, since: datetime, period: float, paused: bool, now: datetime) -> bool:
-    """Return whether a sweep missed three periods since its last success, and since observation began (`since`).
+    """Return whether a sweep missed three periods since its last success.
 
-    A sweep that was paused on purpose is not late.
+    The time before `since`, the start of the observation, does not count. A sweep that was paused on purpose is not
+    late.
     """
     return not paused and now - max(last, since) > timedelta(seconds=MISSED * period)

@@ -1,12 +1,14 @@
-"""Redelivery of webhooks: the deliveries to check, and the time to ask GitHub to send one again.
+"""Redelivery of webhooks: the deliveries to check, and the time to ask GitHub to send a webhook again.
 
-GitHub never repeats a webhook on its own. It stores deliveries for three days (seven on Enterprise Server). There are
-two kinds of checks. A short check of the newest deliveries runs every minute, so that a lost webhook returns soon. A
-short check usually costs one page.
+GitHub never repeats a webhook without a request. GitHub stores deliveries for three days (seven on Enterprise Server).
+Ostler reads GitHub's list of deliveries in two ways: by short checks and by scans.
 
-A scan runs once per `overlap`. It reads back to `overlap` before the start of the last complete scan. It finds
-deliveries that GitHub listed late or a short check did not reach. Both overlaps are longer than the difference between
-GitHub's clock and Ostler's.
+A short check of the newest deliveries runs every minute, so that a lost webhook is sent again soon. A short check
+usually costs one page.
+
+A scan runs once per `overlap`. A scan reads the list back to `overlap` before the start of the last complete scan. The
+scan finds deliveries that GitHub listed late, and deliveries that a short check did not reach. Both `overlap` and
+`SHORT_OVERLAP` are longer than the difference between GitHub's clock and Ostler's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 SHORT_OVERLAP = timedelta(seconds=60)
-"""Overlap of a short check with the previous one. It is longer than the 10 s that an attempt can take."""
+"""Overlap of a short check with the previous short check.
+
+The overlap is longer than the 10 s that an attempt to deliver can take.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,8 @@ class Progress:
     """Progress of reading GitHub's list of deliveries.
 
     `checked_at` is the start of the last complete short check, and `checkpoint` the start of the last complete scan.
-    `scan_began` is the start of the running scan, or None. `scan_cursor` is its next page, or None for the first page.
+    `scan_began` is the start of the running scan, or None if no scan is running. `scan_cursor` is the next page of the
+    running scan, or None for the first page.
     """
 
     checked_at: datetime
@@ -39,20 +45,20 @@ def recent_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> da
 
 
 def scan_floor(progress: Progress, *, overlap: timedelta, kept: timedelta, now: datetime) -> datetime:
-    """Return the oldest time that a scan covers. After a long downtime, this is the start of GitHub's retention."""
+    """Return the oldest time that a scan covers. The result is never earlier than the start of GitHub's retention."""
     return max(progress.checkpoint - overlap, now - kept)
 
 
 def scan_is_due(progress: Progress, *, overlap: timedelta, now: datetime) -> bool:
-    """Return whether a scan is running or should begin."""
+    """Return whether a scan must be continued or begun."""
     return progress.scan_began is not None or now - progress.checkpoint >= overlap
 
 
 class PageEnd(StrEnum):
-    """Continuation of a list after a page.
+    """Decision after a page of a list.
 
-    - `more`: read the next page.
-    - `whole`: all deliveries down to the floor were listed.
+    - `more`: the caller must read the next page.
+    - `whole`: all deliveries since the floor were listed.
     - `doubt`: the list ended unexpectedly, so nothing is concluded from it (law L8).
     """
 
@@ -62,7 +68,7 @@ class PageEnd(StrEnum):
 
 
 def page_end(*, oldest: datetime | None, is_first: bool, is_full: bool, has_next: bool, floor: datetime) -> PageEnd:
-    """Judge a page by its last entry, delivered at `oldest`. For an empty page, `oldest` is None."""
+    """Return the decision after a page. `oldest` is the time of the page's last entry, or None if the page is empty."""
     if oldest is not None and oldest < floor:
         return PageEnd.WHOLE
     if has_next:
@@ -71,9 +77,10 @@ def page_end(*, oldest: datetime | None, is_first: bool, is_full: bool, has_next
 
 
 def next_ask_after(asks: int, *, again_after: timedelta, kept: timedelta) -> timedelta:
-    """Return the time from request number `asks` (from 1) to the next one. It doubles, up to GitHub's retention.
+    """Return the time between request number `asks` (from 1) for a webhook and the next request.
 
-    With a fixed number of requests, a webhook would be lost for ever if the route to Ostler is cut for a longer time.
-    Doubling still limits the number: two minutes and three days give twelve requests.
+    Each request doubles the time, up to GitHub's retention. If the number of requests were fixed, a long interruption
+    of the route to Ostler would lose the webhook for ever. The doubling still limits the number of requests. For
+    example, with two minutes and three days there are twelve requests.
     """
     return min(again_after * (1 << min(asks - 1, 16)), kept)

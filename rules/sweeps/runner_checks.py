@@ -1,7 +1,8 @@
-"""Checks of GitHub's runners: the time that a list is evidence for, and when two lists are two checks.
+"""Checks of GitHub's runners: the age of a runner list, and when two lists count as two checks.
 
-Callers share a list for a minute, so it might be older than the claim that is judged by it. A list is evidence only for
-the time before it was requested. A caller must compare that time, never "now".
+Callers share a list for about a minute. A list might therefore be older than a claim that a caller judges by the list.
+A list proves nothing about the time after it was requested. A caller must compare times with `taken_at`, never with the
+present time.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 CHECKS_APART = 55.0
-"""Least seconds between two lists that count as two checks: a minute, less the jitter of beat.
+"""Minimum seconds between two lists that count as two checks: a minute, less the jitter of beat.
 
-No setting changes it.
+No setting changes this number.
 """
 
 FRESH = CHECKS_APART
-"""Shortest time in seconds for reusing a list. It is `CHECKS_APART`, so two lists of a scope are always two checks."""
+"""Minimum seconds during which a list is reused.
+
+The value is `CHECKS_APART`, so two lists of a scope always count as two checks.
+"""
 
 FRESH_TIMES = 2
-"""If a list took long to fetch, it is reused for this multiple of the fetch time.
+"""Factor for a list that took long to fetch. Such a list is reused for this multiple of the fetch time.
 
 Otherwise a list of thousands of runners would be too old as soon as it is complete, and would be fetched all the time.
 """
@@ -30,10 +34,10 @@ Otherwise a list of thousands of runners would be too old as soon as it is compl
 class ListedRunner:
     """A runner in a list.
 
-    - `online`: it was connected at the time of the list.
-    - `busy`: it executed a job at the time of the list.
-    - `has_connected`: it was connected at some time before.
-    - `version`: version of its software, or None if GitHub does not report it.
+    - `online`: the runner was connected at the time of the list.
+    - `busy`: the runner executed a job at the time of the list.
+    - `has_connected`: the runner was connected at some time before.
+    - `version`: version of the runner's software, or None if GitHub does not report the version.
     """
 
     id: int
@@ -46,22 +50,25 @@ class ListedRunner:
 
 @dataclass(frozen=True, slots=True)
 class RunnerList:
-    """All runners of one scope, by name. `taken_at` is the time of the request for its first page."""
+    """All runners of one scope, by name. `taken_at` is the time when the list's first page was requested."""
 
     taken_at: datetime
     runners: Mapping[str, ListedRunner] = field(default_factory=dict)
 
     def used_for(self, *, whole_at: datetime) -> float:
-        """Return the seconds after `taken_at` in which the list may be used.
+        """Return for how many seconds after `taken_at` the list may be used.
 
-        `whole_at` is the time of its completion.
+        `whole_at` is the time when the list was complete.
         """
         return max(FRESH, FRESH_TIMES * (whole_at - self.taken_at).total_seconds())
 
     def age_of(self, since: datetime) -> float:
-        """Return the seconds from `since` to the time of the list. The result is negative if `since` is later."""
+        """Return the seconds from `since` to `taken_at`. The result is negative if `since` is later than `taken_at`."""
         return (self.taken_at - since).total_seconds()
 
     def is_second_check(self, first: datetime | None) -> bool:
-        """Return whether this list and a list taken at `first` count as two checks. Return False if `first` is None."""
+        """Return whether this list and a list with the time `first` count as two checks.
+
+        Return False if `first` is None.
+        """
         return first is not None and self.age_of(first) >= CHECKS_APART

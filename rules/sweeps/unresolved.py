@@ -1,4 +1,4 @@
-"""Unresolved jobs, which no claim moves: the verdict from GitHub's answer, and the time of the next request."""
+"""Unresolved jobs: the verdict from GitHub's answer about a job, and the time of the next request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_WAITING = timedelta(days=35)
 
 
 LONGEST_EXECUTING = timedelta(days=6)
-"""Longest time that a job may run, plus a day ("Usage limits for self-hosted runners")."""
+"""Maximum time that GitHub lets a job run, plus a day ("Usage limits for self-hosted runners")."""
 
 
 class Unresolved(StrEnum):
@@ -25,10 +25,10 @@ class Unresolved(StrEnum):
 
     - `unknown`: the job has the hold `ask_github`.
     - `waiting`: the job has waited for an environment at GitHub for a long time.
-    - `set_aside`: the job has been held with a backoff for a long time.
+    - `set_aside`: the job has had the hold `set_aside` or `backoff` for a long time.
     - `elsewhere`: the job has been running on a foreign runner for a long time.
     - `outlived`: GitHub reported the job as running on a runner whose claim had already ended.
-    - `bug`: the job is claimed or running without a live claim. It is repaired and counted as a bug.
+    - `bug`: the job is claimed or running without a live claim. The job is repaired and counted as a bug.
     """
 
     UNKNOWN = "unknown"
@@ -40,12 +40,13 @@ class Unresolved(StrEnum):
 
 
 class Move(StrEnum):
-    """Change of the job.
+    """Change of an unresolved job.
 
-    - `keep`: GitHub agrees with its state. GitHub is asked again later.
-    - `ready`: its environment released it. It is queued, and `rematch` finds a pool for it.
-    - `lift`: it is queued already, and its hold is lifted.
-    - `follow`: it takes the next step of its outcome.
+    - `keep`: the job stays unchanged, because GitHub agrees with the job's state or answered 404. GitHub is asked again
+      later.
+    - `ready`: the environment has released the job. The job is queued, and `rematch` finds a pool for the job.
+    - `lift`: the job is queued already. The job's hold is lifted.
+    - `follow`: the job takes the next step of its outcome.
     """
 
     KEEP = "keep"
@@ -56,7 +57,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedVerdict:
-    """A change of the job. `job_outcome` has the next step and the reason."""
+    """A change of the job. `job_outcome` is the outcome of the job, with the next step and the reason."""
 
     move: Move
     job_outcome: JobOutcome
@@ -74,9 +75,9 @@ def judge_unresolved(
 ) -> UnresolvedVerdict:
     """Return the change of a job that has `status` at GitHub. A `status` of None means that GitHub answered 404.
 
-    `run` is the run of the job if the run is over, else None. A 404 finishes a job only if it cannot be queued at
-    GitHub any more, because it `started` or its `age` exceeds GitHub's limit. The age counts from the time when it was
-    queued or began to wait.
+    `run` is the run of the job if the run is over, else None. A 404 finishes a job only if the job cannot be queued at
+    GitHub any more. This is certain if the job has `started` or if its `age` exceeds GitHub's limit. The age counts
+    from the time when the job was queued or began to wait.
     """
     job_outcome = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:
@@ -96,5 +97,8 @@ def judge_unresolved(
 
 
 def next_ask_after(stood: timedelta, *, least: timedelta, most: timedelta) -> timedelta:
-    """Return the time to the next request about a job that has not moved for `stood`: half of it, within bounds."""
+    """Return the time until the next request about a job that has not changed its state for the time `stood`.
+
+    The result is half of `stood`, but at least `least` and at most `most`.
+    """
     return min(max(stood / 2, least), most)

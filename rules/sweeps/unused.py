@@ -1,9 +1,9 @@
 """Unused runners: verdicts on delivered claims without an observed execution, and on spares.
 
-The sweep `unused_runners` asks for one verdict per claim. A verdict is based on one runner list per scope. If it asks
-for GitHub's answer about the claimed job, it is made again with this answer. Every release of a delivered claim first
-deregisters its runner, and stops if GitHub refuses (law L3). If GitHub does not answer, or only one of two needed
-checks was made, the claim waits for the next tick (law L8).
+The sweep `unused_runners` asks for one verdict per claim. The verdicts on the claims of a scope are based on the same
+runner list. If a verdict asks for GitHub's answer about the claimed job, the sweep asks GitHub and then asks for a new
+verdict. Every release of a delivered claim first deregisters the claim's runner, and stops if GitHub refuses (law L3).
+If GitHub does not answer, or only one of two needed checks was made, the claim waits for the next tick (law L8).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 GRACE_SECONDS = 60.0
 
 UPDATE_SECONDS = 600.0
-"""Seconds after the delivery during which an offline runner might be installing a newer version of itself."""
+"""Seconds after the delivery during which an offline runner might be updating its own software."""
 
 
 class RunnerNow(StrEnum):
@@ -32,10 +32,10 @@ class ClaimedJob(StrEnum):
 
     - `not_asked`: GitHub was not asked yet.
     - `queued`: the job is queued.
-    - `in_progress_here`: it runs on the runner of this claim.
-    - `in_progress_elsewhere`: it runs on another runner.
-    - `terminal`: it is completed, or GitHub is certain that there is no such job.
-    - `terminal_here`: it was completed on the runner of this claim.
+    - `in_progress_here`: the job runs on the runner of this claim.
+    - `in_progress_elsewhere`: the job runs on another runner.
+    - `terminal`: the job is completed, or GitHub is certain that there is no such job.
+    - `terminal_here`: the job was completed on the runner of this claim.
     - `unknown`: GitHub was asked, and gave no usable answer.
     """
 
@@ -52,14 +52,14 @@ class UnusedAction(StrEnum):
     """Action of the sweep.
 
     - `wait`: do nothing in this tick, and count the reason.
-    - `ask_job`: ask GitHub for the claimed job and judge again.
+    - `ask_job`: ask GitHub about the claimed job and judge the claim again.
     - `execute`: the claim becomes `executing`, bound to the claimed job.
     - `execute_unidentified`: the claim becomes `executing` without a job, and is counted. The webhook that names the
       runner binds the job later.
     - `release_never_started`: release the claim. The job is queued again, and the Pod is retired.
-    - `finish`: the claimed job and its runner are over. End the claim and the job.
+    - `finish`: the claimed job and its runner are over. End the claim and finish the job.
     - `spare`: the claimed job does not need this claim any more. The claim becomes a spare.
-    - `retire_spare`: release a spare. Its Pod is retired.
+    - `retire_spare`: release a spare. The Pod of the spare is retired.
     """
 
     WAIT = "wait"
@@ -77,9 +77,10 @@ class UnusedClaim:
     """One claim as the sweep observes it.
 
     - `absent_before`: the runner was absent in the previous check, a minute ago.
-    - `age_seconds`: age at the time of the runner list. It counts from the poller's exit 0, or from `delivered_at`
-      without such an exit. The age of a spare counts from `spare_since`.
-    - `restarts`: the runner was online once, and its container still runs.
+    - `age_seconds`: age of the claim at the time of the runner list. The age counts from the time when the poller
+      exited 0. If this exit is not known, the age counts from `delivered_at`. The age of a spare counts from
+      `spare_since`.
+    - `restarts`: the runner was online at some time, and its container still runs.
     """
 
     runner: RunnerNow
@@ -92,7 +93,7 @@ class UnusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnusedVerdict:
-    """The action, with the reason. `counts` says whether the list counts as a check of the runner."""
+    """The action, with the reason. `counts` is true if the list counts as a check of the runner."""
 
     action: UnusedAction
     reason: str
@@ -112,7 +113,7 @@ _BUSY = {
         UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"
     ),
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"),
-    # Its execution is proven, although its job is unknown.
+    # The execution of the runner is proven, although its job is unknown.
     ClaimedJob.UNKNOWN: UnusedVerdict(
         UnusedAction.EXECUTE_UNBOUND, "the runner is busy, and GitHub could not be asked about its job"
     ),
@@ -132,7 +133,7 @@ _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "GitHub could not be asked about
 def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:
     """Return the action on a delivered claim without an execution.
 
-    A claim younger than `grace_seconds` always waits.
+    A claim whose age is below `grace_seconds` always waits.
     """
     if not claim.age_seconds >= grace_seconds:
         return UnusedVerdict(UnusedAction.WAIT, "delivered a moment before the runners were listed", counts=False)

@@ -1,4 +1,4 @@
-"""Pace of Kubernetes Events: a few at once, equal Events rarely, and a steady rate over a long time."""
+"""Pace of Kubernetes Events: a short burst is allowed, equal Events are rare, and the long-term rate is limited."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 SAME_EVERY = 600.0
-"""Seconds before the same Event is written again."""
+"""Minimum seconds between two equal Events."""
 
 KIND_EVERY = 30.0
-"""Seconds between two Events with the same reason about one object, even with different texts."""
+"""Minimum seconds between two Events with the same reason about one object, even if their texts differ."""
 
 BURST = 25.0
-"""Events that may be written at once."""
+"""Maximum number of Events that may be written at once."""
 
 PER_SECOND = 1.0
-"""Events per second that may be written over a long time."""
+"""Maximum number of Events per second over a long time."""
 
 REMEMBERED = 2000
-"""Most Events that are remembered. The oldest are dropped first."""
+"""Maximum number of entries about written Events. The oldest entries are dropped first."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Record of recent Events. Times are in seconds of one clock that never goes back."""
+    """Record of recent Events. Times are in seconds of a monotonic clock."""
 
     tokens: float = BURST
     at: float | None = None
     seen: OrderedDict[tuple[str, ...], float] = field(default_factory=OrderedDict)
 
     def admits(self, uid: str, reason: str, note: str, *, now: float) -> bool:
-        """Return whether an Event may be written now. If so, count it."""
+        """Return whether an Event may be written now. If the result is true, the Event counts as written."""
         elapsed = 0.0 if self.at is None else max(0.0, now - self.at)
         self.tokens = min(BURST, self.tokens + elapsed * PER_SECOND)
         self.at = now

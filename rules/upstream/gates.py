@@ -1,9 +1,10 @@
 """Gates of upstreams: when a gate closes and opens again, from counts of calls alone.
 
-A closed gate stops reaping and the growth of demand, but never dispatch. An upstream that answers only half of the
-calls is no evidence for a kill (law L8). A gate closes after one bad evaluation, because waiting costs only time. It
-opens after several consecutive good evaluations. Their number is random for each closing, so that deployments with the
-same upstream do not reopen together. A share of failures between the two thresholds neither closes nor opens a gate.
+A closed gate stops reaping and the growth of demand, but never dispatch. The answers of an upstream that answers only
+half of the calls are no evidence for a kill (law L8). A gate closes after one bad evaluation, because waiting costs
+only time. A gate opens after several consecutive good evaluations. The number of good evaluations is drawn at random
+for each closing, so that deployments with the same upstream do not reopen their gates together. If the share of failed
+calls is between the two thresholds, an open gate stays open and a closed gate stays closed.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRule:
-    """The thresholds. Shares are fractions of 1, and `opens_at` must be below `closes_at`.
+    """The thresholds of a gate. Shares are fractions of 1, and `opens_at` must be below `closes_at`.
 
-    `healthy_checks` good evaluations open the gate, plus a random number up to `extra_checks`.
+    A gate opens after `healthy_checks` good evaluations plus a random number of further evaluations, at most
+    `extra_checks`.
     """
 
     least_errors: int = 5
@@ -27,7 +29,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """The calls of all processes in the last minute, and the number of failed ones."""
+    """How many calls all processes made in the last minute, and how many of these calls failed."""
 
     calls: int
     errors: int
@@ -35,7 +37,11 @@ class CallCounts:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """State of a gate: consecutive good evaluations since it closed, and the number that opens it."""
+    """State of a gate.
+
+    `healthy_checks` is the number of consecutive good evaluations since the gate closed. `needs` is the number of good
+    evaluations that opens the gate.
+    """
 
     closed: bool = False
     healthy_checks: int = 0
@@ -43,7 +49,7 @@ class Gate:
 
 
 def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gate:
-    """Return the gate after an evaluation. `roll` is random in [0, 1).
+    """Return the gate after an evaluation. `roll` is a random number in [0, 1).
 
     Without calls the gate does not change: an open gate stays open, and a closed gate stays closed with its count.
     """

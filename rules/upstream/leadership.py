@@ -1,8 +1,8 @@
 """Leader election by a Lease of the cluster, as a pure decision on the observed Lease.
 
-Clocks of different machines are never compared. A candidate treats a Lease as expired after it has itself observed no
-change for the Lease's duration. A wrong clock therefore does no harm, and a candidate that has just started waits for a
-whole duration. All times are in seconds.
+Clocks of different machines are never compared. Each candidate measures with its own clock how long the Lease has not
+changed. After the Lease's duration without a change, the candidate treats the Lease as expired. A wrong clock therefore
+does no harm, and a candidate that has just started waits for a whole duration. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 GIVE_UP = 2 / 3
 """Fraction of a Lease's duration after which a leader stops if it could not renew the Lease.
 
-It is below 1, so that the leader stops before another candidate may acquire the Lease.
+The fraction is below 1, so that the leader stops before another candidate may acquire the Lease.
 """
 
 RENEW = 1 / 5
@@ -22,7 +22,10 @@ RENEW = 1 / 5
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """A Lease as the cluster has it. `holder` is empty after a leader released it. `version` guards writes."""
+    """A Lease as the cluster has it. `holder` is empty after a leader released the Lease.
+
+    A write succeeds only if the Lease still has the version `version`.
+    """
 
     holder: str
     duration: float
@@ -40,7 +43,7 @@ class LeaseStep(StrEnum):
 
 
 def next_step(lease: LeaseSeen | None, *, me: str, unchanged_for: float) -> LeaseStep:
-    """Return the next action of candidate `me` on a Lease that it observed unchanged for `unchanged_for` seconds.
+    """Return the next action of candidate `me`, who observed no change of `lease` for `unchanged_for` seconds.
 
     `lease` is None if the Lease does not exist.
     """
@@ -54,8 +57,8 @@ def next_step(lease: LeaseSeen | None, *, me: str, unchanged_for: float) -> Leas
 
 
 def leads(*, renewed_before: float | None, duration: float) -> bool:
-    """Return whether a candidate that last renewed `renewed_before` seconds ago may act as the leader.
+    """Return whether a candidate that last renewed the Lease `renewed_before` seconds ago may act as the leader.
 
-    `renewed_before` is None if it never held the Lease.
+    `renewed_before` is None if the candidate does not hold the Lease.
     """
     return renewed_before is not None and renewed_before < duration * GIVE_UP

@@ -1,7 +1,7 @@
-"""Retries of failed calls: whether to try again, and the wait before it, as a pure decision.
+"""Retries of failed calls: whether to try again, and the wait before the next attempt, as a pure decision.
 
-Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt. Every other status is final. A
-status takes precedence over a network failure. Times are in seconds.
+Another attempt is made after the statuses 408, 429, 500, 502, 503 and 504, and after network failures. Every other
+status is final. A status takes precedence over a network failure. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RETRY_AFTER_CAP = 30.0
 
 
 class Network(enum.Enum):
-    """Failure of a call that got no complete answer."""
+    """Failure of a call without a complete answer."""
 
     REFUSED = "connection refused"
     RESET = "connection reset"
@@ -32,11 +32,11 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Limits of the attempts of one call, and the waits between them.
+    """Limits of the attempts of one call, and the waits between the attempts.
 
     The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor from `jitter`. No
-    attempt starts later than `deadline` seconds after the start of the first one. A deadline of None sets no limit.
-    With `honour_retry_after`, a wait that the server asks for in a 429 or 503 is used instead.
+    attempt starts later than `deadline` seconds after the start of the first attempt. A deadline of None sets no limit.
+    If `honour_retry_after` is true and the server asks for a wait in a 429 or 503, this wait is used instead.
     """
 
     attempts: int = 4
@@ -55,7 +55,7 @@ ONCE = RetryPolicy(attempts=1)
 class Failure:
     """Failure of one attempt: a status, or a network failure.
 
-    `retry_after` is the requested wait in seconds, or None.
+    `retry_after` is the wait in seconds that the server asks for, or None.
     """
 
     status: int | None = None
@@ -65,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryDecision:
-    """Whether to try again after `wait` seconds, with the reason."""
+    """Whether to try again after `wait` seconds, and the reason for the decision."""
 
     retry: bool
     wait: float
@@ -75,8 +75,8 @@ class RetryDecision:
 def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failure, roll: float) -> RetryDecision:
     """Return the decision after attempt number `attempt` failed. The first attempt has number 1.
 
-    `elapsed` is the number of seconds since the first attempt began. `roll` is a random number from 0 to 1 for the
-    jitter.
+    `elapsed` is the number of seconds since the first attempt began. `roll` is a random number from 0 to 1, which
+    selects the factor from `jitter`.
     """
     if not worth_retrying(failure):
         return RetryDecision(retry=False, wait=0.0, reason="the answer is final")
@@ -90,14 +90,14 @@ def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failur
 
 
 def worth_retrying(failure: Failure) -> bool:
-    """Return whether another attempt might end differently. If there is a status, only the status decides."""
+    """Return whether another attempt might succeed. If there is a status, only the status decides."""
     if failure.status is not None:
         return failure.status in RETRIED_STATUSES
     return failure.network is not None
 
 
 def wait_before_next(*, policy: RetryPolicy, attempt: int, failure: Failure, roll: float) -> float:
-    """Return the seconds between attempt `attempt` and the next one."""
+    """Return the seconds to wait after attempt number `attempt`."""
     if policy.honour_retry_after and failure.retry_after is not None and failure.status in _WITH_RETRY_AFTER:
         return min(failure.retry_after, RETRY_AFTER_CAP)
     low, high = policy.jitter
@@ -107,7 +107,7 @@ def wait_before_next(*, policy: RetryPolicy, attempt: int, failure: Failure, rol
 
 
 def parse_retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the seconds that a `Retry-After` header asks for, from 0 to 30. Return None if it is not usable.
+    """Return the seconds that a `Retry-After` header asks for, from 0 to 30. Return None if the header is not usable.
 
     Both forms of RFC 9110 are parsed: seconds and an HTTP date.
     """
@@ -124,7 +124,7 @@ def parse_retry_after(header: str | None, *, now: datetime) -> float | None:
 
 
 def _seconds_until(text: str, now: datetime) -> float:
-    """Return the seconds until an HTTP date, or NaN if it is invalid."""
+    """Return the seconds until an HTTP date, or NaN if the date is invalid."""
     try:
         when = parsedate_to_datetime(text)
     except ValueError:

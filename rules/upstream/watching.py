@@ -1,6 +1,6 @@
 """Hints of the watch: the changes of a runner Pod or a pool that workers should check.
 
-A hint never leads to an action by itself (law L6).
+A hint alone never leads to an action (law L6).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """State of a Pod that the watch remembers. `ready` says that its container `runner` has begun a job.
+    """State of a Pod that the watch remembers.
 
-    `unstamped` says that its poller has ended while it has no stamp.
+    `ready` is true if the Pod's container `runner` has begun a job. `unstamped` is true if the Pod's poller has ended
+    while the Pod has no stamp.
     """
 
     pool: str
@@ -26,17 +27,20 @@ class Hint(StrEnum):
     """Message that asks a worker for a check."""
 
     GONE = "gone"
-    """The Pod might be gone. Check its claim, if it has one."""
+    """The Pod might be gone. If the Pod has a claim, the worker checks the claim."""
     SPENT = "spent"
-    """The Pod has ended. Its pool needs a new Pod."""
+    """The Pod has ended. The Pod's pool needs a new Pod."""
     EXECUTING = "executing"
     """The Pod's runner has begun a job."""
     UNSTAMPED = "unstamped"
-    """The Pod's poller has ended without a stamp. A removed stamp may be put back."""
+    """The Pod's poller has ended, and the Pod has no stamp. A stamp that was removed may be put on the Pod again."""
 
 
 def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
-    """Return the hints that follow from two states of one Pod. None stands for a Pod that is unknown or gone."""
+    """Return the hints that follow from two states of one Pod.
+
+    `before` is None if the Pod was unknown. `after` is None if the Pod is gone.
+    """
     if after is None:
         return frozenset({Hint.GONE})
     hints = set()
@@ -53,7 +57,7 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
 class PoolObservation:
     """Fields of a pool that the watch remembers.
 
-    These fields change with its spec and its deletion, not with its status.
+    The fields change if the pool's spec changes or its deletion is requested, but not if its status changes.
     """
 
     name: str
@@ -62,5 +66,5 @@ class PoolObservation:
 
 
 def pool_changed(before: PoolObservation | None, after: PoolObservation | None) -> bool:
-    """Return whether a pool has to be checked."""
+    """Return whether a worker has to check a pool. None stands for a pool that is unknown or gone."""
     return before != after

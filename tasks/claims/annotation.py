@@ -1,4 +1,4 @@
-"""Writing the claim annotation of a Pod. Stamp, un-stamp and release share this compare-and-swap."""
+"""Compare-and-swap of the claim annotation of a Pod, used by stamp, un-stamp and release."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ LOOKS = 2
 
 
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
-    """Write the annotation together with the owner label, or remove the label if `owner` is None.
+    """Write the claim annotation and the owner label of a Pod. If `owner` is None, remove the label.
 
-    If the Pod has another value than expected, that value is stored. The write is then repeated once, if this process
-    still has the lease. A stamp never replaces the stamp of a later claim. If these rows do not know the later claim,
-    they are older than the cluster, and the Pod already works for that claim (L12). Raises what the adapter raises.
+    If the Pod has another annotation than the rows expect, the annotation of the Pod is stored. The write is then
+    repeated once, if this process still has the lease of the claim. A stamp never replaces the stamp of a later claim.
+    If the rows do not know the later claim, the rows are older than the cluster, and the Pod already works for the
+    later claim (L12). Raises what the Kubernetes adapter raises.
     """
     expected = work.expected
     for look in range(1, LOOKS + 1):
@@ -66,7 +67,10 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
 
 
 def read_pod(rt: Runtime, work: steps.Annotated) -> PodSeen | None:
-    """Return the Pod of a claim, or None if a GET shows that its UID is gone. Raises what the adapter raises."""
+    """Return the Pod of a claim, or None if a GET by name and UID shows that the Pod is gone.
+
+    Raises what the Kubernetes adapter raises.
+    """
     pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=policy(work))
     return pod if pod is not None and pod.uid == work.pod_uid else None
 
@@ -77,6 +81,9 @@ def _is_later(value: str, claim_id: int) -> bool:
 
 
 def policy(work: steps.Annotated) -> RetryPolicy:
-    """Return the retry policy of a stamp. Its deadline is the rest of the lease, at most one stamp lease."""
+    """Return the retry policy for writing an annotation.
+
+    The calls end when the lease of the claim expires. They take at most as long as the lease of a stamp.
+    """
     left = (work.lease_until - utcnow()).total_seconds()
     return replace(STAMP_POLICY, deadline=max(0.05, min(left, allowed("lease_stamp").seconds)))

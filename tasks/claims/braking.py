@@ -1,6 +1,6 @@
 """Brake of a pool whose runners never execute their jobs.
 
-Each reconcile reads the brake. A change of the pool's template releases it.
+Each reconcile of the pool reads the brake. A change of the pool's template releases the brake.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ log = structlog.get_logger(__name__)
 
 
 def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
-    """Return the brake of a pool, or None if the pool is not braked.
+    """Release the brake of a pool if its template has changed. Return the brake, or None if the pool is not braked.
 
-    The matcher is woken if a probe is due or the template has changed. The next reconcile repeats a lost wake.
+    The matcher is woken if the brake was released, or if the next claim that tests the pool is due. If this wake is
+    lost, the next reconcile repeats it.
     """
 
     def body(db: Connection) -> tuple[Brake | None, int, bool]:

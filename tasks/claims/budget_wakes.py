@@ -1,6 +1,6 @@
-"""Wakes after the end of Pods.
+"""Wakes of matchers after Pods have ended.
 
-A Pod that ends frees part of its account's budget, so that another job of the account might be matched.
+A Pod that has ended no longer counts in the budget of its account. Another job of the account might then be matched.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tasks.worker.runtime import Runtime
 
 
 def wake_after_pods(rt: Runtime, uids: Sequence[str]) -> None:
-    """Wake the pools in which jobs wait whose accounts were charged for these Pods."""
+    """Wake the matchers of pools with queued jobs of the accounts that were charged for the given Pods."""
     if uids:
         for pool_id in rt.transaction(usage.pools_after_pods, uids):
             rt.waker.wake(pool_id)

@@ -1,8 +1,9 @@
 """Un-stamp of a Pod with a delivered claim whose JIT never arrived (`rules.claims.cuts`).
 
-No other delivered Pod is un-stamped. The claim stays `delivered`, so that the next poll of this Pod gets the same JIT
-(L11). The Pod and its runner are looked up first. The un-stamp is a compare-and-swap under the claim's lease. A JIT
-that arrives afterwards does no harm: the Pod is stamped again as soon as Ostler sees that the poller has ended.
+No other Pod with a delivered claim is un-stamped. The claim stays `delivered`, so that the next poll of this Pod gets
+the same JIT (L11). Before the un-stamp, the Pod is read from Kubernetes and the runner of the claim from GitHub. The
+un-stamp is a compare-and-swap under the claim's lease. A JIT that arrives after the un-stamp does no harm: the Pod is
+stamped again as soon as Ostler sees that the poller has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ log = structlog.get_logger(__name__)
 def reopen(rt: Runtime, claim_id: int) -> None:
     """Remove the stamp of a delivered claim's Pod if the Pod and GitHub show that its JIT never arrived.
 
-    Raises what the adapters raise. `resume` then has the Pod checked again.
+    Raises what the adapters of Kubernetes and GitHub raise. After such an error, `resume` requests another check of the
+    Pod.
     """
     claim = rt.transaction(cuts.suspect, claim_id)
     if claim is None:
@@ -72,7 +74,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
 def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
     """Return the verdict from the Pod and GitHub, or None if the Pod is gone or its poller has ended.
 
-    The end of a poller is recorded.
+    If the poller has ended, its end is recorded, and a missing stamp of the Pod is requested again.
     """
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != claim.pod_uid:
@@ -100,8 +102,8 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
 def runner_of(rt: Runtime, claim: cuts.Suspect) -> RunnerSeen:
     """Return the state of a claim's runner on GitHub.
 
-    If the scope might belong to another owner by now, the absence of the runner proves nothing. The state is then
-    `unknown`.
+    If GitHub does not list the runner, and the scope might belong to another owner by now, the state is `unknown`. The
+    absence of the runner proves nothing in that case.
     """
     scope = Scope.parse(claim.scope)
     found = rt.github.find_runner(

@@ -32,7 +32,7 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 ROUNDS = 4
-"""Upper bound on runs of the matcher per message. If work is left afterwards, the matcher wakes the pool again."""
+"""Upper bound on runs of the matcher for one message. If work is left after the last run, the pool is woken again."""
 
 SKIPPED_PAUSE = 0.2
 """Seconds until the matcher runs again if it skipped rows that another session had locked."""
@@ -45,9 +45,9 @@ BUSY_PAUSE = 0.5
 class Matched:
     """Result of one committed run of the matcher.
 
-    `made`: the new claims. `to_spares`: number of jobs that were given to spares. `again`: another run at once might
-    match more jobs. `skipped`: another session had locked rows that this run needed. `short`: jobs were left without
-    Pods, and the autoscaler might add Pods to this pool.
+    `made`: the new claims. `to_spares`: number of jobs that were given to spares. `again`: True if an immediate further
+    run might match more jobs. `skipped`: True if another session had locked rows that this run needed. `short`: True if
+    jobs were left without Pods and the autoscaler might add Pods to this pool.
     """
 
     made: Sequence[matching.Made]
@@ -66,7 +66,7 @@ class Matched:
 def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
     """Match jobs with Pods in one pool.
 
-    The pool is named by `pool_id`. If `pool_id` is None, `pool` is its name in the runners' namespace.
+    `pool_id`: id of the pool. `pool`: name of the pool in the runners' namespace, used if `pool_id` is None.
     """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
@@ -74,7 +74,10 @@ def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
 
 
 def match_rounds(rt: Runtime, pool_id: int) -> None:
-    """Run the matcher of a pool until no work is left, at most `ROUNDS` times, then wake the pool if work is left."""
+    """Run the matcher of a pool repeatedly until no work is left, but at most `ROUNDS` times.
+
+    If work is left after the last run, the pool is woken again.
+    """
     for _ in range(ROUNDS):
         try:
             matched = run_matcher(rt, pool_id, now=utcnow())
@@ -95,7 +98,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
             rt.waker.autoscale()
         if not matched.again:
             if matched.skipped:
-                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions hold rows it needs, for a moment
+                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions have locked needed rows for a moment
             return
     rt.waker.wake(pool_id)
 
@@ -103,8 +106,8 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
     """Run the matcher of a pool once, in one transaction.
 
-    The wake key is deleted after the pool's lock is taken and before any row is read. A sender that found the key still
-    set had therefore committed its rows before this read, so no wake is lost.
+    The wake key is deleted after the pool's lock is taken and before any row is read. If a sender found the wake key
+    still set, the sender's rows were committed before this run reads the rows. Therefore no wake is lost.
     """
 
     def body(db: Connection) -> Matched:
@@ -126,7 +129,8 @@ def clear_wake(rt: Runtime, pool_id: int) -> None:
 def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:
     """Choose jobs, lock rows, count usage and insert claims, in this order.
 
-    Each step is a statement of its own, so that the count sees what was committed before the lock was taken (L1, L2).
+    Each step is a separate SQL statement. The count of usage therefore includes everything that was committed before
+    the rows were locked (L1, L2).
     """
     settings = rt.settings
     batch = settings.timings.match_batch
@@ -145,7 +149,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     if not heads.jobs:
         pools.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
-    # Jobs that spares might take are locked together with the planned jobs. A job that gets no Pod is just unlocked.
+    # Jobs that spares might take are locked together with the planned jobs. The commit unlocks a job without a Pod.
     first = plan_batch(
         heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations, last=heads.last
     )
@@ -166,7 +170,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.timings.due_after, now=now)
-    # A braked pool is not short of Pods: the brake limits its claims. The reconciler wakes it when a probe is due.
+    # A braked pool is not short of Pods: the brake limits its claims. The reconciler wakes the pool for each test.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
     news = pools.set_wants_pods(db, pool, wants=left_without_pods)
@@ -181,7 +185,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
 def heads_beside(
     settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, *, now: datetime
 ) -> QueueHeads:
-    """Read the queue heads of a pool, without the jobs of an account that the pool's brake excludes.
+    """Read the queue heads of a pool, except the jobs of an account that the pool's brake excludes.
 
     `held` is the state of the brake, or None if the pool is not braked.
     """
@@ -206,11 +210,12 @@ def probe_mints(
     *,
     now: datetime,
 ) -> bool:
-    """Lift the backoff hold of one job, to probe an installation whose mints fail. Return whether a job was lifted.
+    """Lift the backoff hold of one job, whose mint then tests an installation with failing mints.
 
-    At most one such probe of an installation is under way in all pools. A job that the brake of this pool excludes must
-    therefore not be the probe, because it would not be matched. A fully braked pool that has queue heads gets no probe
-    of mints: its one probing claim goes to one of those heads.
+    Return True if the hold of a job was lifted; False otherwise. In all pools together, at most one such test of an
+    installation is under way. A job that the brake of this pool excludes must not be the test, because the matcher
+    would not match the job. If the whole pool is braked and has queue heads, no hold is lifted: the one claim that the
+    brake allows goes to one of the queue heads.
     """
     braked = None if held is None else held.account_id
     holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))
@@ -223,9 +228,10 @@ def probe_mints(
 
 
 def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
-    """Reduce the jobs of an account to its first job, which is the probe. Jobs of other accounts stay.
+    """Remove all jobs of an account from the queue heads except its first job. Jobs of other accounts stay.
 
-    Returns the reduced heads, and whether any job was left out.
+    The first job tests whether the brake of the account can be released. Return the remaining heads, and True if any
+    job was removed.
     """
     own = [job for job in heads.jobs if job.account_id == account_id]
     jobs = tuple(job for job in heads.jobs if job.account_id != account_id or job is own[0])
@@ -235,15 +241,16 @@ def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
 class _Rows:
     """The jobs and accounts that one run of the matcher has locked.
 
-    It first locks the rows of its plan. If another session holds one of them, it locks all queue heads and their
-    accounts, so that other jobs take the free places. It skips locked rows and never waits for a lock. The commit
-    releases all locks.
+    The run first locks the rows of its plan. If another session has locked one of these rows, the run locks all queue
+    heads and their accounts, so that other jobs get the free Pods. The run never waits for a lock: it skips a row that
+    another session has locked. The commit releases all locks.
     """
 
     def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:
         self.accounts: dict[int, AccountView] = {}
         self.skipped = False
-        """True if another session holds a row that this run would have used, or has changed it since it was read."""
+        """True if another session has locked a row that this run would have used, or changed the row after this run
+        read it."""
         self._db = db
         self._pool = pool
         self._heads = heads
@@ -262,7 +269,10 @@ class _Rows:
             self._lock_every_job()
 
     def lock_accounts(self, account_ids: set[int]) -> None:
-        """Lock the given accounts. If any is locked by another session, lock all queue heads and their accounts."""
+        """Lock the given accounts.
+
+        If another session has locked one of them, lock all queue heads and the accounts of these jobs.
+        """
         self._lock_accounts(account_ids)
         if not account_ids <= self.accounts.keys():
             self.skipped = True
@@ -272,7 +282,7 @@ class _Rows:
     def plan(self, *, without: Collection[int], slots: int) -> BatchPlan:
         """Plan a batch over the locked jobs and accounts.
 
-        `without` has the ids of jobs to leave out. `slots` is the number of Pods that can be claimed.
+        `without`: ids of the jobs to leave out. `slots`: number of Pods that can be claimed.
         """
         return plan_batch(
             [job for job in self.jobs if job.job_id not in without],
@@ -300,7 +310,10 @@ class _Rows:
 
 
 def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
-    """Send `stamp → mint` for each claim, with `release` as the errback. The sweep `resume` resends a lost message."""
+    """Send the chain `stamp → mint` for each claim, with `release` as the errback of the chain.
+
+    If a message is lost, the sweep `resume` sends the chain again.
+    """
     for claim_id in claim_ids:
         chain(
             stamp.si(claim_id=claim_id, chain_no=chain_no),

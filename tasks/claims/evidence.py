@@ -1,7 +1,8 @@
-"""Evidence on whether a Pod might hold a JIT. Code asks here before it deletes, un-stamps or scales away a Pod (L3).
+"""Evidence on whether a Pod might hold a JIT, to be read before the Pod is deleted, un-stamped or scaled away (L3).
 
-The evidence is the rows, the Pod if the caller has just read it, and the recorded removals of runners by GitHub.
-`tests/unit/tasks/test_who_asks.py` finds code that acts on a Pod without asking.
+The evidence comes from the rows, and also from the Pod if the caller has just read the Pod. The rows include the
+removals of runners that GitHub has confirmed. The test `tests/unit/tasks/test_who_asks.py` fails if code acts on a Pod
+without this evidence.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from tasks.worker.runtime import Runtime
 def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) -> PodEvidence:
     """Return the evidence about a Pod from its rows and the cluster.
 
-    `pod` is the Pod as the caller has just read it, or None. `gone` means that a GET by name and UID proved its
-    absence.
+    `pod`: the Pod as the caller has just read it, or None. `gone`: True if a GET by name and UID proved that the Pod is
+    gone.
     """
     poller = recorded.poller_exit_code
     if pod is not None and pod.poller_exit_code is not None:
@@ -34,10 +35,10 @@ def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) 
 
 
 def judge(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = False) -> BusyVerdict:
-    """Return whether a Pod might hold a JIT.
+    """Return the verdict on whether a Pod might hold a JIT.
 
-    `recorded` was just read from the rows. `pod` is the Pod as the caller has just read it, or None. `gone` means that
-    a GET by name and UID proved its absence.
+    `recorded`: the evidence that the caller has just read from the rows. `pod`: the Pod as the caller has just read it,
+    or None. `gone`: True if a GET by name and UID proved that the Pod is gone.
     """
     return may_hold_jit(evidence_of(recorded, pod, gone=gone))
 
@@ -45,8 +46,8 @@ def judge(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = False)
 def ask(
     rt: Runtime, pod_uid: str, pod: PodSeen | None = None, *, gone: bool = False, claim_id: int | None = None
 ) -> BusyVerdict:
-    """Read the rows of a Pod and return whether the Pod might hold a JIT.
+    """Read the rows of a Pod and return the verdict on whether the Pod might hold a JIT.
 
-    With `claim_id`, only the JIT of that claim counts. `pod` and `gone` are as for `judge`.
+    With `claim_id`, only the JIT of this claim counts. `pod` and `gone` have the same meaning as in `judge`.
     """
     return judge(rt.transaction(busy.recorded, pod_uid, claim_id=claim_id), pod, gone=gone)

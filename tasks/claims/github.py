@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, policy: Policy = RELEASE) -> None:
-    """Remove every given runner from GitHub. Each of them is registered or might be.
+    """Remove every given runner from GitHub. Each runner is registered on GitHub or might be registered.
 
     Raises `Busy` if GitHub refuses because a runner executes a job, and every other error of GitHub's adapter.
     """
@@ -33,16 +33,20 @@ def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, p
 
 
 def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
-    """Remove a runner that is registered or might be, and record the removal; raises as `deregister` does."""
+    """Remove a runner that is registered or might be registered, and record the removal.
+
+    Raises the errors that `deregister` raises.
+    """
     ensure_removed(rt, registration, policy=policy)
     rt.transaction(releases.registration_removed, registration.attempt_id, now=NOW)
 
 
 def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
-    """Remove a runner from GitHub. When this function returns, GitHub has no such runner. Raises as `deregister` does.
+    """Remove a runner from GitHub. When this function returns, GitHub has no such runner.
 
-    A repository is addressed by its id. If the id is unknown, its name might belong to another repository by now, and
-    that repository has no such runner either. The absence of the runner then proves nothing, and `Gone` is raised (L8).
+    A repository is addressed by its id. If Ostler does not know the id, it addresses the repository by name. The name
+    might belong to another repository by now, which has no such runner either. If the runner is not found under such a
+    name, its absence proves nothing, and `Gone` is raised (L8). Raises also the errors that `deregister` raises.
     """
     scope = Scope.parse(registration.scope)
     runner_id = registration.runner_id if scope.certain else None
@@ -63,7 +67,11 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
 
 
 def follow_owner(rt: Runtime, installation_id: int) -> bool:
-    """Ask GitHub for the owner's current name after an unknown scope, and store it. Return whether the name changed."""
+    """Ask GitHub for the current name of an installation's owner, and store the name.
+
+    Callers do this after GitHub did not find a scope. Return True if the stored name changed; False if it did not
+    change or if GitHub did not answer.
+    """
     try:
         seen = rt.github.get_installation(installation_id=installation_id, deadline_seconds=remaining())
     except UpstreamError as error:
@@ -84,9 +92,9 @@ def ask_job_outcome(
     policy: Policy = RELEASE,
     lookups: Lookups | None = None,
 ) -> JobOutcome:
-    """Return GitHub's answer about a job that lost its claim, or `NO_JOB` if an argument needed for the call is None.
+    """Return the outcome of a job according to GitHub, or `NO_JOB` if an argument needed for the call is None.
 
-    `lookups` and the raised errors are as for `ask_job`.
+    The job has lost its claim. `lookups` has the same meaning as in `ask_job`. Raises the errors that `ask_job` raises.
     """
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
@@ -97,14 +105,17 @@ def ask_job_outcome(
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """GitHub's answer about a job. `job` is None after a 404, and `run` is None unless the job's run is over."""
+    """GitHub's answer about a job.
+
+    `job`: the job, or None after a 404. `run`: the run of the job if the run is over, otherwise None.
+    """
 
     job: JobSeen | None
     run: OverRun | None
 
     @property
     def job_outcome(self) -> JobOutcome:
-        """Return the outcome that this answer means for the job."""
+        """Return the outcome of the job that follows from this answer."""
         if self.job is None:
             return from_github(status=None, conclusion=None, run=self.run)
         return from_github(
@@ -114,9 +125,9 @@ class JobAnswer:
 
 @dataclass(slots=True)
 class Lookups:
-    """Cache of jobs and runs that one tick of a sweep has asked GitHub for. Each is requested once.
+    """Cache of the jobs and runs that GitHub has returned during one tick of a sweep. Each job is requested once.
 
-    With a cache, requests are optional: the client refuses them when its calls are scarce.
+    A request that uses a cache is optional: GitHub's client refuses the request when calls are scarce.
     """
 
     jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
@@ -134,9 +145,9 @@ def ask_job(
 ) -> JobAnswer:
     """Ask GitHub for a job, and also for its run if the job has not begun.
 
-    A job in a finished run never begins. An answer about an earlier attempt than the job's is outdated and proves
-    nothing. `lookups` is the cache of a sweep's tick. If it is given, the request is the first to be refused when calls
-    are scarce. Raises what GitHub's adapter raises.
+    A job never begins after its run is over. If GitHub's answer is about an earlier attempt of the run than the attempt
+    of the job, the answer is outdated and proves nothing. `lookups`: the cache of a sweep's tick, or None. Requests
+    that use the cache are the first to be refused when calls are scarce. Raises what GitHub's adapter raises.
     """
     kept = lookups or Lookups()
     optional = lookups is not None
@@ -159,10 +170,10 @@ def ask_job(
 def _find_job(
     rt: Runtime, *, installation_id: int, repository: str, job_id: int, policy: Policy, optional: bool
 ) -> tuple[JobSeen | None, str | int]:
-    """Return a job, or None, and the name or id of its repository that the request used.
+    """Return a job, or None after a 404, and the name or id of the repository that the last request used.
 
-    After a 404 by name the job is requested by the repository's id, because the name might belong to another
-    repository.
+    If a request by the name of the repository gets a 404, the job is requested again by the id of the repository,
+    because the name might belong to another repository by now.
     """
 
     def ask(home: str | int) -> JobSeen | None:

@@ -1,8 +1,8 @@
 """`ostler.mint(claim_id, chain_no)` asks GitHub for a JIT and commits it, so that the web process can deliver it.
 
-The runner's name is committed before the call (L4). If the outcome of an attempt is unknown, the runner is looked up by
-that name and deregistered before another name is tried. If the claim moved on during the call, the mint deregisters its
-new runner.
+The runner's name is committed before the call (L4). If the outcome of an attempt is unknown, the mint looks up the
+runner by the name of the attempt and deregisters the runner before it tries another name. If the claim no longer waits
+for this mint when GitHub answers, the mint deregisters the new runner.
 """
 
 from __future__ import annotations
@@ -55,15 +55,18 @@ COMMIT = 1.0
 """Seconds of the lease that are reserved for the commit after the call."""
 
 LONGEST_MESSAGE = 5.0
-"""Longest delay in seconds of a mint message that waits for its turn.
+"""Longest delay in seconds of a Celery message that repeats a mint.
 
-A worker reserves up to `worker_eta_task_limit` delayed messages and then receives no other message of any queue. A mint
-that waits longer is stored in the claim's `due_at` instead, and `resume` sends it again. At 2 mints per second, 5
-seconds are 10 messages per installation.
+A worker reserves up to `worker_eta_task_limit` delayed messages and then receives no other message of any queue. For a
+longer delay no message is sent. The time of the next attempt is stored in the claim's `due_at`, and `resume` sends the
+mint at that time. At 2 mints per second, a delay of 5 seconds means 10 delayed messages per installation.
 """
 
 LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
-"""Longest wait in seconds that a mint retries. A longer wait becomes a `not_before` of the job."""
+"""Longest wait in seconds before a retry of a mint.
+
+If the wait is longer, the claim is released and the job is held until its `not_before`.
+"""
 
 SET_ASIDE = timedelta(hours=1)
 
@@ -76,14 +79,14 @@ class LeaseOver(Exception):
 
 
 class Unknown(Retryable):
-    """The outcome of a mint is unknown. The next attempt looks its runner up by name first."""
+    """The outcome of a mint is unknown. The next mint first looks up the runner of this attempt by name."""
 
 
 @task(task_names.MINT, policy=MINT, bind=True)
 def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
-    """Mint the JIT of a claim whose stamp is on or was given up.
+    """Mint the JIT of a claim, after its stamp was written or the attempts to write it failed.
 
-    `chain_no` is the chain that this message belongs to. A message of an older chain changes nothing.
+    `chain_no`: number of the chain that this message belongs to. A message of an older chain changes nothing.
     """
     rt = runtime()
     work = rt.transaction(steps.begin_mint, claim_id, chain_no=chain_no, suffix=new_suffix(), now=NOW)
@@ -121,9 +124,10 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
 
 
 def find_group(rt: Runtime, work: steps.MintWork) -> int:
-    """Return the id of the pool's runner group in the job's organisation; raises as `group_of` does.
+    """Return the id of the pool's runner group in the job's organisation.
 
-    If the lookup fails, no runner was registered. The open attempt is deleted, so that no later mint looks up its name.
+    If GitHub does not answer, no runner was registered. The open attempt is then deleted, so that no later mint looks
+    up a runner of this attempt. Raises the errors that `group_of` raises.
     """
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
@@ -133,9 +137,9 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
 
 
 def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
-    """Hold the job, because no runner of this pool in this group would ever get it.
+    """Hold the job, because GitHub would not give it to any runner of this pool in this runner group.
 
-    All jobs that the same verdict concerns are held too, until `refused.until`.
+    All other jobs with the same verdict are also held until `refused.until`.
     """
     reason = str(refused.verdict.refusal)
     rt.transaction(
@@ -152,7 +156,7 @@ def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
 def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) -> None:
     """Retry, hold or release, depending on GitHub's error.
 
-    If this mint was still looking up an older attempt, the error does not close that attempt.
+    If the error came from the look-up of an earlier attempt, the error closes neither this attempt nor the earlier one.
     """
     attempt_id = work.attempt_id if work.previous is None else None
     if isinstance(error, Gone | Forbidden | Invalid) and work.runner_group != DEFAULT:
@@ -181,14 +185,17 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
 
 
 def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
-    """Close the attempt that was looked up and open one with a new name. Return None if the claim moved on."""
+    """Close the attempt whose runner was looked up, and open an attempt with a new name.
+
+    Return None if the claim no longer waits for this mint.
+    """
     name = make_runner_name(work.pod_name, new_suffix())
     attempt_id = rt.transaction(steps.replace_attempt, work, runner_name=name, now=NOW)
     return None if attempt_id is None else replace(work, attempt_id=attempt_id, runner_name=name, previous=None)
 
 
 def left(work: steps.MintWork) -> float:
-    """Return the seconds that a call may take, so that enough time is left for the commit.
+    """Return how many seconds a call may take, so that enough time is left for the commit.
 
     Raises `LeaseOver` if no time is left.
     """
@@ -204,10 +211,11 @@ def new_suffix() -> str:
 
 
 def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, name: str) -> None:
-    """Look up the runner of an attempt with an unknown outcome, and deregister it if it exists.
+    """Look up the runner of an attempt with an unknown outcome, and deregister the runner if it exists.
 
-    Each of the two calls gets a third of the rest of the lease. If GitHub is too slow for that, the mint is retried
-    later. Without this limit, the new name would be sent so late that its answer misses the lease.
+    Each of the two calls may take a third of the time until the lease expires. If GitHub takes longer, the mint is
+    retried later. Without this limit, the request with the new name might be sent too late for an answer before the
+    lease expires.
     """
     scope = Scope.parse(work.scope)
     found = rt.github.find_runner(
@@ -220,7 +228,7 @@ def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, n
 
 
 def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
-    """Commit the encrypted JIT. If the claim moved on, deregister the runner again."""
+    """Commit the encrypted JIT. If the claim no longer waits for this mint, deregister the runner again."""
     sealed = rt.cipher.encrypt(jit.config)
     minted = rt.transaction(
         steps.commit_mint,
@@ -238,7 +246,7 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 
 def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
-    """Deregister a runner whose claim moved on during the mint."""
+    """Deregister the new runner of a claim that no longer waits for this mint."""
     log.info("mint.claim_moved_on")
     if work.installation_id is not None:
         try:
@@ -260,7 +268,7 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 
 def go_on(rt: Runtime, work: steps.MintWork) -> None:
-    """Have the waiting jobs of the account matched now, because GitHub answers mints again.
+    """End the backoff of the account's waiting jobs and send `rematch`, because GitHub answers mints again.
 
     A job that is missed here is matched when its own wait ends.
     """
@@ -273,11 +281,11 @@ def go_on(rt: Runtime, work: steps.MintWork) -> None:
 def postpone_until_token(
     self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float
 ) -> None:
-    """Wait for a token of the rate limiter. This is no failure and uses up no retry.
+    """Repeat the mint after `after` seconds, when the rate limiter has a token for it.
 
-    `after` is the wait in seconds. A wait of more than `LONGEST_MESSAGE` seconds is left to `resume`. A wait of more
-    than `LONGEST_RETRY` seconds becomes a `not_before` of this job alone, because other jobs of the installation are
-    not affected.
+    Such a wait is no failure and uses up no retry. If the wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the
+    mint. If the wait exceeds `LONGEST_RETRY` seconds, the claim is released and this job alone is held, because other
+    jobs of the installation are not affected.
     """
     now = utcnow()
     if after > LONGEST_RETRY:
@@ -299,11 +307,11 @@ def postpone_until_token(
 
 
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
-    """Wait because of GitHub's rate limit. GitHub registered no runner.
+    """Retry the mint after `after` seconds, because of GitHub's rate limit. GitHub registered no runner.
 
-    The mint is retried after `after` seconds. If that wait is long or the retries are used up, the installation backs
-    off instead. A wait of more than `LONGEST_MESSAGE` seconds is left to `resume`, which starts the retry count of
-    Celery at 0 again. Attempts that GitHub refused are therefore counted too.
+    If the wait exceeds `LONGEST_RETRY` seconds or the retries are used up, the installation backs off instead. If the
+    wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint. Celery's retry count then starts at 0 again.
+    Therefore the attempts that GitHub refused are counted as well.
     """
     now = utcnow()
     refused = rt.transaction(mint_attempts.refused, work.claim_id)
@@ -337,9 +345,9 @@ def leave(
 ) -> None:
     """Hold the jobs of an installation that the App cannot act for.
 
-    The hold ends when a webhook reports a change, at the latest after an hour.
-
-    If the account has another working installation, its jobs use that one. The retry is raised for Celery.
+    The hold ends when a webhook reports a change, at the latest after an hour. If GitHub does not know the installation
+    any more and the account has another working installation, no job is held. The account's jobs then use the other
+    installation, and Celery's `Retry` is raised.
     """
     reason, key, gone = str(error), int(work.installation_id or 0), isinstance(error, NotInstalled)
 
@@ -361,9 +369,10 @@ def leave(
 
 
 def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Gone) -> None:
-    """Handle a 404 to a mint. The owner might have been renamed, and the installation has the current name.
+    """Ask GitHub for the installation after a mint got a 404, because the owner might have been renamed.
 
-    If the name changed, it is stored and the retry is raised for Celery. Otherwise the mint backs off.
+    If the installation shows a new name of the owner, the new name is stored and Celery's `Retry` is raised. If the App
+    cannot act for the installation, the jobs of the installation are held. Otherwise the mint backs off.
     """
     try:
         seen = rt.github.get_installation(installation_id=int(work.installation_id or 0), deadline_seconds=left(work))
@@ -396,9 +405,9 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
 def back_off(
     rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone | Invalid, *, full: bool = False
 ) -> None:
-    """Back off after a refused mint and hold all jobs that make the same request (`rules.claims.mint_questions`).
+    """Back off after a refused mint, and hold all jobs that make the same request (`rules.claims.mint_questions`).
 
-    With `full`, only the runner group backs off.
+    `full`: True if the runner group is full. Only the runner group backs off then.
     """
     kind, key = work.asked_for(full=full)
     status = error.status or (404 if isinstance(error, Gone) else 403)
@@ -411,7 +420,7 @@ def back_off(
 def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Invalid) -> None:
     """Set the job aside, because GitHub refuses its runner as invalid.
 
-    If the group is full, back the group off instead.
+    If GitHub refuses because the runner group is full, the runner group backs off instead.
     """
     if is_full(error.words):
         back_off(rt, work, attempt_id, error, full=True)
@@ -427,7 +436,7 @@ def with_words(reason: str, error: UpstreamError) -> str:
 def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:
     """Retry a mint with an unknown outcome. After the last retry, back off the installation and release the claim.
 
-    Raises `Unknown`, which Celery retries with jitter.
+    If a retry is left, raises `Unknown`, which Celery retries with jitter.
     """
     now = utcnow()
     retries = self.request.retries
@@ -460,9 +469,9 @@ def refuse(
 ) -> None:
     """Hold the job with the reason `hold` and release the claim.
 
-    `reason` is shown to people. `attempt_id` names the attempt to close as refused. It is None if GitHub might have
-    registered a runner. `not_before` is when the hold is checked again, by default in an hour. A late answer to an
-    older chain closes its own attempt and changes nothing else (L6).
+    `reason`: explanation for people. `attempt_id`: the attempt to close as refused, or None if GitHub might have
+    registered a runner. `not_before`: time at which the hold is checked again, by default in an hour. If this mint
+    belongs to an older chain, its attempt is closed and neither the job nor the claim is changed (L6).
     """
     now = utcnow()
 

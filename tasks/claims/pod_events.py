@@ -1,7 +1,8 @@
-"""Events of Pods that ended while a job needed them. They are only displayed and decide nothing.
+"""Kubernetes Events of Pods that ended while a job needed them. These Events are only displayed and decide nothing.
 
-They are read once, after the end of the claim was decided. A message to another queue requests them, so that no claim
-and no other Pod waits for the answer. A failure is logged and not retried. The history of the Pod then has no Events.
+The Events of a Pod are read once, after Ostler decided to end the claim. A task on another queue reads them, so that no
+claim and no other Pod waits for the API server. If the read fails, the failure is logged, and the history of the Pod
+shows no Event.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ log = structlog.get_logger(__name__)
 ONCE = RetryPolicy(attempts=1, deadline=2.0)
 
 MOST_A_MINUTE = 60
-"""Pods whose Events are read per minute by all workers together.
+"""Upper bound on Pods whose Events are read in one minute by all workers together.
 
 The API server scans all Events of the namespace for each request. If a cluster loses more Pods at once, the Events of
-some of them are enough to see why.
+some of the Pods are enough to show the cause.
 """
 
 
 def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
-    """Request the Events of the given Pods that ended while a job needed them.
+    """Request the Events of those of the given Pods that ended while a job needed them.
 
-    With `live`, a Pod counts if its job claim is still live.
+    `live`: True to include Pods whose job claim is still live.
     """
     for uid in rt.transaction(pod_ends.lost, uids, live=live):
         rt.waker.send(POD_EVENTS, pod_uid=uid)
@@ -47,7 +48,10 @@ def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
 
 @task(POD_EVENTS, policy=DISPATCH)
 def pod_events(*, pod_uid: str) -> None:
-    """Record the Event that explains who ended a lost Pod. One bounded list of its Events is read."""
+    """Record the Event that best explains the end of a lost Pod.
+
+    Only one list of the Pod's Events is read, and its length is bounded.
+    """
     rt = runtime()
     since = utcnow() - timedelta(minutes=1)
     pod = rt.transaction(pod_ends.unread, pod_uid, most=MOST_A_MINUTE, since=since)

@@ -1,7 +1,7 @@
-"""Postponement of a step that failed. The claim is left to `resume`, with the time of the next attempt.
+"""Postponement of a step that failed. The time of the next attempt is stored, and `resume` sends the step at that time.
 
-The lease is given back. Otherwise the next attempt would wait until it expires, and would count the step as one that a
-killed process had started.
+The process releases its lease of the claim. Otherwise the next attempt would wait until the lease expires, and would
+count the step as the step of a killed process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_WAIT = 60.0
 """Longest wait in seconds until a step is retried after the rate limit of an upstream stopped it."""
 
 OUT_OF_REACH = 60.0
-"""Seconds until the removal of a runner is retried that the App is not permitted to remove."""
+"""Seconds until Ostler tries again to remove a runner that the App is not permitted to remove."""
 
 
 FIRST_LOOK = 5.0
@@ -36,28 +36,33 @@ LONGEST_LOOK = 60.0
 def longer(work: ReleaseWork) -> float:
     """Return the seconds until the next check of a retirement.
 
-    The wait equals the time since the retirement began, within bounds, so that each check doubles that time.
+    The wait equals the time since the retirement began, but is at least `FIRST_LOOK` and at most `LONGEST_LOOK`. Up to
+    that maximum, the waits therefore double.
     """
     return min(max((utcnow() - work.since).total_seconds(), FIRST_LOOK), LONGEST_LOOK)
 
 
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
-    """Leave the claim live and have `resume` retry its step after `after` seconds. `error` is stored with the claim."""
+    """Keep the claim live. `resume` retries its step after `after` seconds. `error` is stored with the claim."""
     due_at = utcnow() + timedelta(seconds=after)
     rt.transaction(claim_leases.give_back, work, due_at=due_at, error=error, undoes=True)
 
 
 def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
-    """Leave the claim to `resume`, which retries its step after `after` seconds.
+    """Postpone the step of a claim until the rate limiter permits the call to GitHub.
 
-    The rate limiter permits the call to GitHub then.
+    `after`: seconds until the rate limiter permits the call. `resume` then retries the step, after `LONGEST_WAIT`
+    seconds at the latest.
     """
     postpone(rt, work, claim_leases.WAITS, after=min(after, LONGEST_WAIT))
 
 
 @contextmanager
 def postpone_on_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
-    """Leave the claim to `resume` if an upstream fails the step. The error is raised again, so that it is counted."""
+    """Postpone the step of a claim if an upstream fails the step in this context.
+
+    The error of the upstream is raised again, so that the failure is counted.
+    """
     try:
         yield
     except UpstreamError as error:
@@ -66,7 +71,11 @@ def postpone_on_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
 
 
 def _wait(error: UpstreamError, *, tried_for: timedelta) -> float:
-    """Return the seconds until the next attempt: half of the time since the first attempt, within bounds."""
+    """Return the seconds until the next attempt.
+
+    After a rate limit, this is the wait that the error names, at most `LONGEST_WAIT`. After a retryable error or a
+    conflict, it is half of `tried_for`, between `SOON` and `SELDOM`. `tried_for` is the time since the first attempt.
+    """
     match error:
         case RateLimited(after=after):
             return min(after, LONGEST_WAIT)

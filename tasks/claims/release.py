@@ -3,13 +3,13 @@
 The job returns to the queue at its old age. The Pod becomes warm or is retired.
 
 For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
-is warm again at once. The job waits for this for at most `requeue_after` seconds. If GitHub fails the deregistration,
-the release goes on without it. If the cluster fails the un-stamp, or the epoch is not confirmed, a retire claim keeps
-the matcher from claiming the Pod again.
+is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest. If GitHub still fails
+the deregistration at that time, the release continues without the deregistration. If the un-stamp still fails at that
+time, or if the epoch is not confirmed, the Pod gets a retire claim, so that the matcher does not claim the Pod again.
 
 For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
-executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job and
-inserts the retire claim (L3, L4, L7). GitHub's answer about the job decides its new state.
+executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job to a new
+state and inserts the retire claim (L3, L4, L7). GitHub's answer about the job decides the new state of the job.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _WARMTH = {
 def release(*, claim_id: int, chain_no: int | None = None, reason: str = "released") -> None:
     """Release a claim.
 
-    `chain_no` is given if this is the errback of a chain. The claim is then released only if that chain is the current
-    one and the claim is `claimed`. If `chain_no` is None, a claim in any of the first three states is released, and the
-    release of a `releasing` claim continues. `reason` is stored with the claim.
+    `chain_no`: number of the chain if this task is the errback of a chain, otherwise None. With a number, the claim is
+    released only if the chain is the current chain and the claim is `claimed`. With None, a claim that is `claimed`,
+    `minted` or `delivered` is released, and the release of a `releasing` claim continues. `reason` is stored with the
+    claim.
     """
     rt = runtime()
     why = "its chain failed" if chain_no is not None else reason
@@ -89,9 +90,9 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Return the claim to `executing`, because GitHub refused to remove its busy runner.
+    """Set the claim to `executing`, because GitHub refused to remove its busy runner.
 
-    If the claim was never delivered, it stays in release and is tried again after `SELDOM` seconds.
+    If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
     """
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
     log.info("release.refused")
@@ -102,8 +103,8 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
 def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
     """Postpone the release of a delivered claim.
 
-    Its job returns to the queue only when GitHub no longer has the runner. Raises the error, so that it is counted,
-    unless it was a rate limit or the owner was renamed.
+    The job of the claim returns to the queue only when GitHub no longer has the runner. Raises `error` again, so that
+    the failure is counted, unless `error` is a rate limit or the owner was renamed.
     """
     match error:
         case RateLimited():
@@ -121,10 +122,11 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
 
 
 def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Continue the release of a claim that was never delivered, although GitHub failed the deregistration.
+    """Handle a failed deregistration in the release of a claim that was never delivered.
 
-    The failure delays the job for at most `requeue_after` seconds. Raises the error while that time lasts, so that the
-    step is retried.
+    The failure delays the job for at most `requeue_after` seconds. Until then, the step is postponed after a rate
+    limit, and any other error is raised again, so that the step is retried. After that time, or at once if the App
+    lacks the permission, the release continues without the deregistration.
     """
     if isinstance(error, Forbidden | Gone):
         # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.
@@ -147,10 +149,10 @@ def send_release(rt: Runtime, claim_id: int) -> None:
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Remove the stamp of the Pod and end the claim.
 
-    The un-stamp is written even if the rows say that there is no stamp. It changes the annotation, so that a stamp that
-    is still on its way fails its comparison. If the un-stamp is impossible (the annotation is missing, the patch is
-    forbidden), the Pod is retired instead. A Pod that might hold a JIT of another claim is never un-stamped and is
-    retired too.
+    The un-stamp is written even if the rows record no stamp. The un-stamp changes the annotation, so that the
+    comparison of a delayed stamp fails. If the un-stamp is impossible (the annotation is missing, the patch is
+    forbidden), the Pod is retired instead. A Pod that might hold a JIT of another claim is never un-stamped, but
+    retired.
     """
     try:
         warmth = make_warm(rt, work)
@@ -164,7 +166,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
-    """Return the seconds that the job may still wait for this release.
+    """Return for how many more seconds the job may wait for this release.
 
     The value is negative if the release is overdue.
     """
@@ -172,9 +174,9 @@ def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
-    """Queue the job of a claim that was never delivered, although the stamp of its Pod is unknown.
+    """Queue the job of a claim that was never delivered, although it is unknown whether its Pod is still stamped.
 
-    A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes it.
+    A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes the runner.
     """
     log.warning("release.requeued", why=why, registered=len(work.registrations))
     end(rt, work, Warmth.UNKNOWN)
@@ -195,8 +197,8 @@ def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
 def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
     """Remove the stamp and return the resulting state of the Pod, or None if the release was postponed.
 
-    The Pod is read first. If a failover lost the row of a delivery, the rows alone would say that nothing was
-    delivered.
+    The Pod is read first, because a failover of Postgres might have lost the row of a delivery. The rows alone would
+    then show that nothing was delivered.
     """
     pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
@@ -220,11 +222,11 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Ask GitHub for the result of the job, then end the claim and retire the Pod.
 
-    A Pod might hold this claim's JIT although no runner is left to deregister. Such a Pod has to end by itself first.
-    JITs of its other claims do not matter here: the retirement checks them.
+    The Pod might hold the JIT of this claim although no runner is left to deregister. The claim then stays live until
+    the Pod has ended by itself. JITs of other claims of the Pod do not matter here, because the retirement checks them.
     """
     verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
-    if verdict.busy:  # this is rare: no registration is recorded, so the Pod itself is read
+    if verdict.busy:  # rare: no registration was recorded; the Pod itself is read
         pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RELEASE))
         gone = pod is None or pod.uid != work.pod_uid
         verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)

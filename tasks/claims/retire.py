@@ -1,19 +1,20 @@
 """`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the Pod's UID is gone.
 
-The claim stays live after an accepted DELETE, a timeout, and while the Pod terminates (L7). `resume` then checks it
-again after 5 to 60 seconds, with waits that double. A Pod that already terminates gets no second DELETE.
+The claim stays live after an accepted DELETE, after a timeout, and while the Pod terminates (L7). `resume` then sends
+this task again, after waits that double from 5 to 60 seconds. The task sends no second DELETE for a Pod that already
+terminates.
 
-If claims of the Pod left a registered runner, the runner is deregistered first, even if it was never delivered. If
-GitHub refuses because the runner is busy, the Pod stays (L3). The call uses the current names and installation, not
-those of the claim, which might have ended long ago. If the owner was renamed, a 404 is retried under the new name. If
-the App lacks the permission to remove a runner that a Pod could start, the Pod has to end by itself. GitHub is then
-asked again every minute, because the App might be installed again.
+If a claim of the Pod left a registered runner, the runner is deregistered before the DELETE, even if its JIT was never
+delivered. If GitHub refuses because the runner is busy, the Pod stays (L3). The calls to GitHub use the current names
+and the current installation, not the names in the claim, because that claim might have ended long ago. If the owner was
+renamed, a 404 is retried under the new name. If the App lacks the permission to remove a runner that the Pod could
+start, the Pod has to end by itself. GitHub is then asked again every minute, because the App might be installed again.
 
-This task is the only way to delete a Pod that is not terminal. The current state of the Pod and its rows decides, not
-the state that the sender of the message saw.
+This task is the only way to delete a Pod that is not terminal. The task decides by the current state of the Pod and its
+rows, not by the state that the sender of the message saw.
 
-A Pod on a gone node stays in Terminating for ever. If the sweep `gone_nodes` allowed it, such a Pod is deleted without
-waiting for its kubelet. Its node is read again first.
+A Pod on a gone node stays in Terminating for ever. If the sweep `gone_nodes` allowed a forced deletion, the task reads
+the node again and then deletes the Pod without waiting for the kubelet.
 """
 
 from __future__ import annotations
@@ -94,15 +95,15 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Record an Event with the reason of the deletion. The Event outlives the Pod for an hour."""
+    """Record an Event with the reason of the deletion. Kubernetes shows the Event for an hour after the deletion."""
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
 
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
-    """Delete a Terminating Pod without waiting for its kubelet. Return whether it was deleted.
+    """Delete a Terminating Pod without waiting for its kubelet.
 
-    It is not deleted if its node might be back, or if the Pod might hold a JIT after all.
+    Return True if the Pod was deleted; False if its node might be back, or if the Pod might hold a JIT after all.
     """
     gone = None if pod.node is None else gone_now(rt, pod.node)
     if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
@@ -116,16 +117,17 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
 
 
 class OwnerRenamed(Exception):
-    """The owner of a runner has a new name. The name is stored, and the caller has to read its work again."""
+    """The owner of a runner has a new name. The new name is stored, and the caller must postpone the retirement."""
 
 
 def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> None:
-    """Remove every runner of the Pod from GitHub. `over` means that the Pod is over or gone.
+    """Remove every runner of the Pod from GitHub.
 
-    Raises `OwnerRenamed`, and what GitHub's adapter raises. If the App lacks the permission, the retirement goes on
-    only if no Pod can start the runner: its JIT was never delivered, or the Pod is over. A busy runner of a Pod that is
-    over does not stop the retirement either. GitHub has not noticed the end of that runner yet, and `orphaned_runners`
-    removes it later.
+    `over`: True if the Pod is over or gone. If the App lacks the permission to remove a runner, the retirement
+    continues only if no Pod can start the runner: its JIT was never delivered, or the Pod is over. A busy runner stops
+    the retirement only if the Pod is not over. If the Pod is over, GitHub has not noticed the end of the runner yet,
+    and the sweep `orphaned_runners` removes the runner later. Raises `OwnerRenamed` if the owner of a runner has a new
+    name, and what GitHub's adapter raises.
     """
     for registration in work.registrations:
         try:

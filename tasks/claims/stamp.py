@@ -1,6 +1,7 @@
 """`ostler.stamp(claim_id, chain_no)` stamps the Pod of a claim, and `ostler.unstamp` removes the stamp.
 
-A stamp is given up after 3 attempts within 2 s. The miss is counted, and the dispatch goes on (L10).
+If three attempts within 2 seconds do not write the stamp, the missing stamp is counted in a metric, and the claim
+continues with its mint (L10).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     """Stamp the Pod of a claim before its mint, or later if the stamp is missing.
 
-    `chain_no` is the chain that this message belongs to. A message of an older chain changes nothing.
+    `chain_no`: number of the chain that this message belongs to. A message of an older chain changes nothing.
     """
     rt = runtime()
     work = rt.transaction(steps.begin_stamp, claim_id, chain_no=chain_no, now=NOW)
@@ -75,8 +76,9 @@ def unstamp(*, claim_id: int) -> None:
     """Remove the stamp of a minted claim whose Pod stopped polling, so that the Pod can reach Ostler again.
 
     If the answer of the cluster is lost, the stamp stays `removing` and `resume` repeats the un-stamp. The Pod is read
-    first, because rows alone do not show a delivery that a failover lost. A Pod that might hold a JIT keeps its stamp,
-    and the claim is released. The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.cuts`).
+    first, because a failover of Postgres might have lost the row of a delivery. A Pod that might hold a JIT keeps its
+    stamp, and the claim is released. The Pod of a delivered claim is un-stamped only if its stamp cuts it off from
+    Ostler (`tasks.claims.cuts`).
     """
     rt = runtime()
     work = rt.transaction(steps.begin_unstamp, claim_id, now=NOW)
@@ -106,9 +108,9 @@ def unstamp(*, claim_id: int) -> None:
 
 
 def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
-    """Release the claim if nothing was delivered, because its Pod is gone or unusable.
+    """Release a claim whose Pod is gone or unusable, if nothing was delivered.
 
-    A delivered claim is left to `missing_pods`, which asks GitHub for the result of the job.
+    A delivered claim is not released here. The sweep `missing_pods` asks GitHub for the result of its job.
     """
     now = utcnow()
 

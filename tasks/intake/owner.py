@@ -1,7 +1,7 @@
 """`ostler.ask_owner()`: asks GitHub who owns the App, and allows that account.
 
-Jobs of accounts that no operator has allowed are held. The owner of the App is allowed without an operator. `rematch`
-repeats a lost message and a failed request.
+Jobs of accounts that no operator has allowed are held. The owner of the App is allowed without an operator. If the
+message is lost or the request fails, the sweep `rematch` sends this task again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ log = structlog.get_logger(__name__)
 ASK = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 
 AT_ONCE = 1000
-"""Upper bound on accounts that one answer is recorded for. The next run records the others."""
+"""Upper bound on accounts per run. The run records GitHub's answer for these accounts, and the next run continues."""
 
 
 @task(ASK_OWNER, policy=ASK)
 def ask_owner() -> None:
-    """Ask once for all held accounts that were not asked about yet. A failed request changes nothing (L8)."""
+    """Ask GitHub once for all held accounts that were not compared with the owner of the App yet.
+
+    A failed request changes nothing (L8).
+    """
     rt = runtime()
-    with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks may send this; GitHub may be slow
+    with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks might send this task
         if alone:
             ask(rt)
 

@@ -1,7 +1,7 @@
 """Step 3 of a reconcile, act: send retirements, create Pods, set deadlines, finish Pods that are over.
 
-The plan is committed before its actions begin. Two reconcilers might carry out the same action, or one might repeat it
-after a crash. Each action is therefore safe to repeat.
+The plan is committed before its actions begin. Two reconcilers might carry out the same action, or a reconciler might
+repeat an action after a crash. Each action is therefore safe to repeat.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 def act(rt: Runtime, planned: Planned) -> None:
     """Carry out a committed plan: publish its Events, wake matchers, send the retirements, create the Pods.
 
-    The Events come first, because no later reconcile would repeat them if a creation failed.
+    The Events are published first, because no later reconcile would publish them if the creation of a Pod failed.
     """
     committed = planned.committed
     record_events(rt, planned)
@@ -73,9 +73,10 @@ def _pods(many: int) -> str:
 
 
 def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool:
-    """Finish these Pods of a pool, one after the other. Return False if any is left to the next reconcile.
+    """Finish the given Pods of a pool, one after the other.
 
-    `rows`: rows of Pods that are over or missing from the list.
+    `rows`: rows of Pods that are over or missing from the list. Return True if all Pods were handled; False if the next
+    reconcile must handle any of them.
     """
     complete = True
     unavailable: set[int | None] = set()
@@ -93,10 +94,10 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
 
 
 def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
-    """Set the deadlines of running jobs, then end the claims of Pods that are over, which asks GitHub.
+    """Set the deadlines of running jobs. Then ask GitHub about the jobs of Pods that are over, and end their claims.
 
-    `complete`: every other Pod that is over was finished. If these Pods are finished too, the time of the list is
-    recorded. A second reconcile by the same shared list then does nothing.
+    `complete`: True if every other Pod that is over was finished. If the Pods with a job claim are finished as well,
+    the time of the list is recorded. A second reconcile with the same shared list then does nothing.
     """
     observed = planned.observed
     pool_id, listed = observed.pool.id, observed.listed

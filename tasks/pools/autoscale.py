@@ -1,12 +1,13 @@
 """`ostler.autoscale`: check all pools, and set the replicas of the pools that are autoscaled.
 
-It runs every 10 s, and at once when the matcher left jobs without Pods in such a pool. The pools are read from the
-cluster first and the rows second (L8). A read that fails ends the run and changes nothing. A decision is recorded in
-the pool's row before it is carried out. A process that is killed in between therefore only delays a scale-down.
+The task runs every 10 s, and also at once when the matcher left jobs of an autoscaled pool without Pods. The pools are
+read from the cluster first and the rows second (L8). If a read fails, the run ends and changes nothing. A decision is
+recorded in the pool's row before the decision is carried out. If the process is killed between the two, the only effect
+is a later scale-down.
 
-Two runs at once see the same pools, and only one of them scales. The patch names the version of the pool that was read,
-so the second run gets a `Conflict`. The reconciler creates Pods under the pool's lock, so no value of `replicas` makes
-it create one Pod too many.
+If two runs overlap, they see the same pools, but only one of them scales a pool. The patch names the version of the
+pool that was read, so the second run gets a `Conflict`. The reconciler plans new Pods under the pool's lock, so it
+never creates one Pod too many, whatever the value of `replicas` is.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ RESERVE = 2.0
 """Seconds of the task's deadline that must be left before another pool is begun."""
 
 TRIES = 3
-"""Most writes of one pool, if other writers change fields of it that do not matter here."""
+"""Upper bound on attempts to write one pool while other writers change other fields of the same object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The demand of a pool. `stuck` explains why its queue must not trigger a scale-up, or is None if it may."""
+    """Demand of a pool.
+
+    `stuck`: why the queue of the pool must not trigger a scale-up, or None if the queue may trigger a scale-up.
+    """
 
     demand: Demand
     stuck: str | None = None
@@ -93,12 +97,15 @@ def autoscale() -> None:
 
 
 def _detail(error: Exception) -> str | None:
-    """Return what an upstream answered, or None for an error of Postgres, whose text might hold the row (L13)."""
+    """Return the error text of an upstream, or None for an error of Postgres.
+
+    The text of a Postgres error might contain values of the row (L13).
+    """
     return str(error)[:300] if isinstance(error, UpstreamError) else None
 
 
 def nodes_of(rt: Runtime) -> list[Node] | None:
-    """Return the nodes, or None if they cannot be read. Pools are not limited by nodes then."""
+    """Return the nodes, or None if they cannot be read. Without nodes, the autoscaler limits no pool by free nodes."""
     listed = listed_nodes(rt)
     return None if listed is None else [node.room for node in listed.values()]
 
@@ -106,7 +113,7 @@ def nodes_of(rt: Runtime) -> list[Node] | None:
 def decide_all(
     db: Connection, pools: Sequence[PoolSeen], nodes: Sequence[Node] | None, *, namespace: str, now: datetime
 ) -> list[Scaled]:
-    """Return every autoscaled pool that has a row, with the outcome for it."""
+    """Decide for all pools together. Return each autoscaled pool that has a row, with the outcome for the pool."""
     trust = scaling.trust(db, now=now)
     rows = {row.uid: row for row in scaling.pool_rows(db, namespace=namespace, now=now)}
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
@@ -121,14 +128,14 @@ def decide_all(
 
 
 def doubts_of(trust: Trust) -> Doubts:
-    """Return the rows' reasons against scaling."""
+    """Return why the rows forbid every change of replicas, and why they forbid scale-downs."""
     return Doubts(barred=trust.barred, shrinking=trust.doubt)
 
 
 def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
-    """Return the demand of each pool by its id.
+    """Return the demand of each pool, by the id of the pool's row.
 
-    A pool that does not grow competes for budgets with the Pods that it has.
+    All pools compete for the budgets of the accounts. A pool that cannot grow competes only with its existing Pods.
     """
     places = {row.id: places_of(pool, row) for pool, row in found}
     brakes = {each.pool_id: each.brake for each in runner_failures.brakes(db)}
@@ -156,14 +163,17 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: 
 
 
 def limited(queue: Queue, brake: Brake | None) -> Queue:
-    """Return a queue as a brake limits it: one job, the probe. Return it unchanged if no brake applies."""
+    """Return a queue with one job at most if the brake applies to the queue. Otherwise return the queue unchanged.
+
+    The one job tests whether the cause of the brake is gone.
+    """
     if brake is None or brake.account_id not in {None, queue.account_id}:
         return queue
     return replace(queue, jobs=min(1, queue.jobs))
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
-    """Return the number of further jobs that a pool could take now at its largest, and the size of each."""
+    """Return how many further jobs a pool could take now at its maximum size, and the size of one such job."""
     most = pool.max_replicas if hands_off(pool) is None else row.alive
     if pool.terminating:
         most = 0
@@ -173,7 +183,7 @@ def places_of(pool: PoolSeen, row: PoolRow) -> Places:
 
 
 def hands_off(pool: PoolSeen) -> str | None:
-    """Return why the autoscaler must not set the replicas of a pool, or None if it may."""
+    """Return why the autoscaler must not set the replicas of a pool, or None if it may set them."""
     if pool.terminating:
         return "its deletion was requested"
     if pool.paused:
@@ -184,7 +194,7 @@ def hands_off(pool: PoolSeen) -> str | None:
 
 
 def view_of(pool: PoolSeen, row: PoolRow, asked: Asked) -> PoolView:
-    """Return a pool as the plan sees it."""
+    """Return a pool in the form that `rules.pools.node_sharing` needs for its plan."""
     needs = needs_of(pool)
     grows_by_hand = not (pool.terminating or pool.paused or pool.problem)
     return PoolView(
@@ -223,15 +233,17 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
-    if mirror_pool(rt, after):  # its row was older than its spec, and only this run sees the change
+    if mirror_pool(rt, after):  # the row was older than the spec, and only this run sees the change
         rt.waker.send(REMATCH)
     rt.waker.reconcile(row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
-    """Set the replicas of a pool, and return the pool as written. Return None if the decision no longer fits it.
+    """Set the replicas of a pool.
 
-    A change of other fields (its status, a label) makes the write conflict. The pool is then read again.
+    Return the pool as it was written, or None if the pool changed so that the decision no longer fits. If another
+    writer changed other fields of the object (its status, a label), the write gets a `Conflict`. The pool is then read
+    again, and the write is repeated.
     """
     for _ in range(TRIES):
         try:
@@ -241,7 +253,7 @@ def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
         if found is None or found.uid != pool.uid:
             return None
         if found.replicas == replicas and found.generation == pool.generation + 1:
-            return found  # this run wrote it and lost the answer, or another run decided the same
+            return found  # this run lost the answer to its write, or another run wrote the same number
         if found.generation != pool.generation:
             return None
         pool = found
@@ -249,7 +261,7 @@ def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
 
 
 def describe(scaled: Scaled) -> dict[str, Any]:
-    """Return a decision in numbers, as the pool's row stores it and commands show it."""
+    """Return the figures of a decision in the form that the pool's row stores and commands show."""
     decision, demand = scaled.outcome.decision, scaled.demand
     granted: Mapping[str, int] = asdict(scaled.outcome.granted)
     return {

@@ -1,7 +1,7 @@
-"""Creations of a reconcile: create a Pod for each committed row that has none.
+"""Creation of Pods in a reconcile: create a Pod for each committed row that has none.
 
-A row is written before its Pod. A creation that fails leaves the row, and the next reconcile repeats it with the same
-name.
+The row is committed before the Pod is created. If the creation fails, the row stays, and the next reconcile repeats the
+creation with the same name.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ log = structlog.get_logger(__name__)
 
 
 MAX_FAILURES = 2
-"""Number of creations that may fail in one run without a refusal. Such failures need not concern the pool, so one more
-name is tried."""
+"""Number of failed creations after which a run creates no further Pod.
+
+A refusal by the API server ends the run at once. Any other failure might concern only one name, so the run tries one
+more name.
+"""
 
 
 RESERVE = 3.0
@@ -42,7 +45,7 @@ RESERVE = 3.0
 
 
 def create_pods(rt: Runtime, planned: Planned) -> None:
-    """Create the Pods of a plan, unless the pool's object no longer fits its row.
+    """Create the Pods of a plan, unless the pool's object no longer matches the pool's row.
 
     Nothing is created while the object is missing, unusable, being deleted or without its finalizer.
     """
@@ -58,7 +61,10 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
 
 
 def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
-    """Create the Pods of a plan, until the API server refuses one or the time is up."""
+    """Create the Pods of a plan.
+
+    Stop if the API server refuses a Pod, if `MAX_FAILURES` creations have failed, or if the time is up.
+    """
     row = planned.pool_row
     failures = 0
     taken = planned.plan.starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}
@@ -79,7 +85,10 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
 
 
 def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
-    """Create one Pod, unless another reconciler creates it now or has created it. Return whether this one did."""
+    """Create one Pod, unless another reconciler is creating it or has created it.
+
+    Return True if this reconciler carried out the creation; False otherwise.
+    """
     with rt.waker.single_flight(f"create:{row_id}") as first:
         if not first or not is_still_wanted(rt, row_id):
             return False
@@ -88,9 +97,9 @@ def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, atte
 
 
 def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
-    """Record that the API server refused to admit a Pod, and publish an Event of it.
+    """Record that the API server refused to admit a Pod, and publish an Event about the refusal.
 
-    Return False if the error is of another kind. Nothing is recorded then.
+    Return True if `error` is such a refusal. Otherwise record nothing and return False.
     """
     refusal = refusal_of(error)
     if refusal is None:
@@ -108,15 +117,15 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
 
 def is_still_wanted(rt: Runtime, row_id: int) -> bool:
-    """Return whether a row still needs its Pod. A creation may come long after the plan."""
+    """Return True if a row still needs its Pod; False otherwise. The creation might begin long after the plan."""
     return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 
 
 def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
     """Create one Pod for its row, and record its UID.
 
-    If another object has the name, the row is given up. After any other failure the row stays, and the next reconcile
-    repeats the same attempt.
+    If another object already has the name, the row is marked as gone. After any other failure the row stays, and the
+    next reconcile repeats the same attempt.
     """
     try:
         created = create_runner(

@@ -1,7 +1,7 @@
 """Deadlines of Pods that execute a job of a pool with `maxJobDuration`.
 
-Each reconcile of the pool sets the deadlines that are missing. No other step waits for a deadline, and the delivery of
-a JIT never does. A deadline that cannot be set now is set by a later reconcile.
+Each reconcile of the pool sets the missing deadlines. If the API server fails, a later reconcile sets them. No other
+step waits for a deadline; in particular, the delivery of a JIT does not wait.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
 
     `max_job_seconds`: seconds that a job may run, or None if the pool sets no limit.
 
-    The claims are read after the list (L8). A claim is `executing` once GitHub or the Pod showed that a job began. A
-    claim that is only delivered might still wait for its job, and that time does not count as the job's (L3).
+    The claims are read after the list (L8). A claim is `executing` once GitHub or the Pod showed that a job began. The
+    Pod of a claim that is only `delivered` might still wait for a job. This wait does not count as time of the job
+    (L3).
     """
     if max_job_seconds is None:
         return
@@ -50,7 +51,7 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
             return
         try:
             limit(rt, pod, max_job_seconds=max_job_seconds)
-        except UpstreamError as error:  # the API server failed, not this Pod: the next reconcile goes on
+        except UpstreamError as error:  # the cause is the API server, not this Pod: the next reconcile continues
             log.warning("deadline.not_set", pod=pod.name, pod_uid=pod.uid, error=meaning_of(error))
             return
 

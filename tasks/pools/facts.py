@@ -1,4 +1,4 @@
-"""Facts of pool and Pod objects, in the form in which their rows store them."""
+"""Facts of pool and Pod objects, in the form that their rows store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Finalizer of a pool: added while the pool lives, removed when none of its Pods is left.
 
-The reconciler retires the warm Pods of a pool that is being deleted and waits for the busy ones. It does the same for a
-pool whose object is gone already. This module only decides when the object may be deleted. Without the finalizer,
-Kubernetes' garbage collector would delete the pool's remaining Pods together with the object.
+While a pool is being deleted, the reconciler retires the pool's warm Pods and waits for its busy Pods. The reconciler
+does the same for a pool whose object is already gone. `rules.pools.draining.judge_drain` decides when the object may be
+deleted, and this module then removes the finalizer. Without the finalizer, Kubernetes' garbage collector would delete
+the pool's remaining Pods together with the object.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = structlog.get_logger(__name__)
 def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
     """Add the finalizer to a pool that has none and is not being deleted.
 
-    No Pod of the pool is created before it has its finalizer.
+    No Pod is created for a pool that has no finalizer.
     """
     if pool.has_finalizer or pool.terminating:
         return
@@ -46,8 +47,8 @@ def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
 def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     """Remove the finalizer of a pool that is being deleted, if none of its Pods is left.
 
-    `seen`: the pool's Pods, by a complete list that began after the deletion was requested. The pool's rows are read
-    after that list (L8). Both must show that no Pod is left.
+    `seen`: the pool's Pods in a complete list that began after the deletion was requested. The pool's rows are read
+    after the list (L8). The list and the rows must agree that no Pod of the pool is alive.
     """
     over = [pod.uid for pod in seen if pod.is_terminal]
     pool = rt.transaction(draining.draining_pool, pool_id, over=over)

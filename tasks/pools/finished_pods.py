@@ -1,7 +1,7 @@
 """Pods that are over or gone: end their claims after GitHub was asked, then delete Pod and ServiceAccount.
 
-A spent Pod is deleted when no claim needs it any more. A Pod that was not listed is proven gone by one GET. A Pod that
-is over but not terminal is deleted under a retire claim (L7).
+A spent Pod is deleted when no claim needs it any more. One GET by name and UID proves that an unlisted Pod is gone. A
+Pod that is over but not terminal is deleted under a retire claim (L7).
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ from tasks.worker.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 ACCOUNT_RESERVE = 10.0
-"""Seconds of the task's deadline that must be left before a ServiceAccount is deleted. Other work needs them more."""
+"""Seconds of the task's deadline that must be left before a ServiceAccount is deleted.
+
+With less time, the sweep `orphaned_service_accounts` deletes the ServiceAccount later.
+"""
 
 
 def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
     """Handle a row whose Pod was not listed, if one GET by name and UID proves that the Pod is gone.
 
-    If the Pod has a job claim, the claim is ended. If it has no claim, the Pod is marked as gone. The task `retire`
-    handles a Pod with a retire claim.
+    If the Pod has a job claim, the claim is ended. If the Pod has no claim, the Pod is marked as gone. If the Pod has a
+    retire claim, nothing is done, because the task `retire` handles this Pod.
     """
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
@@ -66,8 +69,8 @@ def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set
 def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
     """Delete the ServiceAccount of a Pod that is proven gone, if enough time is left.
 
-    When many Pods are gone at once, the time is used to replace them first. The sweep `orphaned_service_accounts`
-    deletes the ServiceAccounts that remain.
+    When many Pods are gone at once, the remaining time is used for the creation of new Pods. The sweep
+    `orphaned_service_accounts` deletes the ServiceAccounts that remain.
     """
     if remaining() < ACCOUNT_RESERVE:
         return
@@ -78,10 +81,10 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
 
 
 def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
-    """Handle a Pod that is over: delete it if it has no claim, end its job claim if GitHub's `completed` is late.
+    """Handle a Pod that is over: delete a Pod without a claim, or end an overdue job claim.
 
-    `completed` is late `spent_after` seconds after the end of the Pod. A Pod that might hold a JIT and has no claim is
-    left alone (L3).
+    A job claim is overdue if GitHub's webhook `completed` has not ended the claim within `spent_after` seconds after
+    the end of the Pod. A Pod without a claim that might still hold a JIT is not deleted (L3).
     """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
@@ -110,7 +113,7 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
 
     After each failed start in a row, the pool waits longer before it creates the next Pod.
     """
-    # Kubernetes gives times in whole seconds, and its clock might be ahead of this one.
+    # Kubernetes gives times in whole seconds, and its clock might be ahead of this process's clock.
     made_at = min(max(row.created_at, pod.created_at), now - timedelta(milliseconds=1))
     trouble, detail = trouble_of_ended(reason=pod.reason, poller_exit_code=pod.poller_exit_code)
     counted = rt.transaction(
@@ -130,7 +133,7 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
 def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
     """Commit and send the retire claim of a Pod that is over and not terminal.
 
-    Nothing is done if the Pod's row is locked. The next reconcile tries again.
+    If another session has locked the Pod's row, nothing is done, and the next reconcile tries again.
     """
     claim_id = rt.transaction(pod_rows.retire_over, row_id=row.id, due_after=rt.timings.due_after, now=now, who=rt.who)
     if claim_id is not None:
@@ -148,7 +151,7 @@ def delete_pod(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
 
 
 def _nothing_else(_db: Connection) -> None:
-    """Do nothing. This is the default of `also`."""
+    """Do nothing. This function is the default of the argument `also` of `end_claim`."""
 
 
 def end_claim(
@@ -163,14 +166,15 @@ def end_claim(
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
-    A claim that is not executing is released instead, and its release deregisters the runner. A delivered claim that is
-    already releasing is ended here. Its release might wait for GitHub for ever, for example because the App was
-    removed.
+    This function ends a claim that is executing, and a delivered claim that is already releasing. The release of the
+    second kind might wait for GitHub for ever, for example because the App was removed. Any other claim is released
+    instead, and the release deregisters the runner.
 
-    `found_by`: who found the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone. `unavailable`:
-    installations whose calls to GitHub failed in this run. Their claims wait for the next run. A call that fails here
-    adds its installation. `also`: called in the transaction that ends the claim or begins its release. `lookups`:
-    answers of GitHub that one run of a sweep shares, or None to ask each time.
+    `found_by`: the source that showed the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone.
+    `unavailable`: installations whose calls to GitHub failed in this run. The claims of these installations wait for
+    the next run. If GitHub fails a call here, the installation of the claim is added. `also`: function that is called
+    in the transaction that ends the claim or begins its release. `lookups`: answers of GitHub that one run of a sweep
+    shares, or None to ask GitHub each time.
 
     Return True if the claim was ended or its release began.
     """
@@ -225,9 +229,9 @@ def _end(
 
 
 def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
-    """Wake the matchers of the claim's pool and account, and delete the ServiceAccount of its Pod.
+    """Wake the matchers of the claim's pool and account, and delete the ServiceAccount of a Pod that is gone.
 
-    `gone`: the Pod is gone. If False, the ServiceAccount stays and is deleted together with the Pod.
+    `gone`: True if the Pod is gone. If False, the ServiceAccount stays and is deleted together with the Pod.
     """
     wake_after(rt, pool_id=claim.pool_id, account_id=claim.account_id)
     if gone:
@@ -235,7 +239,7 @@ def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
 
 
 def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:
-    """Count a Pod that ended while it had a job claim, by the cause of its end."""
+    """Count a Pod that ended while it had a job claim. The metric has the cause of the end as a label."""
     how = rt.transaction(pod_ends.read, claim.pod_uid).how
     telemetry.PODS_LOST.labels(how).inc()
 
@@ -265,11 +269,12 @@ def job_outcome_of(
     unavailable: set[int | None],
     lookups: Lookups | None,
 ) -> JobOutcome | None:
-    """Return the outcome of the job of a claim whose Pod is over, or None if GitHub must be asked again.
+    """Return the outcome of the job of a claim whose Pod is over or gone, or None if the claim has to wait.
 
-    If GitHub cannot be asked, the job of a spent Pod counts as running. Its claim can then end, and the Pod no longer
-    takes a place in the pool. The job of a gone Pod counts as running only after a permanent error. The sweep
-    `unresolved_jobs` asks again about both.
+    The claim waits if its installation is in `unavailable`, or if Ostler's own rate limiter refused the request. The
+    claim of a gone Pod also waits after every other temporary error of GitHub. In all other cases in which GitHub
+    cannot be asked, the job counts as running. The claim can then end, so that a spent Pod no longer takes a place in
+    the pool, and the sweep `unresolved_jobs` asks GitHub about the job again.
     """
     if claim.installation_id in unavailable:
         return None
@@ -289,15 +294,16 @@ def job_outcome_of(
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
             log.warning("claim.job_outcome_unknown", error=meaning_of(error))
             return None
-        # The Pod is over and takes a place in the pool, so its claim ends now. `unresolved_jobs` asks again.
+        # The claim ends now, so that a spent Pod takes no place in the pool. `unresolved_jobs` asks GitHub again.
         return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
 
 
 def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
-    """Deregister the runner of a claim that ends while its job is queued. Return False to try again later.
+    """Deregister the runner of a claim that ends and whose job returns to the queue.
 
-    GitHub might have given this runner a job that it never began. No other runner gets that job before GitHub has taken
-    it back, and no other code removes this runner.
+    Return True if the claim can end; False if the next run must try the removal again. GitHub might have given this
+    runner a job that the runner never began. No other runner gets the job before GitHub has taken the job back from
+    this runner. No other code removes this runner.
     """
     try:
         deregister(rt, claim.registrations, policy=SWEEP_ROW)

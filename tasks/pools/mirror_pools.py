@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 def pools() -> None:
     """Mirror all pools into their rows, list the Pods of all pools once, and request a reconcile of each pool.
 
-    Each reconcile uses its pool's share of that one list. A pool that is being deleted lists its own Pods instead,
-    because its finalizer may only be removed by a list that began later.
+    Each reconcile uses its pool's share of the list. The reconcile of a pool that is being deleted lists the pool's
+    Pods again, because a finalizer is only removed after a list that began after the deletion was requested.
     """
     rt = runtime()
     namespace = rt.settings.namespace
@@ -66,7 +66,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
 def pool_changed(*, namespace: str, pool: str) -> None:
     """Mirror one pool that was changed, created or deleted, and request its reconcile.
 
-    The watch sends this hint. The pool is read again, because a hint proves nothing (L6).
+    The watch sends this task as a hint. The pool is read again, because a hint proves nothing (L6).
     """
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
@@ -81,9 +81,10 @@ def pool_changed(*, namespace: str, pool: str) -> None:
 
 
 def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror a pool, or record why it cannot be used. Return whether a job might find another pool now.
+    """Mirror a pool, or record why it cannot be used.
 
-    A pool whose spec cannot be used becomes Degraded and keeps its Pods.
+    Return True if jobs might be routed to another pool now; False otherwise. A pool whose spec cannot be used becomes
+    Degraded and keeps its Pods.
     """
     pool = read_newest(rt, pool)
     if pool.problem is None:
@@ -95,10 +96,11 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
 
 
 def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
-    """Return a pool, read again if its row has a later generation than the given object.
+    """Return the given pool. If the pool's row has a later generation, read the pool again and return the result.
 
-    Either another process read the pool later, or etcd was restored from a backup. After a restore, even the object
-    that is read now has a smaller generation than the row. The row is then set back to it.
+    A later generation in the row has one of two causes: another process has read a newer object, or etcd was restored
+    from a backup. After a restore, the object that is read again still has a smaller generation than the row. The
+    generation in the row is then set back to the generation of the object.
     """
     known = rt.transaction(pool_mirror.generation_of, uid=pool.uid)
     if known is None or known <= pool.generation:
@@ -117,7 +119,7 @@ def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
 def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     """End the row of a pool that was not listed, if one GET by name and UID proves that the pool is gone.
 
-    The list alone might be wrong (L8). Return whether the row was ended.
+    The list alone might be wrong (L8). Return True if the row was ended; False if the pool exists.
     """
     found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:
@@ -128,7 +130,7 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
 
 
 def mirror_pool(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror one pool into its row. Return whether a job might find another pool now."""
+    """Mirror one pool into its row. Return True if jobs might be routed to another pool now; False otherwise."""
     return rt.transaction(pool_mirror.mirror_pool, pool_facts(rt, pool), now=NOW)
 
 
@@ -142,10 +144,10 @@ def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
 
 
 def record_draining(rt: Runtime, pool: PoolSeen) -> bool:
-    """Record that a pool with an unusable spec is being deleted, if it is.
+    """Record the deletion request of a pool with an unusable spec. Do nothing if the pool is not being deleted.
 
-    Such a pool is not mirrored, so its row would not show the deletion. Return whether a job might find another pool
-    now.
+    A pool with an unusable spec is not mirrored, so its row would otherwise not show the deletion request. Return True
+    if jobs might be routed to another pool now; False otherwise.
     """
     if not pool.terminating:
         return False

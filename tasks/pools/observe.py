@@ -47,15 +47,18 @@ class Observed:
     by_uid: Mapping[str, PodSeen]
     """The listed Pods by UID."""
     over: Sequence[PodRow]
-    """Rows of Pods that are over or missing from the list, and whose end needs no answer from GitHub."""
+    """Rows of Pods that are over or missing from the list, and about which GitHub need not be asked."""
     over_with_job: Sequence[PodRow]
-    """Rows of Pods that are over or missing while their job claim is live. GitHub has to say how the job ended."""
+    """Rows of Pods that are over or missing although their job claim is live. GitHub is asked how the job ended."""
     at: datetime
-    """The time after the list and before the rows."""
+    """Time of the observation, after the list and before the rows were read."""
 
 
 def list_pool(rt: Runtime, pool: PoolName) -> Listed:
-    """List the Pods of one pool now. The task gets a new deadline, because each page might take as long as a task."""
+    """List the Pods of one pool now, then give the task a new deadline.
+
+    The list might have used up the first deadline, because each page might take as long as a whole task.
+    """
     began = utcnow()
     pods = list_pods(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP))
     begin_page()
@@ -63,9 +66,10 @@ def list_pool(rt: Runtime, pool: PoolName) -> Listed:
 
 
 def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
-    """Record the listed Pods of a pool, and return what is known of them.
+    """Record the listed Pods of a pool. Return the list together with the rows of Pods that are over or missing.
 
-    Matchers are woken for accounts whose budget has more room because Pods are over.
+    If Pods are newly over, the budgets of their accounts have more room. The matchers of pools with waiting jobs of
+    these accounts are then woken.
     """
     for pod in listed.pods:
         if not pod.is_ours:
@@ -89,9 +93,9 @@ def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
 
 @lru_cache(maxsize=1000)
 def report_foreign_pod(uid: str, name: str, pool: str) -> None:
-    """Log that a Pod has the label of a pool but was not created by Ostler. Each process logs it once per Pod.
+    """Log that a Pod has the label of a pool but was not created by Ostler.
 
-    Ostler leaves such a Pod alone.
+    Each process logs such a Pod once. Ostler neither counts nor deletes it.
     """
     cure = f"remove the label {POOL_LABEL} from the Pod, or ignore this message: the Pod is neither counted nor deleted"
     log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
@@ -100,12 +104,13 @@ def report_foreign_pod(uid: str, name: str, pool: str) -> None:
 def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:
     """Return whether a Pod is missing from a shared list only because its row was written after the list began.
 
-    A row from the future was written by a process whose clock was ahead. Such a row proves nothing about the list.
+    A row with a time in the future was written by a process whose clock was ahead. Such a row proves nothing about the
+    list.
     """
     missing = than.shared and row.terminal_at is None and row.uid not in by_uid
     return missing and than.began < row.created_at <= now + AHEAD
 
 
 def needs_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
-    """Return whether a Pod is over or missing while its job claim is live. GitHub is asked how the job ended."""
+    """Return True if GitHub must be asked how a job ended: its claim is live, but the Pod is over or missing."""
     return row.claim_purpose == Purpose.JOB and (row.terminal_at is not None or row.uid not in by_uid)

@@ -1,7 +1,7 @@
 """Step 2 of a reconcile, plan: lock the pool, read the rows of its Pods, and commit a plan for them.
 
-The rows are read after the list (L8) and under the pool's lock. If two reconcilers serve one pool, the second one plans
-from the rows that the first one committed.
+The rows are read after the list (L8) and under the pool's lock. If two reconcilers serve one pool, the second
+reconciler plans from the rows that the first reconciler committed.
 """
 
 from __future__ import annotations
@@ -33,36 +33,41 @@ from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
 MAX_CREATIONS = 50
-"""Number of Pods that one reconcile creates at most. The next reconcile creates the rest."""
+"""Upper bound on Pods that one reconcile creates. The next reconcile creates the remaining Pods."""
 
 HEARD_WITHIN = timedelta(seconds=110)
-"""Time since the last recorded poll during which a Pod counts as polling. A poll lasts 55 s, and a poll is recorded
-once a minute at most."""
+"""Time after its last recorded poll during which a Pod counts as polling.
+
+A poll lasts 55 s. The polls of a Pod are recorded once a minute at most.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A pool with the plan that a reconcile committed for it. The steps after `plan` read it and never change it."""
+    """A pool with the plan that a reconcile committed for it.
+
+    The steps after `plan` read this record and never change it.
+    """
 
     observed: Observed
     pool_row: Row[Any]
-    """The pool's row, as it was locked."""
+    """The pool's row, as it was read when it was locked."""
     pod_rows: Sequence[PodRow]
-    """The rows of the pool's Pods, as they were read under that lock."""
+    """The rows of the pool's Pods, as they were read under the pool's lock."""
     given: ObservedPool
-    """The pool as the plan was made for it."""
+    """The input of the plan: the pool as it was observed."""
     plan: PoolPlan
     committed: pool_plans.Committed
     """The rows and claims that were written for the plan."""
     freed: Sequence[str]
-    """UIDs of the Pods whose node is newly found gone. They count in no budget any more."""
+    """UIDs of Pods whose node was first found gone in this reconcile. These Pods count in no budget any more."""
 
 
 def plan(rt: Runtime, observed: Observed) -> Planned:
     """Plan the reconcile of a pool, and commit the plan.
 
-    The nodes are read and the names of new Pods are drawn before the lock is taken, since no lock may be held during a
-    call to Kubernetes (L15).
+    The nodes are read and the names of new Pods are drawn before the lock is taken, because a lock must not be held
+    during a call to Kubernetes (L15).
     """
     name, by_uid = observed.pool.name, observed.by_uid
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
@@ -93,13 +98,13 @@ def make_plan(
     most: int,
     now: datetime,
 ) -> tuple[ObservedPool, PoolPlan]:
-    """Return the pool as the plan sees it, and the plan.
+    """Return the input of the plan, and the plan.
 
-    `nodes`: the nodes of the listed Pods. `most`: number of Pods that the plan may create. The caller holds the pool's
-    lock.
+    `nodes`: the nodes of the listed Pods. `most`: upper bound on Pods that the plan creates. The caller must hold the
+    pool's lock.
 
-    If the Kubernetes gate is closed, no Pod may be retired. A plan that retires Pods is then made again under that
-    condition.
+    While the Kubernetes gate is closed, Pods must not be retired. If the first plan retires Pods, it is replaced by a
+    plan that takes the closed gate into account.
     """
     pods = [
         observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
@@ -131,7 +136,7 @@ def make_plan(
 def observed_pod(
     row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: NodeSnapshot, now: datetime
 ) -> ObservedPod:
-    """Return a Pod as the plan sees it.
+    """Return a Pod in the form that the plan reads.
 
     `pod`: the listed Pod, or None if the list does not show it. The plan does not change a Pod that is not listed.
     """
@@ -167,7 +172,7 @@ def observed_pod(
 
 
 def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
-    """Return whether a Pod's node is gone. If nothing is known of the node, return what the Pod's row says (L8)."""
+    """Return whether a Pod's node is gone. If the state of the node is unknown, return what the Pod's row says (L8)."""
     if pod is None or pod.node not in nodes.known:
         return row.node_gone
     return pod.node in nodes.gone
@@ -176,7 +181,7 @@ def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
 def record_nodes(
     db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
 ) -> list[str]:
-    """Record which listed Pods are on nodes that are gone, and which of the pool's Pods no longer are.
+    """Record which listed Pods are on gone nodes, and which Pods of the pool are no longer on a gone node.
 
     Sweeps read this record. Return the UIDs of Pods whose node was not recorded as gone before.
     """

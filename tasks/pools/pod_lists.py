@@ -1,11 +1,11 @@
 """One list of the namespace's Pods per tick: made once, stored in Postgres, used by the reconcile of each pool.
 
-A list shows the Pods of the moment at which it began. The rows are read after it (L8). They therefore show what
-happened since: a new claim, a created Pod, a deleted Pod.
+A list shows the Pods at the moment at which the list began. The rows are read after the list (L8), so the rows show
+what happened since that moment: a new claim, a created Pod, a deleted Pod.
 
-An older list cannot prove everything. A pool is listed again if the list shows a Pod that has no row, or a Pod whose
-row says that it was gone before. A pool that is being deleted is listed again as well. A wake never uses the stored
-list.
+An older list cannot prove everything. The Pods of a pool are listed again in three cases: the stored list shows a Pod
+without a row, the row of a listed Pod says that the Pod was gone before the list began, or the pool is being deleted. A
+reconcile that a wake requested never uses the stored list.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 MIN_POOLS = 2
-"""Least number of pools that share one list. A single pool lists its own Pods."""
+"""Smallest number of pools for which a shared list is made. The reconcile of a single pool lists the pool's Pods
+itself."""
 
 LIST_SECONDS = 10.0
-"""Seconds that the list of a tick may take: the period of the ticks.
+"""Longest time in seconds of a shared list. It equals the period of the ticks.
 
-A list that takes longer is abandoned, and each pool lists its own Pods. Otherwise every pool would wait for a pool with
-many Pods.
+A list that takes longer is abandoned, and each reconcile lists the Pods of its own pool. Otherwise a pool with many
+Pods would delay all other pools.
 """
 
 _FIELDS = tuple(field.name for field in fields(PodSeen))
@@ -52,8 +53,8 @@ _TIMES = tuple(_FIELDS.index(name) for name in ("created_at", "deletion_at", "st
 class Listed:
     """The listed Pods of one pool, and when that list began.
 
-    `shared`: the list is that of a tick. `dealt`: a reconcile by this list or a newer one has handled everything that
-    the list shows.
+    `shared`: True if the list was made for all pools of a tick. `dealt`: True if a reconcile has already handled
+    everything that the list shows, by this list or by a newer list.
     """
 
     pods: Sequence[PodSeen]
@@ -68,9 +69,10 @@ class Listed:
 
 
 def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
-    """List the namespace's Pods, and store the share of each of these pools. Return the names of pools with a share.
+    """List the namespace's Pods, and store the share of each of the given pools.
 
-    The list is stored completely or not at all (L8). A pool without a share lists its own Pods.
+    Return the names of the pools whose share was stored. The list is stored completely or not at all (L8). The
+    reconcile of a pool without a share lists the pool's Pods itself.
     """
     if len(pools) < MIN_POOLS:
         return ()
@@ -100,7 +102,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
 
 
 def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
-    """Return the packed share of each pool, or None if the list took too long or the worker stops."""
+    """Return the packed share of each pool, or None if the list took too long or the worker is stopping."""
     until = time.monotonic() + LIST_SECONDS
     found: dict[str, list[PodSeen]] = {name: [] for name in pools}
     for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
@@ -119,9 +121,9 @@ def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict
 
 
 def find(rt: Runtime, pool_id: int) -> Listed | None:
-    """Return the share of a pool in the list of the last tick, or None if the pool must be listed now.
+    """Return the share of a pool in the list of the last tick, or None if the pool's Pods must be listed now.
 
-    Pods that are gone since the list was made are left out.
+    Pods that disappeared after the list began are left out.
     """
     row = rt.transaction(pod_lists.find, pool_id=pool_id, now=NOW)
     if row is None:

@@ -1,11 +1,11 @@
 """`ostler.reconcile(pool_id)`: the reconciler of one pool. It observes the pool, plans, acts and reports.
 
-`reconcile_if_due` is the caller of a reconcile. It decides whether a reconcile may begin, which list of Pods it uses,
-and when the next one is requested. `reconcile_pool` is the reconcile itself, one line per step.
+`reconcile_if_due` decides whether a reconcile may begin, which list of Pods the reconcile uses, and when the next
+reconcile is requested. `reconcile_pool` is the reconcile itself, with one line per step.
 
-Under load several workers reconcile one pool at once and see the same work. They share it (`Waker.single_flight`).
-Rows are written before Pods are created. A spent Pod is recorded, replaced at once, and deleted when no claim needs it
-any more. A Pod that is not terminal is only ever deleted under a retire claim (L7).
+Under load, several workers might reconcile one pool at the same time and see the same work. They divide this work among
+themselves (`Waker.single_flight`). Rows are written before Pods are created. A spent Pod is recorded, replaced at once,
+and deleted when no claim needs it any more. A Pod that is not terminal is only ever deleted under a retire claim (L7).
 """
 
 from __future__ import annotations
@@ -28,18 +28,24 @@ from tasks.worker.named_pools import pools_meant
 from tasks.worker.runtime import Runtime, runtime
 
 RECHECK_SECONDS = 1.0
-"""Seconds until the next reconcile of a pool while one of its Pods is ending. Its successor is then created at once."""
+"""Seconds until the next reconcile of a pool while one of its Pods is ending.
+
+The short wait lets the pool replace the Pod soon after the end of the Pod.
+"""
 
 ENDING_SECONDS = 15.0
-"""Seconds after the end of its job during which a Pod causes such early reconciles. Then the next tick sees its end."""
+"""Seconds after the end of a job during which its Pod causes reconciles every `RECHECK_SECONDS`.
+
+If the Pod ends later, the next tick finds that the Pod has ended.
+"""
 
 
 @task(RECONCILE, policy=SWEEP)
 def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
-    """Reconcile the pool with this id, or with this name in the runners' namespace if no id is given.
+    """Reconcile the pool with the given id. If `pool_id` is None, reconcile the pool with the name `pool`.
 
-    `shared`: the list of the last tick may be used. A wake reports something newer than that list, so it never sets
-    `shared`.
+    The name is looked up in the runners' namespace. `shared`: True if the list of the last tick may be used. A wake
+    reports something newer than that list, so the message of a wake never sets `shared`.
     """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
@@ -49,7 +55,8 @@ def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bo
 def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     """Reconcile a pool now, or request the reconcile again if the pool was reconciled too recently.
 
-    `shared`: the list of the last tick is used if it can prove enough. Otherwise the pool's Pods are listed now.
+    `shared`: True if the list of the last tick may be used. If that list cannot prove enough, or if `shared` is False,
+    the pool's Pods are listed now.
     """
     rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
@@ -69,16 +76,16 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     planned = reconcile_pool(rt, pool, listed)
     if needs_recheck(rt, planned):
         rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
-    if not listed.shared:  # a pool is released only by a list that began after its deletion was requested
+    if not listed.shared:  # the list must have begun after the deletion was requested
         remove_finalizer_if_empty(rt, pool_id, listed.own_pods)
 
 
 def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
-    """Reconcile a pool by a list of its Pods, and return the plan that was carried out.
+    """Reconcile a pool with a list of its Pods, and return the plan that was carried out.
 
-    The list is older than every row that the steps read (L8). Pods that are over are finished in two steps, because a
-    GitHub that does not answer might use up the rest of the time. Pods that need no answer from GitHub come first, so
-    that the plan replaces them. The others come last, after the status is written.
+    The list was made before the steps read any row (L8). Pods that are over are finished in two steps, because GitHub
+    might not answer and use up the rest of the time. The first step finishes Pods about which GitHub need not be asked,
+    so that the plan replaces these Pods. The second step finishes the other Pods, after the status is written.
     """
     observed = observe(rt, pool, listed)
     complete = finish_pods(rt, observed, observed.over)
@@ -90,9 +97,10 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
 
 
 def needs_recheck(rt: Runtime, planned: Planned) -> bool:
-    """Return whether the next reconcile must come before the next tick.
+    """Return True if the next reconcile must come before the next tick; False otherwise.
 
-    It must if the plan could not do everything at once, or if a Pod is ending whose end no watch reports.
+    The reconcile must come early in two cases: the plan could not do everything at once, or a Pod is ending and no
+    watch runs that reports its end.
     """
     observed = planned.observed
     awaited = any(is_ending(row, now=observed.at) for row in planned.pod_rows)
@@ -100,7 +108,7 @@ def needs_recheck(rt: Runtime, planned: Planned) -> bool:
 
 
 def is_ending(row: PodRow, *, now: datetime) -> bool:
-    """Return whether the job of a Pod ended a moment ago, so that the Pod is expected to end as well.
+    """Return True if the job of a Pod ended within the last `ENDING_SECONDS`, so that the Pod should end soon.
 
     GitHub reports the end of the job before the Pod's containers end.
     """

@@ -30,7 +30,7 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 STATUS_SECONDS = 5.0
-"""Least number of seconds between two writes of a pool's status. A changed condition is written at once."""
+"""Shortest time in seconds between two writes of a pool's status. A changed condition is written at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,10 +43,10 @@ def report(rt: Runtime, planned: Planned) -> None:
 
 
 def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
-    """Write a pool's status if it has changed. The next reconcile repeats a write that failed.
+    """Write a pool's status if it has changed. If the write fails, the next reconcile repeats it.
 
-    `brake`: the brake of the pool, or None if it has none. `version`: a warning about the version of the pool's runner,
-    or None if there is nothing to warn of.
+    `brake`: the brake of the pool, or None if the pool is not braked. `version`: a warning about the version of the
+    pool's runner, or None if there is no reason for a warning.
     """
     pool, given, plan = planned.pool_row, planned.given, planned.plan
     if pool.deleted_at is not None:
@@ -86,7 +86,7 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
 def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
     """Return the state of a drain for the pool's status.
 
-    It says since when the pool drains, how many of its Pods are busy, and which job is the oldest.
+    The report contains the start of the drain, the number of busy Pods, and the job that has been running longest.
     """
     oldest = rt.transaction(draining.oldest_job, pool.id)
     drain = Drain(

@@ -1,4 +1,4 @@
-"""Versions of runners: record the versions that a list shows, and ask GitHub once a day when it ends their support."""
+"""Versions of runners: record the versions in a runner list, and ask GitHub once a day when their support ends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 ASK_WITHIN = 5.0
-"""Most seconds that GitHub has for its answer. It has half of the task's remaining time if that is less."""
+"""Longest time in seconds of the request to GitHub. Half of the task's remaining time applies if it is less."""
 
 log = structlog.get_logger(__name__)
 
 
 def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: int, scope: str) -> None:
-    """Record which versions the pools start. If the end of support of one of them is due to be asked, ask GitHub.
+    """Record which versions of the runner the pools start, and ask GitHub when the support of one version ends.
 
-    No other step depends on it. An error is logged, and a later list repeats the work.
+    GitHub is asked only if the question about a version is due. No other step depends on this record. An error is
+    logged, and a later list repeats the work.
     """
     versions = {each.name: each.version for each in seen if each.version is not None}
     if not versions:
@@ -40,7 +41,10 @@ def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id:
 
 
 def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
-    """Ask GitHub until when it accepts a version of the runner. Only an organisation can be asked about."""
+    """Ask GitHub until when it accepts a version of the runner, if such a question is due.
+
+    GitHub answers this question only for organisations.
+    """
     if scope.repository_name is not None:
         return
     version = rt.transaction(runner_versions.to_ask, now=NOW)
@@ -57,6 +61,6 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
 
 
 def outdated(rt: Runtime, pool_id: int) -> str | None:
-    """Return a warning about the version of a pool's runner, or None if there is nothing to warn of."""
+    """Return a warning about the version of a pool's runner, or None if there is no reason for a warning."""
     found = rt.transaction(runner_versions.read, pool_id)
     return next((warn(each.version, each.ends_at, now=utcnow()) for each in found), None)

@@ -1,7 +1,7 @@
 """Tasks that act on the watch's hints: `pods_changed`, `pod_gone`, `pod_executes` and `poller_ended`.
 
-A hint names Pods to read and proves nothing (L6), because anybody who can write to Redis can send one. A GET by name
-and UID proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list
+A hint names Pods to read and proves nothing (L6), because any client that can write to Redis can send a hint. A GET by
+name and UID proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list
 proves that a Pod is over.
 """
 
@@ -49,8 +49,8 @@ def pods_changed(
     """Request the tasks that check what the watch saw.
 
     `pools`: names of pools with a Pod that ended. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
-    runner began a job. `unstamped`: UIDs of Pods whose poller ended and that carry no stamp. `endings`: how Pods that
-    are gone looked at last. It is recorded for people to read, and no decision uses it.
+    runner began a job. `unstamped`: UIDs of Pods without a stamp whose poller ended. `endings`: the last state that the
+    watch saw of Pods that are gone, by UID. These states are recorded for people, and no decision uses them.
     """
     rt = runtime()
     pool_ids: set[int] = set()
@@ -71,7 +71,7 @@ def pods_changed(
 
 
 def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Record how Pods ended. An ending in an unknown form is left out."""
+    """Record how Pods ended, from the states that the watch saw last. A state in an unknown format is skipped."""
     known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
     left = len(endings) - rt.transaction(pod_ends.record, known)
     if left:
@@ -79,7 +79,7 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
-    """Return an ending that a message holds, or None if it cannot be read."""
+    """Return how a Pod ended, as a message describes it, or None if the format of the message is unknown."""
     try:
         at, code = given.get("deletion_at"), given.get("runner_exit_code")
         return pod_ends.Ending(
@@ -92,7 +92,10 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 
 
 def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
-    """Send a task for the claim of each of these Pods. Return the ids of pools that need a reconcile."""
+    """Send a task for the claim of each given Pod.
+
+    Return the ids of the pools that need a reconcile, because one of their Pods is gone and has no claim.
+    """
     pool_ids = set()
     for pod in rt.transaction(watch_reports.known_pods, uids):
         if pod.claim_id is None:
@@ -122,8 +125,9 @@ def pod_gone(*, claim_id: int) -> None:
 def pod_executes(*, claim_id: int) -> None:
     """Mark a claim as executing if one GET shows that its runner began a job. The job stays unidentified.
 
-    Only a container `runner` that is ready proves it, because a container that has ended might never have had a job. If
-    the claim is locked, its webhook or the sweep `unused_runners` marks it later (L14).
+    Only a ready container `runner` proves that a job began: a container that has ended might never have had a job. If
+    another session has locked the claim, the webhook of the job or the sweep `unused_runners` marks the claim later
+    (L14).
     """
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)

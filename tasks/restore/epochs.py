@@ -1,9 +1,9 @@
 """`ostler.epoch`: compares the epoch of Postgres with the epoch of the cluster, and raises both.
 
 The epoch of Postgres is raised first. A higher epoch in the cluster therefore proves that Postgres was restored to an
-earlier state. The rows are then frozen until `ostler restore`. If one side cannot be read, nothing is written, and the
-trust in the rows expires (L8). This task is not a sweep: a pause of the sweeps must not stop the comparison, because
-releases and retirements wait for it.
+earlier state. The rows are then frozen until `ostler restore`. If Postgres or the cluster cannot be read, nothing is
+written, and the trust in the rows expires (L8). This task is not a sweep: a pause of the sweeps must not stop the
+comparison, because releases and retirements wait for the trust in the rows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     """Compare the epochs. The epoch of the cluster is read first.
 
     If Postgres is an earlier state, its rows are frozen. Otherwise both epochs are raised and the rows are trusted.
-    Returns None if another process raised the epochs meanwhile, or if the clock of Postgres jumped. Raises what the
-    client raises, and the trust in the rows is then not renewed.
+    Returns None if the ConfigMap has no epoch, if another process raised an epoch meanwhile, or if the clock of
+    Postgres jumped. Raises what the Kubernetes client raises. After such an error, the trust in the rows is not
+    renewed.
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):
@@ -72,9 +73,9 @@ def compare(rt: Runtime) -> EpochVerdict | None:
 
 
 def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
-    """Trust the rows from `began` on.
+    """Trust the rows, counted from the time `began`.
 
-    Return False if the epoch changed meanwhile, or if the clock of Postgres jumped.
+    Return True if the rows are trusted; False if the epoch changed meanwhile, or if the clock of Postgres jumped.
     """
 
     def body(db: Connection) -> bool:
@@ -89,7 +90,7 @@ def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
 
 @contextmanager
 def _noting(rt: Runtime, what: str) -> Iterator[None]:
-    """Record a failed call to the cluster as doubt about the epoch. `what` describes the call."""
+    """Record a failed call to the cluster as the reason why the epoch is not confirmed. `what` describes the call."""
     try:
         yield
     except UpstreamError as error:
@@ -99,7 +100,7 @@ def _noting(rt: Runtime, what: str) -> Iterator[None]:
 
 
 def judge_only(rt: Runtime) -> EpochVerdict:
-    """Return the verdict of a comparison that changes nothing. Raises what the client raises."""
+    """Return the verdict of a comparison that changes nothing. Raises what the Kubernetes client raises."""
     return _look(rt)[2]
 
 
@@ -113,12 +114,15 @@ def _look(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict
 
 
 def read(rt: Runtime) -> EpochSeen | None:
-    """Return the cluster's epoch. Raises what the client raises."""
+    """Return the cluster's epoch. Raises what the Kubernetes client raises."""
     return read_epoch(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP))
 
 
 def stamped_by(rt: Runtime) -> Mapping[str, int]:
-    """Return the claim that each stamped Pod names, by the Pod's UID. Raises what the client raises."""
+    """Return the claim ids in the annotations of stamped Pods, by the UID of the Pod. Terminal Pods are left out.
+
+    Raises what the Kubernetes client raises.
+    """
     found = {}
     for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)):
         stamp = parse(pod.stamp)

@@ -1,13 +1,13 @@
-"""`ostler restore`: rebuilds what a restored Postgres does not know, then ends the freeze of its rows.
+"""`ostler restore`: rebuilds rows that a restored Postgres lacks, then ends the freeze of the rows.
 
 The cluster and GitHub are the evidence. Stamped Pods show which claims existed. Their containers and GitHub's runners
-show which of these claims got a JIT. If there is doubt about a Pod, it gets a claim and stays.
+show which of these claims got a JIT. A Pod without clear evidence gets a claim and is not deleted.
 
-GitHub is asked for every open job after the freeze has ended, so that the freeze stays short however many jobs there
-are. A job that GitHub does not answer for stays held, for `unresolved_jobs`.
+After the freeze has ended, GitHub is asked about every open job. The freeze is therefore short even with many jobs. If
+GitHub does not answer about a job, the job stays held until `unresolved_jobs` gets an answer.
 
-Every step may run twice. A restore that is killed during the freeze is run again. A restore that is killed later leaves
-its held jobs to `unresolved_jobs`. A dry run only reads.
+Every step is safe to repeat. A restore that was killed during the freeze must be run again. If a restore was killed
+after the freeze, `unresolved_jobs` handles the jobs that are still held. A dry run only reads.
 """
 
 from __future__ import annotations
@@ -65,19 +65,22 @@ Say = Callable[[str], None]
 log = structlog.get_logger(__name__)
 
 SETTLED = 10.0
-"""Seconds after the freeze. By then the kubelet has reported every poller that exited before the freeze."""
+"""Wait in seconds after the begin of the freeze.
+
+During this wait, the kubelet reports every poller that exited before the freeze.
+"""
 
 STEPS_END = 30.0
-"""Seconds within which every step ends that began before the freeze.
+"""Longest wait in seconds for the end of the steps that began before the freeze.
 
-It exceeds every `LEASE` of the transition table.
+This time exceeds every `LEASE` of the transition table.
 """
 
 PATIENCE = 300.0
-"""Seconds that the restore waits for GitHub's rate limits in total. Jobs that are left then stay held."""
+"""Longest total time in seconds that a restore waits for GitHub's rate limits. The remaining jobs then stay held."""
 
 OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
-"""Errors of a scope that GitHub refuses to answer for. Repeated calls get the same error."""
+"""Errors with which GitHub refuses to answer for a scope. A repeated call gets the same error."""
 
 ASKED = "requested, although the epochs do not show a restore"
 
@@ -86,7 +89,7 @@ MOST_JOBS = 1000
 
 
 class NotRestored(Exception):
-    """The restore stopped and the rows stay frozen. The message names the cause; the command may be run again."""
+    """The restore stopped and the rows stay frozen. The message names the cause. The command can be run again."""
 
 
 NAMED = 10
@@ -95,7 +98,7 @@ NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class PodJudgement:
-    """One Pod with its evidence and verdict. `row` is None if the row of its pool is missing."""
+    """One Pod with its evidence and verdict. `row` is None if the pool of the Pod has no row."""
 
     pod: PodSeen
     row: restoring.RowPod | None
@@ -108,8 +111,8 @@ class PodJudgement:
 class Report:
     """Result of a restore.
 
-    `needed`: Postgres was an earlier state. `jobs`: number of jobs by GitHub's answer. `unasked`: scopes that GitHub
-    did not answer for. `let_go`: the freeze has ended.
+    `needed`: True if Postgres was an earlier state. `jobs`: number of jobs by GitHub's answer. `unasked`: scopes for
+    which GitHub did not answer. `let_go`: True if the freeze has ended.
     """
 
     needed: bool
@@ -121,7 +124,7 @@ class Report:
 
     @property
     def undecided(self) -> list[PodJudgement]:
-        """Return the Pods whose work is unknown. They stay until they end."""
+        """Return the Pods for which the evidence is not sufficient. These Pods stay until they end by themselves."""
         return [
             judgement
             for judgement in self.judgements
@@ -136,8 +139,8 @@ def _matters(judgement: PodJudgement) -> bool:
 def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say: Say) -> Report:
     """Run a restore if Postgres is an earlier state, or if `anyway` is true.
 
-    With `dry`, only read. `emptied`: the operator confirms that the cluster might have lost Pods and its epoch. `say`
-    gets a line of progress for people.
+    `dry`: only read. `emptied`: the operator confirms that the cluster might have lost Pods and its epoch. `say`:
+    function that gets each line of progress for people.
 
     Raises `NotRestored` if the cluster or GitHub cannot be read, or if the cluster does not match these rows. The rows
     then stay frozen. Raises `StoreUnreachable` if Postgres stopped answering.
@@ -167,7 +170,7 @@ class _Restore:
 
     @property
     def left_as(self) -> str:
-        """Return the message for an operator after Postgres stopped answering: what was done and what to do."""
+        """Return the message for an operator after Postgres stopped answering: which steps remain and what to do."""
         if self._report.let_go:
             return "The rows are unlocked; `unresolved_jobs` asks GitHub for the jobs that are still held."
         return "Completed steps remain. Check that Postgres answers, then run `ostler restore` again to continue."
@@ -208,7 +211,7 @@ class _Restore:
     # Read
 
     def _earlier_state(self) -> tuple[bool, str]:
-        """Return whether the rows are an earlier state, and why. If they are, freeze them."""
+        """Return whether the rows are an earlier state, and the reason. Freeze such rows, unless this is a dry run."""
         rt = self._rt
         ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
@@ -217,7 +220,7 @@ class _Restore:
             found = compare(rt)
             unknown = "the epochs could not be compared; `ostler doctor` says why"
             return (False, unknown) if found is None else (found.older, found.why)
-        # Not `compare`: if it finds no problem, it trusts the rows, which moves the recorded start of the loss.
+        # Not `compare`: without a problem, `compare` trusts the rows, and the recorded start of the loss would move.
         verdict = judge_only(rt)
         why = ASKED if self._anyway and not verdict.older else verdict.why
         if self._dry:
@@ -228,18 +231,18 @@ class _Restore:
         return True, why
 
     def _wait_for_steps(self) -> None:
-        """Wait until every step that began before the freeze has ended, and its effects are visible."""
+        """Wait until every step that began before the freeze has ended, and the effects of these steps are visible."""
         rt = self._rt
         frozen = rt.transaction(epochs.read, now=NOW).older_since
         until = (frozen or utcnow()) + timedelta(seconds=SETTLED)
         end = time.monotonic() + STEPS_END
         while utcnow() < until or rt.transaction(restoring.leased, now=NOW):
             if time.monotonic() > end:
-                return  # this lease is of the earlier state and expires in the future: no process works under it
+                return  # a lease of the earlier state, with a late expiry: no process works under this lease
             time.sleep(0.5)
 
     def _pods(self) -> list[PodSeen]:
-        """Return the Pods of the cluster, and mirror each of them to a row if its pool has a row."""
+        """Return the Pods of the cluster. Record each Pod in a row if its pool has a row."""
         rt, namespace = self._rt, self._rt.settings.namespace
         pools = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
         listed = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
@@ -273,10 +276,10 @@ class _Restore:
             raise NotRestored(f"the cluster's epoch has disappeared from namespace {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
-        """Return GitHub's runners, and the scopes that GitHub does not answer for. The Pods of those scopes stay.
+        """Return GitHub's runners, and the scopes for which GitHub does not answer. The Pods of these scopes stay.
 
-        Raises what GitHub's adapter raises if GitHub answers for no scope and might answer later. GitHub is then
-        unavailable. Waiting for it is better than keeping every Pod.
+        GitHub is unavailable if it answers for no scope and might answer later. In this case, raises what GitHub's
+        adapter raises, because a later restore is better than a restore that leaves every Pod undecided.
         """
         found: list[Registered] = []
         unasked: set[str] = set()
@@ -313,7 +316,11 @@ class _Restore:
     # Apply
 
     def _apply_all(self, judgements: Sequence[PodJudgement]) -> None:
-        """Apply every verdict. Raises `NotRestored` if Pods are left unprotected; its message names them."""
+        """Apply every verdict.
+
+        Raises `NotRestored` if a verdict could not be applied, because its Pod would be unprotected. The message names
+        up to `NAMED` such Pods.
+        """
         failed: list[str] = []
         for judgement in judgements:
             if judgement.row is None and _matters(judgement):
@@ -367,13 +374,13 @@ class _Restore:
     def _hold_jobs(self) -> None:
         """Hold every open job that has no rebuilt claim.
 
-        It might be over, and it is not matched before GitHub answered for it.
+        Such a job might be over. The matcher must not match the job before GitHub has answered.
         """
         while self._rt.transaction(restoring.hold_open_jobs, limit=MOST_JOBS):
             pass
 
     def _ask_for_jobs(self) -> None:
-        """Ask GitHub once for each held job. Jobs without an answer are left to `unresolved_jobs`, which asks again."""
+        """Ask GitHub once about each held job. If GitHub does not answer about a job, `unresolved_jobs` asks again."""
         rt, report = self._rt, self._report
         asked: set[int] = set()
         while found := [job for job in self._next_jobs() if job.id not in asked]:
@@ -394,7 +401,10 @@ class _Restore:
         return [job for job in found if job.kind is Unresolved.UNKNOWN]
 
     def _ask(self, job: unresolved.UnresolvedJob) -> str:
-        """Ask GitHub for one job and move it. Return the state of the job at GitHub, for the report."""
+        """Ask GitHub about one job, and change the job's state by the answer.
+
+        Return GitHub's state of the job for the report.
+        """
         rt, installation_id = self._rt, job.installation_id
         if installation_id is None:
             self._later(job)
@@ -417,7 +427,7 @@ class _Restore:
         )
         if verdict.move is not Move.KEEP:
             rt.transaction(unresolved.settle, job, verdict, now=now, who=restoring.WHO)
-        self._later(job)  # a job that still runs is asked for again
+        self._later(job)  # `unresolved_jobs` asks again about a job that still runs
         return "unknown to GitHub" if seen is None else seen.status
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
@@ -433,7 +443,7 @@ class _Restore:
         seen = read(rt)
         risen = rt.transaction(epochs.rise_above, None if seen is None else seen.epoch)
         if risen is None:
-            return  # another restore was faster
+            return  # another restore has ended the freeze
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
             raise NotRestored(
                 "another process writes the cluster's epoch; stop every other Ostler of this namespace, then "
@@ -444,9 +454,9 @@ class _Restore:
         log.info("restore.done", epoch=risen.number)
 
     def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:
-        """Repeat a call while GitHub's rate limits ask to wait.
+        """Repeat a call as long as GitHub's rate limit refuses it, after the wait that GitHub demands.
 
-        Raises `RateLimited` after `PATIENCE` seconds of waits in total.
+        Raises `RateLimited` if all waits of this restore together would exceed `PATIENCE` seconds.
         """
         while True:
             try:
@@ -469,8 +479,9 @@ def _judge(
 ) -> PodJudgement:
     """Judge one Pod.
 
-    `mine`: runners with the name of this Pod. `known`: scopes in which runners were registered. `unasked`: scopes that
-    GitHub did not answer for. `shared`: several Pods have this name, so that no runner is known to be this Pod's.
+    `mine`: runners whose name was made from the name of this Pod. `known`: scopes in which runners were registered.
+    `unasked`: scopes for which GitHub did not answer. `shared`: True if several Pods could have made these names. No
+    runner is then known to belong to this Pod.
     """
     of_owner = [each for each in known if each.account_id == pod.owner]
     asked = not shared and (

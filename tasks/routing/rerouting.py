@@ -1,11 +1,11 @@
-"""Rerouting: move the queued jobs of a pool to other pools after its routing changed or it was deleted.
+"""Rerouting: move the queued jobs of a pool to other pools after a change of its routing or after its deletion.
 
-The change itself only marks the pool (`models.pools.pool_mirror`, `models.pools.draining`), and the matcher obeys the
-mark. The reconcile of the pool then moves the jobs page by page, each page in a transaction of its own. If the process
-dies between two pages, the mark stays and the next reconcile continues.
+The transaction that records the change only marks the pool (`models.pools.pool_mirror`, `models.pools.draining`), and
+the matcher obeys the mark. The reconcile of the pool then moves the jobs page by page, each page in a transaction of
+its own. If the process dies between two pages, the mark stays and the next reconcile continues.
 
-A job that another session has locked is skipped, and its id is stored in the pool's row. This job is not matched until
-a later run has moved it. All other jobs of the pool are matched meanwhile.
+If another session has locked a job, the job is skipped and its id is stored in the pool's row. The matcher does not
+match this job until a later run has moved it. All other jobs of the pool are matched meanwhile.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PAGE = 1000
 """Upper bound on jobs in one transaction."""
 
 LONGEST = 5.0
-"""Longest time in seconds of one run, so that the reconcile of the pool can continue."""
+"""Longest time in seconds of one run, so that enough time is left for the reconcile of the pool."""
 
 RESERVE = 10.0
 """Seconds of the task's deadline that are reserved for the reconcile."""
 
 MOST_LOCKED = 1000
-"""Upper bound on locked jobs whose ids a pool's row stores. While there are more, the pool matches no job."""
+"""Upper bound on locked jobs whose ids a pool's row stores. While more jobs are locked, the pool matches no job."""
 
 AGAIN_AFTER = 1.0
 """Seconds until the next run, while jobs are left."""
@@ -58,9 +58,10 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
 
 
 def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
-    """Move the jobs that were locked before.
+    """Move the jobs that an earlier run skipped because another session had locked them.
 
-    Returns the number of moved jobs, the ids of jobs that are still locked, and True, because nothing else is left.
+    Returns the number of moved jobs, the ids of jobs that are still locked, and True, because there are no further
+    pages.
     """
     halt("unroute.before_page")
     page = rt.transaction(rematch.unroute_jobs, pool_id=pool_id, ids=todo.jobs, now=utcnow())
@@ -70,7 +71,7 @@ def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int
 def _page_by_page(rt: Runtime, pool_id: int, _: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
     """Move all jobs of the pool, page by page.
 
-    Returns the number of moved jobs, the ids of locked jobs, and whether all pages were read in time.
+    Returns the number of moved jobs, the ids of locked jobs, and True if all pages were read in time.
     """
     end = time.monotonic() + min(LONGEST, remaining() - RESERVE)
     after: int | None = 0

@@ -1,7 +1,7 @@
 """`ostler.ask_run(run_id)`: asks GitHub whether a run of a public repository comes from a fork.
 
-One request serves all jobs of the run. They are held until the answer. `rematch` repeats a lost message and a failed
-request.
+One request serves all jobs of the run. The jobs are held until GitHub answers. If the message is lost or the request
+fails, the sweep `rematch` sends this task again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 ASK = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 
 SOON = 5.0
-"""Longest wait in seconds that a delayed message serves. A longer wait is left to `rematch`.
+"""Longest delay in seconds of a Celery message that repeats the request. After a longer wait, `rematch` sends the task.
 
 A worker reserves a limited number of delayed messages (`tasks.claims.mint.LONGEST_MESSAGE`).
 """
@@ -30,7 +30,7 @@ A worker reserves a limited number of delayed messages (`tasks.claims.mint.LONGE
 
 @task(ASK_RUN, policy=ASK)
 def ask_run(*, run_id: int) -> None:
-    """Ask for the origin of a run, store it, and match the jobs that waited for it."""
+    """Ask GitHub for the origin of a run, store the origin, and match the jobs that were held for it."""
     rt = runtime()
     question = rt.transaction(run_origins.begin, run_id, now=NOW)
     if question is None:
@@ -43,7 +43,10 @@ def ask_run(*, run_id: int) -> None:
 
 
 def ask(rt: Runtime, question: run_origins.Question) -> bool:
-    """Return whether the origin of the run is known now. An answer that is missing or unusable changes nothing (L8)."""
+    """Ask GitHub for the origin of a run. Return True if the origin is known now; False otherwise.
+
+    If the answer is missing or unusable, the question is postponed and nothing else changes (L8).
+    """
     if question.installation_id is None:
         postpone(rt, question, why="no installation of the App is known for its account")
         return False
@@ -73,7 +76,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
 def postpone(rt: Runtime, question: run_origins.Question, *, why: str, after: float | None = None) -> float:
     """Postpone the question and return the wait in seconds.
 
-    `why` is the cause for people. `after` is the wait in seconds that GitHub asked for. None means a wait that doubles
+    `why`: the cause, for people. `after`: the wait in seconds that GitHub asked for, or None for a wait that doubles
     with each failure.
     """
     log.warning("run.origin_unknown", run=question.run_id, why=why)

@@ -1,7 +1,7 @@
 """Runner group of a mint, from the stored groups of the organisation or from GitHub.
 
-GitHub is asked at most once an hour for each installation. If a group admits only selected repositories, it is also
-asked once for each repository. A job therefore costs hardly any further calls.
+For each installation, GitHub is asked for the groups at most once an hour. If a group admits only selected
+repositories, GitHub is also asked once for each repository. Most jobs therefore need no further call to GitHub.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUESTIONS = len(Ask)
 
 
 class Refused(Exception):
-    """No runner in that group would ever get the job. The verdict is checked again at `until`."""
+    """GitHub would never give the job to a runner in that group. The verdict is checked again at the time `until`."""
 
     def __init__(self, wanted: Wanted, verdict: GroupVerdict, until: datetime) -> None:
         super().__init__(verdict.refusal)
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 def wanted_of(work: MintWork) -> Wanted:
-    """Return the runner group that a mint needs."""
+    """Return the runner group that a mint needs, together with the repository that the group must admit."""
     return Wanted(
         group=work.runner_group,
         installation_id=work.installation_id,
@@ -46,7 +46,8 @@ def wanted_of(work: MintWork) -> Wanted:
 def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
     """Return the id of the runner group of a mint. `left` returns the seconds that the next call may take.
 
-    Raises `Refused`, and what GitHub's adapter raises. In both cases no runner was registered.
+    Raises `Refused` if GitHub would never give the job to a runner in the group, and what GitHub's adapter raises.
+    After any of these errors, no runner was registered.
     """
     wanted = wanted_of(work)
     blank = judge_blank(wanted)

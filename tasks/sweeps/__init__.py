@@ -1,4 +1,4 @@
 """Sweeps: periodic repairs, one module each.
 
-They find and repair what a lost message or a killed process left behind.
+The sweeps find and repair rows and objects that a lost message or a killed process left unfinished.
 """

@@ -1,9 +1,10 @@
 """`ostler.catch_up`: compares GitHub's lists with the rows, to find jobs whose webhooks were never sent.
 
-A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job that GitHub has
-finished, or whose run is over, is finished. Only repositories with recent jobs are read, with etags, and from a small
-share of their installation's quota. These calls are the first to stop when calls are scarce. The next tick continues a
-check that did not end. `docs/decisions/0015-catching-up-by-lists.md` gives the reasons.
+A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job is marked as
+completed if GitHub shows that the job or its run is over. Only repositories with recent jobs are read, with etags, and
+from a small share of their installation's quota. When calls are scarce, these calls are refused first. If a tick does
+not complete the check of a repository, the next tick continues the check. `docs/decisions/0015-catching-up-by-lists.md`
+gives the reasons.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ log = structlog.get_logger(__name__)
 ACTIVE = ("queued", "in_progress", "waiting", "pending")
 """States of runs that might have queued jobs.
 
-A run in progress queues jobs of a matrix, or jobs that need other jobs. A run is `waiting` while one of its jobs waits
-for its environment, and `pending` while one waits for its concurrency group. A `requested` run has no jobs yet.
+A run in progress still queues jobs, for example the jobs of a matrix and jobs that need other jobs. A run is `waiting`
+while one of its jobs waits for an environment, and `pending` while one of its jobs waits for a concurrency group. A
+`requested` run has no jobs yet.
 """
 
 MOST_PAGES = 10
@@ -65,20 +67,20 @@ LONGEST = 200.0
 """Longest time in seconds of one tick, well below its period."""
 
 MOST_UNANSWERED = 3
-"""Calls without an answer in a row after which an installation is left to the next tick."""
+"""Number of consecutive calls without an answer after which a tick skips the installation."""
 
 LOCK_MS = 250
-"""Longest wait in milliseconds for an uncommitted insert of the same job.
+"""Longest wait in milliseconds for another session that is inserting the same job.
 
 A job whose row another session has locked is left to a later tick.
 """
 
 ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
-"""Policy of one call. A failed call is repeated by the next tick, because each call costs allowance."""
+"""Policy of one call. The next tick repeats a failed call, because a retry would cost further allowance."""
 
 
 class _Left(Ended):
-    """Ends the check of a repository. The next tick continues it.
+    """Ends the check of a repository before it is complete. The next tick continues the check.
 
     `why` is a label of `telemetry.CATCH_UP_INCOMPLETE`.
     """
@@ -90,7 +92,10 @@ class _Left(Ended):
 
 @sweep(CATCH_UP, longest=LONGEST)
 def catch_up(tick: Tick) -> None:
-    """Check one repository after the other. An installation that does not answer stops no other (L14)."""
+    """Check one repository after the other.
+
+    If GitHub does not answer for one installation, the repositories of other installations are still checked (L14).
+    """
     settings = tick.rt.settings
     seen_within = timedelta(seconds=settings.timings.catch_up_seen_within)
     places = tick.read(rows.places, seen_within=seen_within, note=not tick.dry, now=NOW)
@@ -108,7 +113,7 @@ def catch_up(tick: Tick) -> None:
         except DBAPIError as error:
             if not is_locked(error):
                 raise
-            tick.skipped(error, repository=place.repository)  # the next tick tries it again (L14)
+            tick.skipped(error, repository=place.repository)  # the next tick tries this repository again (L14)
             continue
         if why is None:
             continue
@@ -122,9 +127,9 @@ def catch_up(tick: Tick) -> None:
 
 
 def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None:
-    """Check one repository. Return why the check did not end, or None if it did.
+    """Check one repository. Return why the check is incomplete, or None if it is complete.
 
-    `unanswered`: number of calls in a row without an answer, by installation.
+    `unanswered`: number of consecutive calls without an answer, by installation.
     """
     visiting = _Visit(tick, place, unanswered)
     visiting.begin()
@@ -159,7 +164,7 @@ def _why(error: Exception) -> str:
 
 
 def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
-    """Skip repositories for a while that GitHub does not show to the App. Nothing is concluded from that (L8)."""
+    """For a while, skip repositories that GitHub does not show to the App. No job is changed because of this (L8)."""
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
@@ -184,12 +189,15 @@ class _Visit:
         self._access = access_of_new(settings)
 
     def begin(self) -> None:
-        """Record the attempt. If the check kills the process, another repository comes first next time."""
+        """Record that a check of the repository begins.
+
+        If the check crashes the process, the next tick begins with another repository.
+        """
         if not self._tick.dry:
             self._rt.transaction(rows.begin, self._place.repository, tried_at=self._began)
 
     def run(self) -> None:
-        """Check the runs with queued jobs, then the repository's own jobs that should have begun or ended long ago."""
+        """Check the runs that might have queued jobs. Then check the stored jobs that have been open for too long."""
         place = self._place
         place.began_at = place.began_at or self._began
         active = {run.id: run for status in ACTIVE for run in self._active(status)}
@@ -205,7 +213,7 @@ class _Visit:
         self._look_after_ours(active)
 
     def remember(self, *, whole: bool) -> None:
-        """Store the progress of the check. `whole`: the check ended."""
+        """Store the progress of the check. `whole`: True if the check is complete."""
         if self._tick.dry:
             return
         place = self._place
@@ -220,9 +228,10 @@ class _Visit:
     # Runs
 
     def _attempt(self, run_id: int, body: Callable[[], None]) -> bool:
-        """Check a run. Return False if that failed, which stops no other run (L14).
+        """Check a run with `body`. Return True if the check succeeded; False if it failed.
 
-        Raises `_Left` if GitHub asks to wait or does not answer for the installation.
+        A failed check of one run stops no other check (L14). Raises `_Left` if GitHub asks to wait, or if the App
+        cannot act for the installation.
         """
         error = self._tick.attempt(lambda _: body(), run_id, repository=self._place.repository, run=run_id)
         if error is None:
@@ -235,12 +244,15 @@ class _Visit:
         return False
 
     def _tolerate_unanswered(self) -> None:
-        """End the check after several calls in a row without an answer. The run is not the cause then."""
+        """End the check of the repository after `MOST_UNANSWERED` consecutive calls without an answer.
+
+        The cause is then probably GitHub, not a single run.
+        """
         if self._unanswered[self._place.installation_id] >= MOST_UNANSWERED:
             raise _Left("no_answer")
 
     def _active(self, status: str) -> list[RunSeen]:
-        """Return the runs of a status. Stored runs are used while GitHub answers that nothing changed."""
+        """Return the runs with this status. If GitHub answers that the list has not changed, return the stored runs."""
         known = _remembered(self._place.lists.get(status))
         before = self._place.lists.pop(status, None)
         first, runs = self._pages(
@@ -291,7 +303,7 @@ class _Visit:
     # Jobs
 
     def _look_after_ours(self, active: Mapping[int, RunSeen]) -> None:
-        """Ask for the runs of jobs that have been open for long, unless `active` has the run."""
+        """Ask GitHub for the runs of stored jobs that have been open for long, except the runs in `active`."""
         found = self._tick.read(
             rows.overdue, self._place.repository, active=active, older_than=self._over_after, now=NOW
         )
@@ -318,9 +330,9 @@ class _Visit:
         return now + next_ask_after(now - job.ready_at, least=self._over_after / 2, most=self._over_after)
 
     def _ask_overdue(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
-        """Ask for a run and judge the given jobs of it.
+        """Ask GitHub for a run, and judge the given jobs of the run.
 
-        The ids of jobs that need no further question are added to `done`.
+        Jobs about which GitHub need not be asked again are added to `done`, by id.
         """
         found = self._paid(
             lambda: self._rt.github.look_up_run(
@@ -341,12 +353,16 @@ class _Visit:
                 done.add(job.id)
 
     def _judge_overdue(self, job: rows.Overdue, run: RunSeen | None, listed: WorkflowJobEvent | None) -> bool:
-        """Finish a job that is over. Return False if it is not over, or if finishing failed."""
+        """Mark a job as completed if it is over.
+
+        Return True if the job is marked; False if the job is not over, if its webhook is still expected, or if the
+        change failed.
+        """
         if listed is not None and listed.owner_id != self._place.account_id:
             return False
         if listed is not None and listed.status == "completed":
             over_for = utcnow() - (listed.completed_at or listed.created_at)
-            waits = job.state is JobState.RUNNING and over_for < self._over_after  # its webhook or Pod reports the end
+            waits = job.state is JobState.RUNNING and over_for < self._over_after  # webhook or Pod will report the end
             return not waits and self._finish(listed, job.state, why="GitHub says that the job is over")
         if job.state is JobState.RUNNING:
             return False
@@ -385,7 +401,7 @@ class _Visit:
         return self._apply(event, before, what="finish", after=JobState.COMPLETED, why=why)
 
     def _apply(self, event: WorkflowJobEvent, before: JobState | None, *, what: str, after: JobState, why: str) -> bool:
-        """Apply an event as if its webhook had arrived. Return False if that failed."""
+        """Apply an event as if its webhook had arrived. Return False if the change failed."""
         if event.owner_id != self._place.account_id:
             log.warning("catch_up.another_owner", repository=self._place.repository, job=event.job_id)
             return True  # the name of the repository now belongs to another owner
@@ -402,7 +418,7 @@ class _Visit:
 
         def body(db: Connection) -> intake.Applied | None:
             if rows.states_of(db, [event.job_id]).get(event.job_id) is not before:
-                return None  # its webhook arrived meanwhile
+                return None  # the webhook of the job arrived meanwhile
             now = utcnow()
             if before is None:
                 stalls.served(
@@ -419,9 +435,9 @@ class _Visit:
         return went
 
     def _repair(self, case: Case, body: Callable[[Connection], T | None]) -> tuple[bool, T | None]:
-        """Return whether Postgres accepted the repair, and its result.
+        """Make a repair. Return True and its result, or False and None if Postgres did not accept the repair.
 
-        A job that Postgres refuses, or that another session has locked, stops no other (L14).
+        If Postgres refuses a job, or another session has locked its row, the other jobs are still repaired (L14).
         """
         try:
             return True, self._tick.repair(case, body)
@@ -443,7 +459,7 @@ class _Visit:
         for message in messages:
             try:
                 message()
-            except EXPECTED as error:  # `resume` sends it again (L6); the other messages go on (L14)
+            except EXPECTED as error:  # `resume` repeats this message (L6); the others are still sent (L14)
                 log.warning("catch_up.message_not_sent", repository=self._place.repository, error=words_of(error))
 
     # Requests
@@ -465,9 +481,9 @@ class _Visit:
         )
 
     def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
-        """Return the first page of a list, and all its items.
+        """Return the first page of a list, and the items of all its pages.
 
-        Raises `Retryable` if there are fewer than GitHub's count (L8).
+        Raises `Retryable` if the pages have fewer items than the count in GitHub's answer (L8).
         """
         first = self._paid(lambda: ask(1, etag))
         items, page, number = list(first.items), first, 1
@@ -484,7 +500,10 @@ class _Visit:
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
-        """Make one call from the installation's allowance. While there is time, wait for Ostler's own rate limiter."""
+        """Make one call that counts against the installation's allowance.
+
+        If Ostler's own rate limiter refuses the call, wait and repeat the call while there is time.
+        """
         while True:
             if not (self._tick.goes_on() if remaining() > ONCE.call_seconds + RESERVE else self._tick.page()):
                 raise _Left("time")

@@ -3,16 +3,16 @@
 A Pod is also ended in three other cases:
 
 - GitHub has removed the runner. The job that the runner executed has been over for `lingering_after` seconds, and two
-  lists that began after its end do not show the runner. Without this case, a job could occupy its Pod and a place in
-  the pool by leaving a process behind.
-- The claim has executed for longer than GitHub lets a job run. Its end was never reported, and GitHub might show no
-  trace of the job.
+  lists that began after the end of the job do not show the runner. Without this case, a job could occupy its Pod and a
+  place in the pool by leaving a process behind.
+- The claim has executed for longer than GitHub lets a job run. The end of the job was never reported, and GitHub might
+  show no trace of the job.
 - The node of the Pod is gone, and the runner is absent or offline. Nothing on this node will end by itself.
 
-The end of the *claimed* job proves nothing, because GitHub gives a job to any runner that fits. GitHub is therefore
-asked for the runner itself, twice, a minute apart. Every path from here deregisters the runner first and obeys a
-refusal (L3). A live claim does not end before GitHub has removed its runner. Otherwise a job that the runner takes
-meanwhile would have no claim.
+The end of the *claimed* job proves nothing, because GitHub gives a job to any runner that fits. Therefore the runner
+itself is looked up in two of GitHub's lists, a minute apart. Before a Pod is ended, its runner is deregistered. If
+GitHub refuses because the runner is busy, the Pod stays (L3). A live claim does not end before GitHub has removed its
+runner. Otherwise the runner might take another job, and this job would have no claim.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ log = structlog.get_logger(__name__)
 
 @sweep(FINISHED_JOBS, longest=LONGEST)
 def finished_jobs(tick: Tick) -> None:
-    """Check each scope once. An installation that does not answer is skipped for the rest of the tick (L14)."""
+    """Check each scope once.
+
+    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (L14).
+    """
     now = utcnow()
     settings = tick.rt.settings
     found = tick.read(
@@ -80,7 +83,7 @@ def finished_jobs(tick: Tick) -> None:
 
 
 def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
-    """Judge one Pod, store the result of the check, and end the Pod after the second check."""
+    """Judge one Pod, store the result of the check, and end the Pod if two checks agree."""
     rt = tick.rt
     if listed.age_of(pod.since) < 0:
         log.info("finished_jobs.kept", pod=pod.pod_name, why="GitHub's runner list is older than the end of the job")
@@ -113,10 +116,10 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:
-        return  # it ended by itself, and the reconciler handles it
+        return  # the Pod ended by itself, and the reconciler handles it
     node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
     if not node_gone and (living.terminating or hurried):
-        return  # it ends by itself, or its node is back
+        return  # the Pod ends by itself, or its node is back
     case = Case(
         what="retire",
         why=verdict.reason,
@@ -144,7 +147,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     def remove() -> None:
         """Remove the runner while its claim is live.
 
-        If the runner has just taken a job, GitHub refuses and the claim goes on.
+        If the runner has just taken a job, GitHub refuses the removal and the claim stays live.
         """
         deregister(rt, tick.read(registrations_of, pod.claim_id), policy=SWEEP_ROW)
 

@@ -28,31 +28,33 @@ A new sweep in ten minutes
    module in `tasks.worker.app.MODULES`, the name in the parametrised family of tests
    (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
 
-What the frame does for it
---------------------------
+What the frame does for a sweep
+-------------------------------
 - **Lease.** One tick of a sweep runs at a time. A second tick does nothing. A lease expires `LEASE` seconds after its
-  last renewal, which happens before each row and each page. A killed process therefore delays its sweep no longer than
-  that. Every repair checks and locks the number of its lease in its own transaction, so a tick that lost its lease
-  changes nothing more.
+  last renewal. The lease is renewed before each row and each page. A killed process therefore delays its sweep by at
+  most `LEASE` seconds. The transaction of every repair checks and locks the lease number of the tick, so a tick that
+  lost its lease changes nothing more.
 - **Pause** (`ostler sweep pause`, the API, `OSTLER_SWEEPS_PAUSED`): no tick begins, and a running tick stops before its
   next repair. **Obstacles** (`OBSTACLES`) stop only repairs that kill.
-- **Dry run.** `repair` runs its transaction, rolls it back, and records what it would have done. It does not make its
-  `call`. A dry run needs no lease, so another tick may run beside it. A sweep must therefore only read outside of
-  `repair`, `repair_all` and `repair_by`, or check `tick.dry`.
-- **Budget.** Repairs with `kills` are limited to a share of the listed objects (`rules.sweeps.reaping.allowance`). The
-  rest is counted as overflow, logged, and left to later ticks. A repair without two witnesses or a proof is refused.
+- **Dry run.** In a dry run, `repair` runs its transaction, rolls it back, and records what it would have done. The
+  `call` of the repair is not made. A dry run needs no lease, so another tick may run at the same time. A sweep must
+  therefore only read outside of `repair`, `repair_all` and `repair_by`, or check `tick.dry`.
+- **Budget.** Repairs with `kills` are limited to a share of the listed objects (`rules.sweeps.reaping.allowance`).
+  Further repairs are counted as overflow, logged, and left to later ticks. A repair without two witnesses or a proof is
+  refused.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker stops. The next tick continues. Each
   page of a `whole` list has a deadline of its own. A tick that checked no row for lack of time does not count as a run.
 - **Ledger.** The transaction of a repair also writes its ledger row. Later ticks check the row until the effect that it
-  `expects` has occurred (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`, which runs after a
-  row that announces it was committed.
+  `expects` has occurred (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`. Before the call, a
+  ledger row that announces the call is committed.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each further
-  locked row of the page (`models.db.client_waits`). The row then fails like any other and is left to the next tick. A
-  query that selects rows to change uses `SKIP LOCKED`.
-- **Errors.** An error at one row in `each` or `attempt` stops no other row. An unexpected error is raised after the
-  other rows were checked. If the database is unavailable, the tick ends. An `UpstreamError` outside of them ends the
-  tick as aborted; any other error ends it as failed and is raised. `part` separates the parts of a sweep: a failed part
-  stops no other, and the tick fails at its end. A killed process writes nothing: the next tick marks its run as lost.
+  locked row of the page (`models.db.client_waits`). After this wait, the check of the row fails, and the row is left to
+  the next tick. A query that selects rows to change uses `SKIP LOCKED`.
+- **Errors.** If the check of a row in `each` or `attempt` fails, the other rows are still checked. An unexpected error
+  is raised after the other rows were checked. If the database is unavailable, the tick ends. Outside of `each` and
+  `attempt`, an `UpstreamError` ends the tick as aborted, and any other error ends it as failed and is raised. `part`
+  separates the parts of a sweep: after a failed part the other parts still run, and the tick fails after the last part.
+  A killed process records no outcome, so the next tick marks the run of the killed process as lost.
 """
 
 from __future__ import annotations
@@ -81,7 +83,10 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 LEASE = 25.0
-"""Seconds of a lease. It exceeds the time of one page; otherwise two ticks could take over from each other for ever."""
+"""Duration of a lease in seconds.
+
+A lease must be longer than the time of one page. Otherwise two ticks could take over from each other for ever.
+"""
 
 NO_LEASE = 0
 """Lease number of a tick without a lease."""
@@ -122,7 +127,10 @@ def sweep(
 
 
 def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: bool, asked: str | None) -> None:
-    """Run one tick of a sweep, unless it is refused. Sets the outcome of its run from the error of `body`, if any."""
+    """Run one tick of a sweep, unless it is refused.
+
+    If `body` raises an error, the outcome of the run depends on this error.
+    """
     taken = Taken(NO_LEASE) if dry else _take(rt, spec, asked=asked)
     if isinstance(taken, Refused):
         log.info("sweep.not_run", sweep=spec.name, outcome=taken.outcome, why=taken.why)
@@ -159,9 +167,9 @@ def _came_through(tick: Tick) -> None:
 
 
 def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:
-    """Acquire the lease and check earlier repairs.
+    """Acquire the lease and check the effects of earlier repairs.
 
-    An operator's request that is refused gets a run row with the reason.
+    If the request of an operator is refused, a run row with the reason is stored.
     """
     off = switched_off(spec.name, by_setting=rt.settings.sweeps_paused)
 

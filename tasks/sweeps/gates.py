@@ -1,7 +1,8 @@
 """`ostler.gates`: closes the gate of an upstream if most calls to it fail, and opens it when the upstream recovers.
 
-`models.upstream.gates.shut` shows where closed gates stop work. While a gate is closed, each check makes one cheap call
-to its upstream. Otherwise Ostler might make no call at all, and nothing would show that the upstream answers again.
+The callers of `models.upstream.gates.shut` stop their work while a gate is closed. While a gate is closed, each check
+makes one cheap call to its upstream. Otherwise Ostler might make no call at all, and nothing would show that the
+upstream answers again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ PROBE = 5.0
 
 @sweep(GATES, quiet=True)
 def gates(tick: Tick) -> None:
-    """Evaluate the calls to each upstream, at most once in half a period, however often the sweep ticks."""
+    """Evaluate the gate of each upstream by the calls to the upstream.
+
+    A gate is evaluated at most once in half a period, however often the sweep runs.
+    """
     if tick.dry:
         return
     rt = tick.rt
@@ -78,7 +82,7 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
-    """Log a closed gate at each evaluation, so that it is not overlooked, and log a gate that opens."""
+    """Log each evaluation of a closed gate, so that people notice it, and log the opening of a gate."""
     facts = {
         "upstream": evaluation.upstream,
         "calls": evaluation.counts.calls,
@@ -98,7 +102,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
 
 
 def rule_of(settings: Settings) -> GateRule:
-    """Return the thresholds in force."""
+    """Return the thresholds for closing and opening a gate, from the settings."""
     return GateRule(
         least_errors=settings.timings.gate_least_errors,
         closes_at=settings.timings.gate_closes_at,

@@ -1,8 +1,9 @@
 """`ostler.gone_nodes`: allows the deletion of Pods on gone nodes without waiting for their kubelet.
 
-Without this sweep such a Pod would stay Terminating for ever, because only its kubelet reports its end. The rows that
-the reconciler marked only select the candidates. The retire step deletes the Pod under its retire claim, and reads the
-node again right before. A Pod that executed a job gets its retire claim from `finished_jobs`, which asks GitHub first.
+Without this sweep such a Pod would stay Terminating for ever, because only its kubelet reports the end of the Pod. The
+marks of the reconciler in the rows only select candidates. The task `retire` deletes the Pod under its retire claim,
+after it has read the node again. A Pod that executed a job gets its retire claim from `finished_jobs`, which asks
+GitHub first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def gone_nodes(tick: Tick) -> None:
 
 
 def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> None:
-    """Judge one Pod after a GET of the Pod and of its node, and allow its deletion.
+    """Read one Pod and its node, judge the Pod, and allow its forced deletion if the evidence is sufficient.
 
     `nodes` caches the state of the nodes in this tick.
     """

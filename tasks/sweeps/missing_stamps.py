@@ -24,7 +24,8 @@ from tasks.worker.transactions import NOW
 def missing_stamps(tick: Tick) -> None:
     """Stamp each Pod that has had no stamp, or the stamp of another claim, for `missing_stamp_after` seconds.
 
-    Each page of Pods is read before the claims of its Pods. The candidates are checked after the last page (L8).
+    Each page of Pods is read before the claims of the Pods on this page. The candidates are checked after the last page
+    (L8).
     """
     rt = tick.rt
     before = utcnow() - timedelta(seconds=rt.timings.missing_stamp_after)

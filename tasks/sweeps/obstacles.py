@@ -9,14 +9,18 @@ from tasks.worker.transactions import NOW
 
 
 def closed_gate(rt: Runtime) -> str | None:
-    """Return which gates are closed, since when and why, or None if all are open.
+    """Return which gates are closed, since when and why, or None if all gates are open.
 
-    One closed gate stops every kill, because each kill relies on the evidence of both upstreams and calls both.
+    One closed gate stops every kill, because each kill relies on the evidence of both upstreams and calls both
+    upstreams.
     """
     shut = rt.transaction(gates.shut)
     return "; ".join(map(str, shut)) or None
 
 
 def earlier_state(rt: Runtime) -> str | None:
-    """Return why the rows might be older than the cluster, or None. Busy Pods would look free in such rows."""
+    """Return why the rows might be older than the cluster, or None if the rows are trusted.
+
+    In rows of an earlier state, busy Pods might look free.
+    """
     return rt.transaction(epochs.doubt, now=NOW)

@@ -28,18 +28,21 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
 
 LOOKED_BACK = timedelta(days=14)
-"""Age after which GitHub removes a runner that did not connect ("Removing self-hosted runners")."""
+"""Time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
 
 APPLIED_WITHIN = timedelta(days=1)
-"""A scope is listed for this time after a registration there got no answer and its look-up found nothing.
+"""Time during which a scope is listed after a mint without an answer, if the look-up of its runner found nothing.
 
-GitHub might have applied the registration after the look-up.
+GitHub might have registered the runner after the look-up.
 """
 
 
 @sweep(ORPHANED_RUNNERS, longest=LONGEST)
 def orphaned_runners(tick: Tick) -> None:
-    """Check each scope once. An installation that does not answer is skipped for the rest of the tick (L14)."""
+    """Check each scope once.
+
+    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (L14).
+    """
     now = utcnow()
     since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
     unavailable: set[int] = set()
@@ -69,8 +72,9 @@ def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
 def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
     """Repeat the removals that a killed tick requested without recording the answer.
 
-    The absence of a runner from one list proves nothing, and a recorded removal lets a Pod be deleted (L3). The removal
-    is therefore repeated, and GitHub's answer counts. A runner that is still listed is judged like any other.
+    The absence of a runner from one list proves nothing, and a recorded removal lets a Pod be deleted (L3). Therefore
+    the removal is requested again, and the answer to the second request is recorded. A runner that is still listed is
+    judged like any other runner.
     """
     if tick.dry:
         return
@@ -81,7 +85,7 @@ def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) 
 
 
 def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
-    """Ask GitHub again to remove a runner that might be removed already. A refusal is obeyed."""
+    """Ask GitHub again to remove a runner that might be removed already. If GitHub refuses, the runner stays."""
     remove_runner(tick.rt, cut_off.runner, policy=SWEEP_ROW)
     tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub no longer has the runner")
 
@@ -89,7 +93,7 @@ def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
 def check(
     tick: Tick, scope: orphans.ScopeOfRunners, seen: RunnerList, runner: ListedRunner, known: orphans.KnownRunner | None
 ) -> None:
-    """Judge one runner that GitHub listed as offline, and deregister it."""
+    """Judge one runner that GitHub listed as offline, and deregister the runner if it is an orphan."""
     rt = tick.rt
     ended_at = None if known is None else known.ended_at
     verdict = judge_runner(

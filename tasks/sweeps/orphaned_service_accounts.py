@@ -20,7 +20,10 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 @sweep(ORPHANED_SERVICE_ACCOUNTS, longest=LONGEST)
 def orphaned_service_accounts(tick: Tick) -> None:
-    """Check the ServiceAccounts of runner Pods page by page. Each page is read before the rows of its Pods (L8)."""
+    """Check the ServiceAccounts of runner Pods page by page.
+
+    Each page of ServiceAccounts is read before the rows of the Pods with the same names (L8).
+    """
     rt = tick.rt
     namespace = rt.settings.namespace
     pages = metadata_pages(rt.kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
@@ -36,7 +39,7 @@ def orphaned_service_accounts(tick: Tick) -> None:
 
 
 def check(tick: Tick, account: ObjectSeen) -> None:
-    """Delete a ServiceAccount by UID after a GET proved that no Pod has its name."""
+    """Delete a ServiceAccount by UID after a GET proved that no Pod has the same name."""
     rt = tick.rt
     namespace, name = rt.settings.namespace, account.name
     age = (utcnow() - account.created_at).total_seconds()

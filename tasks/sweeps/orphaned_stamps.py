@@ -1,9 +1,9 @@
 """`ostler.orphaned_stamps`: retires stamped Pods that have no live claim and never got a JIT.
 
-The stamp cuts such a Pod off from Ostler, so it would wait for ever. A Pod that ever got a JIT is left to
-`finished_jobs`. The list of all runner Pods is read page by page, with metadata only, because the budget is a share of
-all Pods, not of the orphans. The absence of a Pod from the list is no evidence here, so an incomplete list does no
-harm.
+The stamp cuts such a Pod off from Ostler, so the Pod would wait for ever. A Pod that ever got a JIT is left to
+`finished_jobs`. The sweep lists all runner Pods, because the budget is a share of all Pods, not of the orphans. The
+list is read page by page, with metadata only. The absence of a Pod from the list is no evidence here, so an incomplete
+list does no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ log = structlog.get_logger(__name__)
 
 @sweep(ORPHANED_STAMPS, longest=LONGEST)
 def orphaned_stamps(tick: Tick) -> None:
-    """List the Pods page by page and judge the stamped ones. Each page is read before the rows of its Pods (L8)."""
+    """List the Pods page by page and judge the stamped Pods of each page.
+
+    Each page of Pods is read before the rows of these Pods (L8).
+    """
     rt = tick.rt
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
@@ -56,7 +59,7 @@ def check_page(tick: Tick, page: Sequence[ObjectSeen]) -> None:
 
 
 def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now: datetime) -> None:
-    """Judge one Pod by its rows. If they allow it, read the Pod, judge it again and retire it."""
+    """Judge one Pod by its rows. If the rows allow a retirement, read the Pod, judge again, and retire the Pod."""
     since = listed.created_at if known is None else known.last_ended_at or listed.created_at
     kept = judge_stamped(
         StampedPod(

@@ -1,4 +1,7 @@
-"""Pace of a sweep's tick: read complete lists, then check row by row while time, lease and switch allow it."""
+"""Pace of a sweep's tick: read complete lists, then check row by row.
+
+A tick goes on while time is left, its lease is valid, and the sweep is not paused.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,12 @@ If a message cannot be sent, the committed change stays, and `resume` sends the 
 class Sweep:
     """Configuration of a sweep in the frame.
 
-    `quiet`: ticks are so frequent that only a tick that repaired something or failed stores a run row. `again`: a tick
-    that is refused because another one runs has the sweep run once more afterwards. `lease`: seconds of the lease.
-    `longest`: seconds of all pages of one tick together.
+    `quiet`: ticks are so frequent that only a tick that repaired something or failed stores a run row. `again`: if a
+    tick is refused because another tick runs, the sweep runs once more after the other tick. `lease`: duration of the
+    lease in seconds. `longest`: longest time in seconds of all pages of one tick together.
 
-    `fenced`: until a repair has committed, no other process can take over or pause the sweep. Without it a frozen
-    repair blocks no later tick. Only a sweep whose ticks may run at the same time sets it to False.
+    `fenced`: no other process can take over or pause the sweep until a repair has committed. If `fenced` is False, a
+    repair that hangs blocks no later tick. Only a sweep whose ticks may run at the same time sets `fenced` to False.
     """
 
     name: str
@@ -87,7 +90,7 @@ class Paused(Ended):
 class Pace:
     """Progress of a tick.
 
-    It ends when a list cannot be trusted, time is up, the lease is lost, or the sweep is paused.
+    The tick ends when a list cannot be trusted, time is up, the lease is lost, or the sweep is paused.
     """
 
     def __init__(self, rt: Runtime, spec: Sweep, *, lease_no: int, dry: bool) -> None:
@@ -96,7 +99,10 @@ class Pace:
         self.trouble: str | None = None
         self.lookups = Lookups()
         self.bug: Exception | None = None
-        """An unexpected error at one row. It stops no other row, and is raised when all rows were checked."""
+        """The first unexpected error in the check of a row, or None.
+
+        The error stops the check of no other row. It is raised after all rows were checked.
+        """
         self._spec = spec
         self._lease_no = lease_no
         self._began = utcnow()
@@ -109,10 +115,10 @@ class Pace:
 
     @property
     def got_nowhere(self) -> str | None:
-        """Return why the tick does not count as a run, or None if it counts.
+        """Return why the tick does not count as a run, or None if it counts as a run.
 
-        It does not count if every check failed, or if its time was up before the first row. It counts if at least one
-        row was checked, or if there was no row to check.
+        A tick does not count if every check failed, or if its time was up before the first row. A tick counts if at
+        least one row was checked, or if there was no row to check.
         """
         if self._checked or self._counts.repaired:
             return None
@@ -124,7 +130,7 @@ class Pace:
 
     @property
     def lease_no(self) -> int:
-        """Return the number of this tick's lease. It fences the writes of this tick outside of the ledger."""
+        """Return the number of this tick's lease. This number fences the writes of this tick outside of the ledger."""
         return self._lease_no
 
     # Read
@@ -134,11 +140,11 @@ class Pace:
         return self.rt.transaction(query, *args, **kwargs)
 
     def whole(self, what: str, pages: Iterable[Sequence[T]]) -> Iterator[Sequence[T]]:
-        """Yield the pages of a list that is evidence only as a whole.
+        """Yield the pages of a list that is evidence only if it is complete.
 
-        The caller must change nothing before the last page. Each page has a deadline of its own, and so have the rows
-        that follow. Otherwise a slow list would leave no time for the rows in any tick. A page that fails, or a list
-        that exceeds its time, ends the tick (L8).
+        The caller must change nothing before it has read the last page. Each page has its own deadline, and the checks
+        after the last page have another deadline. Otherwise a slow list would leave no time for the checks in any tick.
+        If a page fails, or if the list exceeds its time, the tick ends (L8).
         """
         following = iter(pages)
         while True:
@@ -158,24 +164,25 @@ class Pace:
         self._counts.listed += many
 
     def doubt(self, suspicious: bool, why: str) -> None:
-        """End the tick if what was read is suspicious, for example an empty list while rows are open (L8)."""
+        """End the tick if the data that was read is suspicious, for example an empty list while rows are open (L8)."""
         if suspicious:
             raise Aborted(why)
 
     def abort(self, why: str) -> NoReturn:
-        """End the tick, because what was read cannot be trusted."""
+        """End the tick, because the data that was read cannot be trusted."""
         raise Aborted(why)
 
     def incomplete(self, why: str) -> None:
-        """Record why this tick leaves work to the next one, without ending it."""
+        """Record why this tick leaves work to the next tick. The tick continues."""
         self.trouble = self.trouble or why
 
     # Continue
 
     def each(self, rows: Iterable[T], check: Callable[[T], object]) -> bool:
-        """Check one row after the other while there is time. A failed check stops no other row (L14).
+        """Check one row after the other while there is time.
 
-        Returns False if rows are left to the next tick.
+        A failed check does not stop the checks of other rows (L14). Returns True if all rows were checked; False if
+        rows are left to the next tick.
         """
         row = None
         for row in rows:
@@ -187,10 +194,10 @@ class Pace:
         return True
 
     def attempt(self, check: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
-        """Check one row and return its error, or None. The error stops no other row (L14).
+        """Check one row and return the error of the check, or None.
 
-        Errors that end the tick are raised: the lease is lost, the sweep was paused, or the database is unavailable for
-        every row. An unexpected error is stored in `bug`.
+        The error does not stop the checks of other rows (L14). Errors that end the tick are raised: the lease is lost,
+        the sweep was paused, or the database is unavailable for every row. An unexpected error is stored in `bug`.
         """
         try:
             check(subject)
@@ -208,7 +215,10 @@ class Pace:
         return None
 
     def part(self, name: str, act: Callable[[], object]) -> None:
-        """Run one part of a sweep. A failed part stops no other part; the tick fails after the last one."""
+        """Run one part of a sweep.
+
+        If the part fails, the other parts still run, and the tick fails after the last part.
+        """
         error = self.attempt(lambda _: act(), None, part=name)
         self.bug = self.bug or error
 
@@ -222,7 +232,10 @@ class Pace:
         log.warning("sweep.row_skipped", sweep=self._spec.name, error=type(error).__name__, **what)
 
     def goes_on(self, *, reserve: float = RESERVE) -> bool:
-        """Return whether there is time for another row, and renew the lease if needed. `reserve` is in seconds."""
+        """Return True if there is time for another row; False otherwise. The lease is renewed if needed.
+
+        `reserve`: seconds that must be left.
+        """
         if remaining() < reserve or time.monotonic() > self._ends_at:
             self.incomplete("its time was up")
             self._left = True
@@ -247,7 +260,7 @@ class Pace:
         begin_page()
 
     def _renew(self) -> None:
-        """Renew the lease. A dry run has no lease, so this only verifies that the database answers."""
+        """Renew the lease. In a dry run, which has no lease, only verify that the database answers."""
         held = self.rt.transaction(sweep_runs.renew, self._spec.name, self._lease_no, lease=self._spec.lease, now=NOW)
         self._stand(held)
         self._renewed_at = time.monotonic()

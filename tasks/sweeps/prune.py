@@ -17,7 +17,7 @@ LONGEST = 600.0
 """Longest time in seconds of one tick over all its pages."""
 
 AGAIN = 60.0
-"""Seconds until the next tick if a tick left rows. Otherwise the next tick comes in a day."""
+"""Seconds until the next tick if a tick left rows. Otherwise the next tick runs after a day."""
 
 
 @sweep(PRUNE, longest=LONGEST)
@@ -35,7 +35,10 @@ def prune(tick: Tick) -> None:
 
 
 def kept_for(settings: Settings) -> dict[Kind, float]:
-    """Return for how many seconds the rows of each kind stay after their end, in the order of deletion."""
+    """Return how many seconds the rows of each kind are stored after their work has ended.
+
+    The kinds are in the order of deletion.
+    """
     return {
         Kind.DELIVERIES: settings.timings.keep_deliveries,
         Kind.JOB_EVENTS: settings.keep_events,
@@ -53,7 +56,7 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
 def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
     """Delete the old rows of one kind page by page. Return False if rows are left to the next tick.
 
-    A dry run only counts them.
+    A dry run only counts the rows.
     """
     if tick.dry:
         tick.mark_checked()

@@ -1,9 +1,10 @@
 """`ostler.redelivery`: finds failed webhooks in GitHub's list of deliveries and asks GitHub to send them again.
 
-GitHub never repeats a webhook by itself. A webhook that met a killed `web`, a 503 or a broken connection arrives only
-through this sweep. A webhook whose GUID is in `deliveries` was accepted and is not requested. A webhook that web
-refused as malformed is requested every 12 hours. The installations take turns. A list that fails or ends in doubt moves
-no checkpoint (L8). `docs/decisions/0009-redelivery-in-two-checks.md` explains how the list is read.
+GitHub never repeats a webhook by itself. If web was killed, answered 503 or lost the connection during a webhook, the
+webhook arrives only through this sweep. A webhook whose GUID is in `deliveries` was accepted and is not requested. A
+webhook that web refused as malformed is requested every 12 hours. The installations take turns. If a list fails, or it
+is uncertain whether the list is complete, no checkpoint is moved (L8).
+`docs/decisions/0009-redelivery-in-two-checks.md` explains how the list is read.
 """
 
 from __future__ import annotations
@@ -41,10 +42,14 @@ log = structlog.get_logger(__name__)
 LOOK_RESERVE = 12.0
 SCAN_RESERVE = 8.0
 ASK_RESERVE = 2.0
-"""Seconds of the tick that the check of recent deliveries, the scan and the requests leave to the steps after them."""
+"""Seconds of the tick that must be left for another page or request.
+
+`LOOK_RESERVE` applies to the check of recent deliveries, `SCAN_RESERVE` to the scan, and `ASK_RESERVE` to the requests.
+Each reserve leaves time for the following steps.
+"""
 
 MOST_FAILURES = 3
-"""Failed requests in a row after which the rest waits for the next tick."""
+"""Number of consecutive failed requests after which the remaining requests wait for the next tick."""
 
 
 @sweep(REDELIVERY)
@@ -75,7 +80,7 @@ def redelivery(tick: Tick) -> None:
 
 
 class _Sweep:
-    """One execution of the sweep. `progress` is the committed progress of the reading."""
+    """One execution of the sweep. `progress` shows how far the list was read, as it was last committed."""
 
     def __init__(self, tick: Tick, progress: Progress, counts: Counter[str]) -> None:
         rt = tick.rt
@@ -84,7 +89,7 @@ class _Sweep:
         self._progress = progress
         self._counts = counts
         self.unread: str | None = None
-        """Error of the newest page, or None. If it is set, this tick could not read the list at all."""
+        """Error at the newest page of the list, or None. After such an error, this tick could not read the list."""
         self._accepted: set[str] = set()
         self._shown: dict[str, asks.Failed] = {}
         """Failed deliveries by GUID that a dry run found and did not store."""
@@ -94,7 +99,7 @@ class _Sweep:
         """Time range of webhooks that were accepted and might be missing from a restored Postgres, or None."""
 
     def list_recent(self) -> None:
-        """Read from the newest delivery back to the start of the last check."""
+        """Read the list from the newest delivery back to the start of the last check."""
         began = utcnow()
         floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None
@@ -116,7 +121,7 @@ class _Sweep:
         log.warning("redelivery.scan_incomplete")
 
     def scan(self) -> None:
-        """Read further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
+        """Read the list further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
         now = utcnow()
         if not scan_is_due(self._progress, overlap=self._overlap, now=now):
             return
@@ -171,7 +176,7 @@ class _Sweep:
             except RateLimited:
                 raise
             except (UpstreamError, DBAPIError) as error:  # one failed request stops no other (L14)
-                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are answers
+                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are answers of GitHub
                 self._counts["ask_failed"] += 1
                 self._tick.skipped(error, guid=each.guid, asks=each.asks)
                 if isinstance(error, Forbidden):
@@ -189,9 +194,10 @@ class _Sweep:
         self._counts["lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
-        """Request one redelivery. While there is time, wait for Ostler's own rate limiter.
+        """Request one redelivery.
 
-        Raises `RateLimited`. A request that was rate limited does not count.
+        If Ostler's own rate limiter refuses the request, wait and repeat the request while there is time. A refused
+        request is not counted as a request. Raises `RateLimited` if GitHub refuses the request, or if no time is left.
         """
         while True:
             try:
@@ -242,7 +248,7 @@ class _Sweep:
         return page
 
     def _record(self, page: DeliveryPage, floor: datetime, progress: Progress) -> None:
-        """Commit the failed deliveries of a page together with the progress of the reading."""
+        """Commit the failed deliveries of a page. The same transaction stores how far the list was read."""
         ours = [each for each in page.deliveries if each.action in TAKEN.get(each.event, ())]
         self._counts["other_events"] += len(page.deliveries) - len(ours)
         self._accepted.update(each.guid for each in ours if each.accepted and not self._may_be_lost(each))
@@ -251,9 +257,10 @@ class _Sweep:
         self._save(progress, failed)
 
     def _may_be_lost(self, seen: DeliverySeen) -> bool:
-        """Return whether only the rows can show that a delivery was accepted.
+        """Return True if Postgres might have lost the row of a delivery that it had accepted; False otherwise.
 
-        They are read when its page is recorded.
+        Only the rows show whether Postgres still has such a delivery. The rows are read when the page of the delivery
+        is recorded.
         """
         lost = self._lost
         if lost is None or seen.delivered_at > lost.until:
@@ -278,7 +285,7 @@ class _Sweep:
 
 
 def group(failed: Iterable[DeliverySeen]) -> list[asks.Failed]:
-    """Return one entry per GUID, with its newest attempt and the time of its oldest failure."""
+    """Return one entry for each GUID. An entry has the id of the newest attempt and the time of the oldest failure."""
     found: dict[str, asks.Failed] = {}
     for each in failed:
         before = found.get(each.guid)
@@ -303,7 +310,7 @@ def _end(page: DeliveryPage, *, is_first: bool, floor: datetime) -> PageEnd:
 
 
 def _failed(error: UpstreamError) -> None:
-    """Ignore a list that failed. Raises a rate limit, which ends the tick."""
+    """Log the error of a list that failed. If the error is a rate limit, raise it again, which ends the tick."""
     if isinstance(error, RateLimited):
         raise error
     log.warning("redelivery.list_failed", error=meaning_of(error))

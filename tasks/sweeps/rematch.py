@@ -1,4 +1,4 @@
-"""`ostler.rematch`: checks held jobs, and jobs whose pool changed, and queues those that can be matched."""
+"""`ostler.rematch`: checks held jobs and jobs whose pool changed, and queues the jobs that can be matched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ RESERVE = 2.0
 
 @sweep(REMATCH, again=True)
 def rematch(tick: Tick) -> None:
-    """Check the jobs of all accounts side by side, one page per transaction. The next tick checks the rest."""
+    """Check jobs page by page, one page per transaction. Each page has jobs of all accounts.
+
+    The next tick checks the jobs that are left.
+    """
     if not tick.dry and tick.read(unasked_accounts, limit=1):
         tick.rt.waker.send(ASK_OWNER)
     places: Mapping[int, int] = tick.read(accounts_to_rematch)
@@ -29,7 +32,10 @@ def rematch(tick: Tick) -> None:
 
 
 def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
-    """Check one page and send its messages. Return where the next page begins, empty after the last page."""
+    """Check one page and send its messages.
+
+    Return where the next page begins. The result is empty after the last page.
+    """
     page = Rematched(places={}, pools=frozenset(), lifted=())
 
     def body(db: Connection) -> Sequence[Lifted]:

@@ -1,6 +1,6 @@
 """`ostler.resume`: sends the next step of every claim that is past its due time, and wakes matchers that have work.
 
-It runs every few seconds and is quiet: a tick that finds nothing stores no run
+The sweep runs every few seconds and is quiet: a tick that finds nothing stores no run
 (`docs/decisions/0012-the-frame-of-the-sweeps.md`).
 """
 
@@ -29,7 +29,7 @@ DELIVERED = frozenset({ClaimState.DELIVERED, ClaimState.EXECUTING})
 """States in which only the stamp of a claim can be due."""
 
 LEASE = 6.0
-"""Seconds of the lease. It is short, so that a killed tick soon has a successor.
+"""Duration of the lease in seconds. A short lease lets a new tick run soon after a tick was killed.
 
 Two ticks at the same time do no harm.
 """
@@ -37,11 +37,12 @@ Two ticks at the same time do no harm.
 
 @sweep(RESUME, quiet=True, lease=LEASE, fenced=False)
 def resume(tick: Tick) -> None:
-    """Find claims that are due, raise their chain number in the same commit, then send their next step.
+    """Find the claims that are due and send their next step.
 
-    The parts are independent: the failure of one part stops no other.
+    The chain number of a due claim is raised in the transaction that finds the claim. The parts of the sweep are
+    independent: if one part fails, the others still run.
     """
-    if tick.read(epochs.is_older):  # the steps that are due in old rows were made or undone long ago
+    if tick.read(epochs.is_older):  # the steps that are due in such rows were made long ago
         tick.incomplete("Postgres is older than the cluster")
         return
     tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
@@ -58,7 +59,7 @@ def unstamp_cut_off_pods(tick: Tick) -> None:
 
 
 def send_unstamps(tick: Tick) -> bool:
-    """Begin a page of un-stamps and send their messages. Return False if it was the last page."""
+    """Begin a page of un-stamps and send their messages. Return True if another page might follow; False if not."""
     rt, after = tick.rt, tick.rt.timings.unstamp_after
     removing = tick.repair_all(
         lambda db: due.begin_unstamps(db, unstamp_after=after, now=utcnow(), who=rt.who), _cut_off
@@ -70,7 +71,10 @@ def send_unstamps(tick: Tick) -> bool:
 
 
 def check_suspects(tick: Tick) -> None:
-    """Request a check of the Pods of delivered claims without any sign of use. Their own stamp might cut them off."""
+    """Request a check of the Pods of delivered claims that show no sign of use.
+
+    The stamp of such a Pod might cut the Pod off from Ostler.
+    """
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in rt.transaction(
         cuts.suspects, cut_off_after=settings.timings.cut_off_after, due_after=settings.timings.due_after, now=NOW
@@ -92,10 +96,10 @@ def send_all_late_steps(tick: Tick) -> None:
 
 
 def send_late_steps(tick: Tick) -> bool:
-    """Send the steps of one page of late claims whose messages wait in no queue. Return False if it was the last page.
+    """Send the steps of one page of late claims. A claim is left out while its message might still wait in a queue.
 
-    The heads of the queues are read again for each page, because the queues now contain the messages of the previous
-    page.
+    Return True if another page might follow; False if not. The heads of the queues are read again for each page,
+    because the queues then contain the messages of the previous page.
     """
     rt, due_after = tick.rt, tick.rt.timings.due_after
     heads = {queue: rt.waker.oldest(queue) for queue in claim_leases.QUEUES}
@@ -142,7 +146,10 @@ def _cut_off(claim_id: int) -> Case:
 
 
 def send_next(rt: Runtime, claim: due.Due) -> None:
-    """Send the step that a claim waits for. A minted claim needs none: the transaction notified web again."""
+    """Send the step that a claim waits for.
+
+    No step is sent for a minted claim, because the transaction has notified web again.
+    """
     if claim.purpose == Purpose.RETIRE:
         rt.waker.send(RETIRE, claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:

@@ -1,8 +1,8 @@
 """Shared list of a scope's runners. All sweeps of the same minute judge by one list.
 
-A sweep that finds no recent list takes a new one, and other sweeps wait for it. A list is stored only if it is complete
-(L8). No lock is held during the calls to GitHub (L15): the turn to list is a row with an expiry time, like the lease of
-a step.
+A sweep that finds no recent list makes a new list, and other sweeps wait for the new list. A list is stored only if it
+is complete (L8). No lock is held during the calls to GitHub (L15). Instead, the process that makes the list has a
+reservation: a row with an expiry time, like the lease of a step.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from tasks.worker.base import SWEEP_LIST, calls, remaining
 from tasks.worker.transactions import NOW
 
 TURN = 30.0
-"""Seconds after which another process may list if the turn was not extended. It exceeds the time of two pages."""
+"""Duration of a reservation in seconds. If the reservation was not extended, another process may make the list then.
+
+The duration exceeds the time of two pages.
+"""
 
 EXTEND_AFTER = 5.0
-"""Seconds of listing after which the turn and the sweep's own lease are renewed before the next page."""
+"""Seconds of listing after which the reservation and the sweep's own lease are renewed before the next page."""
 
 LONGEST_WAIT = 8.0
-"""Longest time in seconds to wait for the list of another process. The next tick finds that list."""
+"""Longest time in seconds to wait for the list of another process. The next tick will find that list."""
 
 PAUSE = 0.25
 
@@ -46,8 +49,8 @@ def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     """Return the runners of a scope from a list that began at most a minute ago, or earlier if listing took longer.
 
     Raises what GitHub's adapter raises. Raises `Retryable` if another process is listing these runners. Raises
-    `Conflict` if another session has locked the row of this scope, which says nothing about other scopes. If the owner
-    was renamed, the new name is stored, so that the next tick uses it.
+    `Conflict` if another session has locked the row of this scope. Such a lock says nothing about other scopes. If the
+    owner was renamed, the new name is stored, so that the next tick uses the new name.
     """
     try:
         return _find_or_take(tick, installation_id=installation_id, scope=scope)
@@ -78,7 +81,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
     taken_at, renewed = utcnow(), time.monotonic()
 
     def between() -> RetryPolicy:
-        """Return the policy of the next page, and give it a new deadline if listing takes long.
+        """Return the retry policy of the next page. If listing takes long, give the task a new deadline first.
 
         Thousands of runners take longer to list than one page of a sweep may take.
         """

@@ -29,7 +29,10 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
-"""Checks for a reason that forbids every kill now. A tick calls them once between two renewals of its lease."""
+"""Functions that return why no repair may kill now, or None.
+
+A tick calls these functions once between two renewals of its lease.
+"""
 
 
 def _always(_db: Connection) -> bool:
@@ -56,7 +59,7 @@ class Tick(Pace):
         self._opened: int | None = None
         self._killed = 0
         self._budget: int | None = None
-        """Budget at the last repair that was left to a later tick, or None if no repair was left."""
+        """Value of the budget when a repair was last left to a later tick, or None if no repair was left."""
 
     @cached_property
     def _obstacle(self) -> str | None:
@@ -64,7 +67,7 @@ class Tick(Pace):
 
     @property
     def ending(self) -> tuple[Outcome, str | None]:
-        """Return whether the tick checked all that it found, and if not, what it left to the next one."""
+        """Return the outcome of a tick that ended without an error, and what it left to later ticks, or None."""
         whys = [] if self.trouble is None else [self.trouble]
         if self._budget is not None:
             many = self._counts.overflow
@@ -88,16 +91,17 @@ class Tick(Pace):
         still: Callable[[Connection], bool] = _always,
         once: bool = False,
     ) -> T | None:
-        """Make one repair. `body` makes it in one transaction, which also writes the ledger.
+        """Make one repair. `body` makes the change in one transaction, which also writes the ledger.
 
         Returns the result of `body`, or None if nothing was done. Nothing is done if the row has moved on (`body`
-        returned a false value), if the budget is used up, or in a dry run. With `once`, a repair that is repeated has
-        one ledger row until its outcome is seen.
+        returned a false value), if the budget is used up, or in a dry run. With `once`, a repair that is made again
+        before its outcome was seen gets no second ledger row.
 
-        `call` is an outside call that must precede the transaction. If it raises, the repair has failed and the error
-        is raised again. It is made only if `still` is true in the transaction that announces it, because `body` could
-        only find out afterwards that the call was wrong. If the process is killed between call and commit, the ledger
-        row stays `begun`, and the sweep must find the same case again.
+        `call` is a call to GitHub or the cluster that must precede the transaction of `body`. An earlier transaction
+        writes a ledger row that announces the call. The call is made only if `still` returns True in that earlier
+        transaction. Otherwise `body` might find out only after the call that the call was wrong. If `call` raises an
+        error, the repair has failed and the error is raised again. If the process is killed between the call and the
+        commit, the ledger row stays `begun`, and the sweep must find the same case again.
         """
         if not self._may(case):
             return None
@@ -141,8 +145,8 @@ class Tick(Pace):
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
         """Make many repairs with one statement, which finds the rows and changes them.
 
-        Return the rows, or none in a dry run. `case_of` returns the ledger entry of a row, or None if it needs none. A
-        repair that kills must not use this function.
+        Return the changed rows, or an empty list in a dry run. `case_of` returns the ledger entry of a row, or None if
+        the row needs no entry. A repair that kills must not use this function.
         """
         self.mark_checked()
         if self.dry:
@@ -219,7 +223,10 @@ class Tick(Pace):
         return False
 
     def _pretend(self, body: Callable[[Connection], list[Case]]) -> int:
-        """Run a transaction, roll it back, and record the repairs that it would have made. Return their number."""
+        """Run a transaction and roll it back. Record the repairs that it would have made.
+
+        Return the number of these repairs.
+        """
 
         def undone(db: Connection) -> NoReturn:
             raise _Undone(body(db))
@@ -236,7 +243,10 @@ class Tick(Pace):
         return len(cases)
 
     def _begin(self, case: Case, still: Callable[[Connection], bool]) -> int | None:
-        """Commit that a call is about to be made. Return its ledger id, or None if the reason for the call has gone."""
+        """Commit a ledger row that announces a call.
+
+        Return the id of the row, or None if the reason for the call no longer exists.
+        """
 
         def body(db: Connection) -> int | None:
             self._fence(db)
@@ -254,13 +264,13 @@ class Tick(Pace):
     def _fence(self, db: Connection) -> None:
         """Raise an error if another tick took over, or if the sweep was paused.
 
-        If the sweep is `fenced`, a take-over or a pause waits for this transaction. No repair is then committed after
-        it.
+        If the sweep is `fenced`, a take-over or a pause waits until this transaction ends. Therefore no repair is
+        committed after a take-over or a pause.
         """
         self._stand(sweep_runs.hold(db, self._spec.name, self._lease_no, lock=self._spec.fenced))
 
     def _write(self, db: Connection, cases: Sequence[Case], outcome: Repaired, *, once: bool = False) -> int | None:
-        """Write the ledger. Return the id of the last row, or None."""
+        """Write one ledger row for each case. Return the id of the last row, or None if no row was written."""
         if not cases:
             return None
         run_id = self._run_id or self._open(db)  # a quiet sweep opens its run with its first repair

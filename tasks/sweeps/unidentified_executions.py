@@ -1,9 +1,9 @@
 """`ostler.unidentified_executions`: claims whose runner executes a job although no webhook has named the job.
 
 The watch saw that a job began, or GitHub refused to delete the busy runner, but no webhook arrived. GitHub is asked for
-the claimed job. If it runs on this runner, claim and job are bound. Otherwise GitHub's answer decides the new state of
-the job, so that it does not wait for the end of another job (L4). A claim without an answer waits for the next tick
-(L8). Nothing is killed.
+the claimed job. If the claimed job runs on this runner, the claim and the job are bound. Otherwise GitHub's answer
+decides the new state of the claimed job, so that it does not wait for the end of another job (L4). If GitHub does not
+answer, the claim waits for the next tick (L8). Nothing is killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from tasks.worker.transactions import NOW
 
 @sweep(UNIDENTIFIED_EXECUTIONS)
 def unidentified_executions(tick: Tick) -> None:
-    """Ask for each claim's job. An installation that does not answer is skipped; a claim that fails stops no other."""
+    """Ask GitHub for the claimed job of each claim.
+
+    If the check of one claim fails, the other claims are still checked. If GitHub does not answer for an installation,
+    the tick skips all further claims of the installation.
+    """
     older_than = tick.rt.timings.unused_after
     claims = list(tick.read(watch_reports.unidentified, older_than=older_than, now=NOW))
     random.shuffle(claims)
@@ -44,7 +48,7 @@ def unidentified_executions(tick: Tick) -> None:
 
 
 def check(tick: Tick, claim: Row[Any]) -> None:
-    """Bind the claim to its job, or separate them."""
+    """Bind the claim to its job, or separate the claim from the job."""
     rt = tick.rt
     job, job_outcome = ask_job(tick, claim)
     here = job is ClaimedJob.IN_PROGRESS_HERE

@@ -1,8 +1,9 @@
-"""`ostler.unresolved_jobs`: ask GitHub about jobs that no other step moves, then requeue or finish them.
+"""`ostler.unresolved_jobs`: asks GitHub about jobs that no other step moves, then requeues or finishes them.
 
-There are three kinds of such jobs. GitHub did not answer when the claim of the job ended (hold `ask_github`). The job
-has been waiting or set aside for long. A bug lost the claim of the job. An unusable answer changes nothing (L8): the
-job is asked about again, at growing intervals, and blocks no other job (L14).
+There are three kinds of such jobs. In the first kind, GitHub did not answer when the claim of the job ended (hold
+`ask_github`). In the second kind, the job has been waiting or set aside for long. In the third kind, a bug lost the
+claim of the job. An unusable answer changes nothing (L8). GitHub is then asked about the job again, at growing
+intervals, and the job blocks no other job (L14).
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ log = structlog.get_logger(__name__)
 
 @sweep(UNRESOLVED_JOBS)
 def unresolved_jobs(tick: Tick) -> None:
-    """Ask about one job after the other. An installation that does not answer is skipped for the rest of the tick."""
+    """Ask GitHub about one job after the other.
+
+    If GitHub does not answer for an installation, the tick skips all further jobs of the installation.
+    """
     follow_names(tick)
     settings = tick.rt.settings
     soon = timedelta(seconds=settings.timings.unresolved_after)
@@ -62,7 +66,7 @@ def unresolved_jobs(tick: Tick) -> None:
         elif isinstance(error, Retryable | Suspended | NotInstalled):
             unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id)
-            ask_later(tick, job)  # later than the other jobs of the installation: this job might be the cause
+            ask_later(tick, job)  # this job might be the cause, so it waits longer than the other jobs
         elif error is not None:
             ask_later(tick, job)
 
@@ -70,7 +74,7 @@ def unresolved_jobs(tick: Tick) -> None:
 def follow_names(tick: Tick) -> None:
     """Store the new name of a repository that was renamed without a webhook.
 
-    Newer jobs of the repository show the name.
+    The new name is known from newer jobs of the repository.
     """
     if tick.dry:
         return
@@ -142,7 +146,8 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Deregister the runners of the job's finished Pods. GitHub might have assigned the job to one of them.
 
-    No other step does this. Raises `Busy` while one of the runners executes, and what GitHub's adapter raises.
+    No other step deregisters these runners. Raises `Busy` while one of the runners executes a job, and what GitHub's
+    adapter raises.
     """
     left = tick.read(unresolved.left_runners, job.id)
     try:
@@ -154,7 +159,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 
 
 def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
-    """Ask about a job again later. The wait grows with the time since the job last changed."""
+    """Postpone the next question about a job. The wait grows with the time since the job last changed."""
     now, settings = utcnow(), tick.rt.settings
     after = next_ask_after(
         now - job.changed_at,
@@ -167,9 +172,9 @@ def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 def make_room(
     tick: Tick, found: Sequence[unresolved.UnresolvedJob], installation_id: int | None, *, after: float = 0
 ) -> None:
-    """Postpone all found jobs of an installation that does not answer, so that they do not use up the next tick (L14).
+    """Postpone the questions about all found jobs of an installation for which GitHub does not answer.
 
-    `after` is the wait in seconds that GitHub asked for, or 0.
+    Otherwise these jobs would use up the next tick (L14). `after` is the wait in seconds that GitHub asked for, or 0.
     """
     settings = tick.rt.settings
     seconds = min(max(after, settings.timings.unresolved_after / 2), settings.timings.unresolved_late_after)

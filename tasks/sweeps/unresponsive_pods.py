@@ -29,7 +29,10 @@ from tasks.worker.transactions import NOW
 
 @sweep(UNRESPONSIVE_PODS, longest=LONGEST)
 def unresponsive_pods(tick: Tick) -> None:
-    """List the Pods first, then read the rows of each page (L8), and check the Pods that do not poll."""
+    """List the Pods page by page, then check the Pods that do not poll.
+
+    The rows of the Pods on a page are read after the page (L8).
+    """
     rt = tick.rt
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
@@ -43,7 +46,7 @@ def unresponsive_pods(tick: Tick) -> None:
 
 
 def check(tick: Tick, row: unresponsive.Quiet) -> None:
-    """Judge one Pod after a GET, and retire it."""
+    """Judge one Pod after a GET, and retire the Pod if it is unresponsive."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != row.uid or pod.terminating:

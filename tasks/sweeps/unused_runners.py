@@ -1,7 +1,8 @@
 """`ostler.unused_runners`: handles delivered claims without an observed execution, and spares that got no job.
 
-GitHub's runner list shows whether the runner is busy, idle, offline or absent. `rules.sweeps.unused` decides by this. A
-failed list changes nothing (L8). Every release obeys GitHub's refusal to delete a busy runner (L3).
+GitHub's runner list shows whether the runner is busy, idle, offline or absent. `rules.sweeps.unused` decides by this
+state. If the list fails, nothing changes (L8). If GitHub refuses to delete a runner because it is busy, the claim of
+the runner is not released (L3).
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
 
 @sweep(UNUSED_RUNNERS, longest=LONGEST)
 def unused_runners(tick: Tick) -> None:
-    """Check each scope once, in a random order. A scope or a claim that fails stops no other.
+    """Check each scope once, in a random order. If the check of a scope or a claim fails, the other checks still run.
 
-    An installation that does not answer is skipped for the rest of the tick (L14).
+    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (L14).
     """
     settings = tick.rt.settings
     rows = tick.read(
@@ -87,7 +88,7 @@ def unused_runners(tick: Tick) -> None:
 def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
     """Check the claims of one scope.
 
-    Return False if GitHub would not answer for other scopes of the installation either.
+    Return False if GitHub would not answer for the other scopes of the installation either; otherwise return True.
     """
     try:
         seen = runners_of(tick, installation_id=installation_id, scope=scope)
@@ -128,10 +129,10 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
 
 
 def still_offline(tick: Tick, claim: Row[Any]) -> bool:
-    """Return whether GitHub still shows the runner as offline.
+    """Return True if GitHub still shows the runner as offline; False otherwise.
 
-    The list might be a minute old, and a runner that came online could begin a job at any moment. A runner that might
-    be updating itself counts as not offline.
+    The list might be a minute old. A runner that came online since then could begin a job at any moment. The result is
+    also False for a runner that might be updating itself.
     """
     found = tick.rt.github.find_runner(
         installation_id=claim.installation_id,
@@ -148,7 +149,7 @@ def still_offline(tick: Tick, claim: Row[Any]) -> bool:
 def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
     """Return the verdict on a claim.
 
-    Its age is measured at the time of the list, because the list shows nothing later.
+    The age of the claim is measured at the time of the list, because the list shows nothing that happened later.
     """
     settings = tick.rt.settings
     is_spare = claim.spare_since is not None
@@ -173,10 +174,10 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
 
 
 def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
-    """Ask GitHub for the claimed job. Return its state, and what happens to it without this claim.
+    """Ask GitHub for the claimed job. Return the state of the job, and its outcome if it loses this claim.
 
-    For the claim, a 404 means that its job is over. The job itself is asked about again by `unresolved_jobs`. A job
-    that is queued in a run that is over counts as over too.
+    After a 404, the job counts as over for this claim, and `unresolved_jobs` asks about the job again. A job that is
+    queued in a run that is over counts as over as well.
     """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
@@ -199,7 +200,7 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
 
 
 def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOutcome) -> None:
-    """Apply a verdict in one guarded transaction."""
+    """Apply a verdict as one repair of the sweep."""
     who = tick.rt.who
     executes = verdict.action in {UnusedAction.EXECUTE, UnusedAction.EXECUTE_UNBOUND}
     releases_it = not executes and verdict.action is not UnusedAction.SPARE

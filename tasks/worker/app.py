@@ -1,8 +1,9 @@
 """The Celery application. Its settings are asserted when a process starts.
 
-The settings come from measurements with Celery 5.7 on Redis. Late acknowledgement and reject-on-lost make the task of a
-killed worker come back. Prefetch is 1. A socket timeout and a health check are both needed: with one of them alone, a
-worker stays deaf after its connection is cut silently. Messages are JSON only, and there is no result backend.
+The settings come from measurements with Celery 5.7 on Redis. With late acknowledgement and reject-on-lost, the task of
+a killed worker is delivered again. Prefetch is 1. A socket timeout and a health check are both needed. With only one of
+the two, a worker receives nothing more after its connection was cut silently. Messages are JSON only, and there is no
+result backend.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ A standby tries to take the lock at this interval.
 """
 
 BEAT_LOCK_TIMEOUT = 12
-"""Seconds after which the lock of a killed beat expires. A standby ticks at most one interval later, after 14 seconds.
+"""Seconds after which the lock of a killed beat expires.
 
-Redbeat needs at least five intervals, so that the active beat extends its lock in time even if a tick is slow.
+A standby takes the lock at most one interval later, so it becomes active within 14 seconds. Redbeat needs at least five
+intervals, so that the active beat extends its lock in time even if a tick is slow.
 """
 
 transport.install()
@@ -87,7 +89,7 @@ SETTINGS: dict[str, Any] = {
     "task_send_sent_event": True,
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
-    # A Redis that is full, read-only or without replicas answers with such errors. The worker must wait, not exit.
+    # If Redis is full, read-only or without replicas, it answers with channel errors. The worker must wait, not exit.
     "broker_channel_error_retry": True,
     "broker_transport_options": {
         "visibility_timeout": VISIBILITY_TIMEOUT,

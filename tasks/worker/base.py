@@ -1,8 +1,8 @@
 """The decorator of all tasks, and the table of retry policies.
 
-Every task has an explicit stable name and takes ids as keyword arguments. It returns None, because Flower shows results
-(L13). It has one deadline, which all its calls share. It ignores unknown arguments, so that old and new workers can run
-side by side during a deploy.
+Every task has an explicit stable name and takes ids as keyword arguments. A task returns None, because Flower shows
+results (L13). A task has one deadline, which all its calls share. A task ignores unknown arguments, so that old and new
+workers can run side by side during a deploy.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _ends_at: contextvars.ContextVar[float] = contextvars.ContextVar("ends_at")
 class Policy:
     """Retry policy of a task that raised `Retryable`: exponential backoff with full jitter, in seconds.
 
-    `adapter_attempts`: attempts of each call inside the task. `task_retries`: retries of the task by Celery. One of the
-    two layers is always 1 or 0, so that attempts never multiply. `backoff` and `backoff_max`: first and largest upper
-    bound of a wait. `call_seconds`: share of the task's deadline that one call may take. `brief_waits`: the task serves
-    many rows one after the other, so it soon skips a locked row (`models.db.client_waits`).
+    `adapter_attempts`: attempts of each call inside the task. `task_retries`: retries of the task by Celery. Either
+    `adapter_attempts` is 1 or `task_retries` is 0, so that attempts never multiply. `backoff` and `backoff_max`: first
+    and largest upper bound of a wait. `call_seconds`: longest time in seconds that one call may take. `brief_waits`:
+    True if the task serves many rows one after the other. Such a task waits only briefly for a locked row
+    (`models.db.client_waits`).
     """
 
     adapter_attempts: int
@@ -76,7 +77,7 @@ SWEEP_LIST = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 def calls(policy: Policy) -> RetryPolicy:
     """Return the retry policy of one call in the current task.
 
-    Its deadline is bounded by the rest of the task's deadline.
+    The call ends at the deadline of the task at the latest.
     """
     return RetryPolicy(attempts=policy.adapter_attempts, deadline=remaining(policy.call_seconds))
 
@@ -97,14 +98,17 @@ def begin_page() -> None:
 
 
 def stopping() -> bool:
-    """Return whether this worker is stopping. A task may finish the row that it began, and must begin no other."""
+    """Return True if this worker is stopping; False otherwise.
+
+    A task on a stopping worker may finish its current row, but must not begin another row.
+    """
     return state.should_stop is not None and state.should_stop is not False
 
 
 def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:
-    """Register a function as the task of this name. With `bind`, its first argument is the Celery task.
+    """Register a function as the task of this name. With `bind`, the function gets the Celery task as first argument.
 
-    Raises `LookupError` if the table of tasks has no such name: its messages would have no queue.
+    Raises `LookupError` if the table of tasks does not have the name, because the messages would then have no queue.
     """
     queue_of(name)
     short = short_name(name)

@@ -1,9 +1,9 @@
 """The program of `ostler beat`: redbeat with one active copy, while every other copy stands by.
 
-A beat does not exit when it loses Redis or its lock, but stands by again. It loses the lock if Redis was flushed, or if
-the process was stopped for longer than the lock lives. The lock expires after 12 s, and a standby tries to take it
-every 2 s (`tasks.worker.app`). The sweeps therefore go on within 15 s and one period, without an operator. The beat
-that becomes active installs the schedule again.
+A beat that loses Redis or its lock does not exit, but stands by again. A beat loses its lock if Redis was flushed, or
+if its process was stopped for longer than the lock is valid. The lock expires after 12 s, and a standby tries to take
+the lock every 2 s (`tasks.worker.app`). The sweeps therefore continue within 15 s and one period, without an operator.
+The beat that becomes active installs the schedule again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ log = structlog.get_logger(__name__)
 class LockNotHad(BaseException):
     """Redis failed while this beat waited for the lock.
 
-    This is no `Exception`, because Celery would swallow it at that place and run without the lock.
+    This class does not derive from `Exception`, because Celery catches every `Exception` of a signal receiver. Beat
+    would then run without the lock.
     """
 
 
 class Scheduler(RedBeatScheduler):  # type: ignore[misc]
-    """Scheduler of redbeat that installs its entries again if they are lost. Without entries it would send nothing."""
+    """Scheduler of redbeat that installs its entries again if Redis lost them.
+
+    Without entries, beat would send nothing.
+    """
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send the tasks that are due, and return the seconds until the next tick."""
@@ -62,7 +66,7 @@ def reinstall(sender: Any, **_: Any) -> None:
 
     After a flush of Redis, the beat that takes the lock would otherwise have an empty schedule and send nothing. If
     Redis failed during the wait for the lock, redbeat would run without a lock and fail at its first tick. `LockNotHad`
-    prevents this.
+    prevents such a run.
     """
     if sender.scheduler.lock_key and sender.scheduler.lock is None:
         raise LockNotHad
@@ -84,12 +88,12 @@ def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) 
 
 
 def run_beat(settings: BeatSettings) -> None:
-    """Run beat under redbeat until SIGTERM or SIGINT. One of two copies is active."""
+    """Run beat under redbeat until SIGTERM or SIGINT. If several copies run, only one of them is active."""
     app = configure(settings)
     # This setting is not for workers. Flower shows their settings, and Celery masks a password in `broker_url` only.
     app.conf.redbeat_redis_url = settings.redis_url.reveal()
     socket.setdefaulttimeout(SOCKET_TIMEOUT)
-    app.finalize()  # the modules of tasks are not imported: beat sends by name, to the queue of the schedule
+    app.finalize()  # without importing the task modules: beat sends tasks by name, to the queue of the schedule
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     while True:
@@ -106,7 +110,7 @@ def _end(*_: object) -> None:
 def _beat(app: Celery) -> bool:
     """Stand by, then be the active beat.
 
-    Return whether the process was asked to stop; otherwise the cause is in the log.
+    Return True if the process was asked to stop; False if it lost Redis or the lock. The log then shows the cause.
     """
     service = Service(app=app, max_interval=app.conf.beat_max_loop_interval, scheduler_cls=Scheduler)
     try:

@@ -1,4 +1,4 @@
-"""Kubernetes Events of tasks. A separate thread writes them, so that no Event fails or delays a task.
+"""Kubernetes Events of tasks. A separate thread writes the Events, so that no Event fails or delays a task.
 
 Events are for people, and no code decides by them. An Event that exceeds the limits or cannot be written is dropped and
 counted (`ostler_kubernetes_events_total`).
@@ -51,7 +51,7 @@ class Recorder:
                 return
             try:
                 self._run()
-            except RuntimeError:  # no thread can be started; the task is worth more than its Event
+            except RuntimeError:  # no thread can be started; the task continues without its Event
                 telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
                 return
         try:

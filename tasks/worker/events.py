@@ -1,8 +1,8 @@
-"""Celery events of workers about their tasks, sent in batches. Flower shows them.
+"""Celery events of workers about their tasks, sent in batches. Flower shows these events.
 
-Celery sends a batch with every turn of the worker's loop. Under load this is one publication for every two or three
-events. Here events wait for up to half a second. Flower shows them later by this time, with their original timestamps.
-A killed worker loses the events of at most half a second.
+By default, Celery sends a batch in every turn of the worker's loop. Under load, such a batch has only two or three
+events. With this module, an event waits for up to half a second before its batch is sent. Flower shows the event later
+by this wait, but with its original timestamp. A killed worker loses the events of at most half a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ MOST = 500
 
 
 class BatchedEvents(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Step of the worker that runs after Celery's step that creates an event dispatcher for each new connection."""
+    """Step of the worker that sends Celery's events in batches.
+
+    The step runs after Celery's step that creates an event dispatcher for each new connection.
+    """
 
     requires = ("celery.worker.consumer.events:Events",)
 
@@ -35,7 +38,7 @@ class BatchedEvents(bootsteps.StartStopStep):  # type: ignore[misc]
         self._ticks = consumer.timer.call_repeatedly(EVERY, dispatcher.flush)
 
     def stop(self, consumer: Any) -> None:  # noqa: ARG002 - Celery's
-        """Stop sending. The connection might already be broken."""
+        """Stop sending events. The connection might already be broken."""
         if self._ticks is not None:
             self._ticks.cancel()
             self._ticks = None

@@ -1,8 +1,9 @@
 """`ostler flower`: Flower as a read-only view.
 
-Flower answers every call that would change a worker or a task with 403. It requires a login, and its only secret is the
-address of Redis. All options come from `FlowerSettings`. `FLOWER_…` variables and `flowerconfig.py` are not read, so
-that neither can open Flower by accident.
+Flower answers every call that would change a worker or a task with 403. Flower requires a login, unless the settings
+allow Flower without a login. The only secrets of the process are the address of Redis and the logins of Flower. All
+options come from `FlowerSettings`. `FLOWER_…` variables and `flowerconfig.py` are not read, so that neither of them can
+open Flower by accident.
 
 Flower sends nothing to workers, not even queries, because workers accept no remote control (`tasks.worker.app`). Tasks
 and workers are shown from events alone, and the page of a single worker answers 404.
@@ -30,7 +31,7 @@ from ostler.settings import FlowerSettings
 from tasks.worker.app import SETTINGS, app, assert_in_force
 
 MOST_TASKS = 10_000
-"""Upper bound on tasks in Flower's memory. The oldest are dropped first."""
+"""Upper bound on tasks in Flower's memory. The oldest tasks are dropped first."""
 
 SAVED_EVERY = 60_000
 """Milliseconds between two writes of the state file."""
@@ -54,14 +55,17 @@ class View(Flower):  # type: ignore[misc]
     """Flower that sends no query to a worker."""
 
     def update_workers(self, workername: str | None = None) -> Awaitable[None]:  # noqa: ARG002 - Flower's
-        """Return a finished future. Information on workers comes with their events."""
+        """Return a finished future. Flower gets its information on workers from their events."""
         done: asyncio.Future[None] = asyncio.get_event_loop().create_future()
         done.set_result(None)
         return done
 
 
 def tls_options(url: str) -> dict[str, Any] | None:
-    """Return the TLS options of a Redis address, or None. Flower's broker page has no other source for them."""
+    """Return the TLS options of a Redis address, or None if the address does not use TLS.
+
+    Flower's broker page has no other source for these options.
+    """
     found: dict[str, Any] | None = parse_url(url).get("ssl")
     return found
 

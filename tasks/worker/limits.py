@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 def make_governor(settings: Settings, engine: Engine) -> Governor:
     """Return the rate limiter of this process.
 
-    Its queries are short transactions beside a call, never around it (L15).
+    The rate limiter queries Postgres in short transactions before or after a call to GitHub, never during the call
+    (L15).
     """
 
     def remember(installation_id: int, quota: str, seconds: float) -> None:
@@ -34,7 +35,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
                     db, installation_id=installation_id, quota=quota, seconds=seconds, now=utcnow()
                 ),
             )
-        except SQLAlchemyError as error:  # Redis and this process have the limit; the outcome of the call matters more
+        except SQLAlchemyError as error:  # Redis and this process still have the limit, so the call must not fail
             log.warning("github.limit_not_stored", installation=installation_id, error=reason_of(error))
 
     def recall(installation_id: int) -> Mapping[str, float]:
@@ -57,9 +58,7 @@ def make_left(engine: Engine) -> Callable[[int], None]:
     def left(installation_id: int) -> None:
         try:
             marked = transaction(engine, lambda db: installations.mark_left(db, installation_id, now=utcnow()))
-        except (
-            SQLAlchemyError
-        ) as error:  # the next call in its name finds the same; the call's own outcome matters more
+        except SQLAlchemyError as error:  # the next call for the installation repeats this; the call must not fail
             log.warning("github.uninstall_not_recorded", installation=installation_id, error=reason_of(error))
             return
         if marked:

@@ -13,10 +13,10 @@ log = structlog.get_logger(__name__)
 
 
 def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequence[int]:
-    """Return the ids of the pools that a message names. If both are given, the id counts.
+    """Return the ids of the pools that a message names. If the message has an id and a name, the id counts.
 
-    One name may have several rows: earlier pools of that name might still have Pods. If no pool has the name, the
-    result is empty and a warning is logged.
+    One name may have several rows, because earlier pools of that name might still have Pods. If no pool has the name,
+    the result is empty and a warning is logged.
     """
     if pool_id is not None:
         return [pool_id]

@@ -28,14 +28,21 @@ EVERY = 10.0
 """Shortest time in seconds between two lists."""
 
 ASKED = 10
-"""Upper bound on nodes that are read by name per list, because the list lacks them. Others wait for the next list."""
+"""Upper bound on nodes that are read by name after one list, because the list lacks them.
+
+Further nodes wait for the next list.
+"""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Known:
-    """One list of nodes. `nodes` is None until it arrives. `asked` has the answers for names that the list lacks."""
+    """One list of nodes.
+
+    `nodes`: the listed nodes by name, or None until the list arrives. `asked`: for names that the list lacks, the node
+    that a GET returned, or None if there is no such node.
+    """
 
     at: float
     nodes: Mapping[str, NodeSeen] | None = None
@@ -104,7 +111,10 @@ def observe_nodes(rt: Runtime, names: Collection[str]) -> NodeSnapshot:
 
 
 def _ask(rt: Runtime, known: _Known, name: str) -> bool:
-    """Read a node that the list lacks. Return False if the read failed, or if too many nodes were read already."""
+    """Read a node that the list lacks.
+
+    Return True if the node was read; False if the read failed, or if too many nodes were read already.
+    """
     if len(known.asked) >= ASKED:
         return False
     try:
@@ -116,9 +126,10 @@ def _ask(rt: Runtime, known: _Known, name: str) -> bool:
 
 
 def gone_now(rt: Runtime, name: str) -> Gone | None:
-    """Return why a node is gone, or None if it might be alive. The nodes are listed and the node is read again.
+    """Return why a node is gone, or None if the node might be alive.
 
-    The result is also None while more than half of all nodes are unreachable (L8). Raises what the client raises.
+    The nodes are listed and the node is read again. The result is also None while more than half of all nodes are
+    unreachable (L8). Raises what the Kubernetes client raises.
     """
     listed = {node.name: node for node in list_nodes(rt.kube, policy=calls(SWEEP_ROW))}
     if nothing_forced(node.health for node in listed.values()):

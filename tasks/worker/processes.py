@@ -26,7 +26,7 @@ After a silent cut of the network, a worker reads again within 21 seconds.
 
 
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
-    """Run a worker of threads until SIGTERM. Running tasks are finished first.
+    """Run a worker of threads until SIGTERM. After SIGTERM, the worker first finishes its running tasks.
 
     Raises what `models.db.connections.admit` raises, before the worker takes a message.
     """
@@ -54,7 +54,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def reconcile_at_start(sender: Any, **_: Any) -> None:
-    """Send a reconcile of all pools, so that they need not wait for the first tick of beat after a deploy."""
+    """Send a reconcile of all pools, so that after a deploy no pool has to wait for the first tick of beat."""
     with sender.app.connection_for_write() as connection:
         sender.app.send_task(POOLS, expires=EXPIRES, ignore_result=True, connection=connection)
 

@@ -1,4 +1,4 @@
-"""Shared objects of all tasks in one process: engine, clients, cipher. Each is created once, on first use.
+"""Shared objects of all tasks in one process: engine, clients, cipher. Each object is created once.
 
 The properties of the clients raise an error inside a transaction (L15).
 """
@@ -34,7 +34,7 @@ def _outside() -> None:
 
 
 class Runtime(Transactions):
-    """The clients of one worker process. Raises what `models.db.connections.admit` raises."""
+    """The clients of one worker process. The constructor raises what `models.db.connections.admit` raises."""
 
     def __init__(self, settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
         self.settings = settings
@@ -79,9 +79,9 @@ class Runtime(Transactions):
 
     @property
     def wake_keys(self) -> Waker:
-        """Return the client of Redis for use under the pool's lock, the one exception of L15.
+        """Return the client of Redis that may be used under the pool's lock. This use is the one exception of L15.
 
-        The caller must only delete the wake key with it.
+        The caller must use this client only to delete the wake key.
         """
         return self._waker
 
@@ -91,7 +91,7 @@ _making = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """Return the runtime of this process. It is created on first use."""
+    """Return the runtime of this process. The first call creates the runtime."""
     with _making:
         if not _made:
             _made.append(Runtime(load()))
@@ -99,6 +99,6 @@ def runtime() -> Runtime:
 
 
 def install(rt: Runtime | None) -> None:
-    """Make the tasks of this process use `rt`. None discards the current one. For tests that bring their own."""
+    """Make the tasks of this process use `rt`, or discard the current runtime if `rt` is None. For tests."""
     with _making:
         _made[:] = [] if rt is None else [rt]

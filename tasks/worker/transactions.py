@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class _BeginTime(datetime):
-    """Type of `NOW`: it has no time zone, so comparing it with a time raises TypeError."""
+    """Type of `NOW`. A value of this type has no time zone, so comparing it with a time raises TypeError."""
 
 
 NOW: Final[datetime] = _BeginTime(1, 1, 1)
 """Placeholder for the begin time of a transaction, passed as the argument `now` of `Transactions.transaction`.
 
-The clock is read once the connection is there, and again in each retry, because leases are granted from that time. A
-time taken by the caller would be too old: it would miss the wait for a connection and the earlier attempts.
+Leases are granted from the begin time. Therefore the clock is read when the connection is available, and again in each
+retry. A time that the caller read earlier would be too old, because it would precede the wait for a connection.
 """
 
 
@@ -35,8 +35,8 @@ class Transactions:
     def transaction(self, function: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function` with a connection and these arguments in one transaction, and return its result.
 
-        The arguments are evaluated once. `now=NOW` is replaced in each attempt. Retries and raises as
-        `models.db.engine.transaction` does.
+        Every attempt gets the same arguments, except that each attempt replaces `now=NOW` by the current time. Retries
+        and raises as `models.db.engine.transaction` does.
         """
         is_dated = kwargs.get("now") is NOW
         if any(each is NOW for each in args) or any(each is NOW for name, each in kwargs.items() if name != "now"):

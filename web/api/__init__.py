@@ -1,1 +1,4 @@
-"""The REST API `/api/v1`: a separate application, mounted at `/api`, with its description and documentation pages."""
+"""The REST API `/api/v1`, its OpenAPI description and its documentation pages.
+
+It is an application mounted at `/api`.
+"""

@@ -1,4 +1,7 @@
-"""`/v1/accounts`: budgets and weights. A change takes effect at once, because it wakes the pools with waiting jobs."""
+"""`/v1/accounts`: budgets and weights.
+
+A change takes effect at once, because the API then wakes the pools that have waiting jobs of the account.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ log = get_logger(__name__)
 
 
 class Accounts(Listing):
-    """Filters of the list of accounts, ordered by id."""
+    """Filters of the list of accounts. The list is ordered by id."""
 
     login: Name | None = Field(default=None, description="in any case", examples=["acme"])
 
@@ -48,7 +51,7 @@ class Amount(BaseModel):
 
 
 class NewBudget(BaseModel):
-    """The most that an account may use at the same time, over all pools. A lower budget ends no running job."""
+    """The most that an account may use at the same time, over all pools. A lower budget does not end running jobs."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"count": 20, "vcpu": 80, "memory_gib": 320}]}
@@ -60,7 +63,7 @@ class NewBudget(BaseModel):
 
 
 class NewWeight(BaseModel):
-    """The share of an account relative to others. An account with twice the weight gets twice the share."""
+    """The share of an account relative to other accounts. Twice the weight gives an account twice the share."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"weight": 2}]})
 
@@ -68,9 +71,10 @@ class NewWeight(BaseModel):
 
 
 class NewAccess(BaseModel):
-    """Allows an account whose jobs are held because nobody has allowed it.
+    """Allows an account with the access `held`.
 
-    To stop an allowed account, set a budget of 0.
+    The jobs of such an account are held until an operator allows the account. To stop an allowed account, set a budget
+    of 0.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"access": "allowed"}]})
@@ -94,7 +98,7 @@ class Account(Shown):
 
 
 class AccountJobs(Shown):
-    """The numbers of waiting jobs of the account."""
+    """How many jobs of the account wait, and since when."""
 
     queued: int
     held: int
@@ -102,13 +106,13 @@ class AccountJobs(Shown):
 
 
 class AccountDetail(Account):
-    """An account with the numbers of its waiting jobs."""
+    """An account, and how many of its jobs wait."""
 
     jobs: AccountJobs
 
 
 def shown(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
-    """Return an account as the API shows it, from its row, its usage and its number of ending Pods."""
+    """Return an account as the API shows it, from its row. `ending` is the number of its ending Pods."""
     return {
         "id": row.id,
         "login": row.login,
@@ -159,7 +163,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         pools, story = done
         log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
-        publisher().send(REMATCH)  # jobs that the account could not run before may run now
+        publisher().send(REMATCH)  # the account might now run jobs that it could not run before
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
 
     @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)

@@ -1,4 +1,4 @@
-"""The API as one application, to be mounted at `/api`."""
+"""The API as one application, which is mounted at `/api`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ _COMPONENTS = "#/components/schemas/"
 
 
 class _Api(FastAPI):
-    """FastAPI whose OpenAPI description has the problem models among its components.
+    """A FastAPI application. The components of its OpenAPI description include the models of problems.
 
-    FastAPI adds a model to the components only if a route returns it in the route's own media type.
+    FastAPI alone would omit these models, because problems have another media type than the normal answers of the
+    routes.
     """
 
     def openapi(self) -> dict[str, Any]:
@@ -58,9 +59,10 @@ class _Api(FastAPI):
 
 
 def build_api(settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], Publisher]) -> ASGIApp:
-    """Return the API behind its gate.
+    """Return the API. Every request to the API first passes the gate of the API.
 
-    `database` and `publisher` are called for each request, because they exist only then.
+    `database` and `publisher` are called for each request, because their results do not exist before the process has
+    started.
     """
     cursors = Cursors(settings.encryption_keys)
     api = _Api(
@@ -70,7 +72,6 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # Mount the API at `/api` of `app`, also for paths with a newline, which Starlette's own mount does not match.
         dependencies=[
             Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`")),
             Depends(refuse_limited),
@@ -91,7 +92,10 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
 
 
 def mount_api(app: FastAPI, api: ASGIApp) -> None:
-    """Mount the API at `/api` of `app`. Starlette's own mount does not match a path with a newline; this one does."""
+    """Mount the API at `/api` of `app`.
+
+    Starlette's own mount does not match a path that contains a newline. This mount matches such a path.
+    """
     mount = Mount("/api", app=api)
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)

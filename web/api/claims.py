@@ -22,7 +22,7 @@ from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown, core
 
 
 class Claims(Listing):
-    """Filters of the list of claims, newest first."""
+    """Filters of the list of claims. The newest claim comes first."""
 
     state: ClaimState | None = None
     live: bool | None = Field(default=None, description="only those that have not ended, or only those that have")

@@ -1,6 +1,6 @@
-"""Cursors: the signed position at which a list continues.
+"""Cursors of lists. A cursor is a signed position in a list. The next page of the list begins after this position.
 
-A cursor is valid only for the list and filters it was made for.
+A cursor is valid only for the list and the filters that it was made for.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ _MAC = 16
 
 
 class Cursors:
-    """Makes and reads cursors. Each encryption key gives one signing key; the newest signs, and all keys verify."""
+    """Makes and verifies cursors.
+
+    A signing key is derived from each encryption key. The newest key signs cursors, and all keys verify cursors.
+    """
 
     def __init__(self, keys: Sequence[Secret]) -> None:
         self._keys = [hmac.digest(key.reveal().encode(), b"ostler list cursor", hashlib.sha256) for key in keys]
 
     def make(self, listing: str, position: int | None) -> str | None:
-        """Return the cursor for a position in `listing` (the list's name and filters).
+        """Return the cursor for a position in a list. Return None if `position` is None.
 
-        Return None if `position` is None.
+        `listing` is a text with the name and the filters of the list.
         """
         if position is None:
             return None
@@ -36,9 +39,9 @@ class Cursors:
         return base64.urlsafe_b64encode(place + _mac(self._keys[0], listing, place)).decode()
 
     def read(self, listing: str, cursor: str | None) -> int | None:
-        """Return the position in `listing` that a cursor stands for, or None if there is no cursor.
+        """Return the position that a cursor stands for. Return None if `cursor` is None.
 
-        Raises Refusal (422) if the cursor was not made for this list with these filters.
+        Raises Refusal (422) if the cursor was made for another `listing`, or is malformed.
         """
         if cursor is None:
             return None

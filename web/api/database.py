@@ -1,4 +1,7 @@
-"""Threads of the API for Postgres. They are separate, so that a long list does not delay the delivery of a job."""
+"""Threads of the API for Postgres.
+
+They are separate from all other threads, so that a long list does not delay the delivery of a JIT.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ T = TypeVar("T")
 
 THREADS = 2
 MOST_WAITING = 64
-"""Most requests that may use or wait for a thread. Further requests are answered with 503."""
+"""Most requests that use a thread or wait for one.
+
+Any further request is answered with 503.
+"""
 
 STATEMENT_MS = 4000
 
@@ -33,7 +39,8 @@ class Database:
     async def run(self, body: Callable[[Connection], T]) -> T:
         """Return the result of `body`, which runs in one transaction.
 
-        Raises Refusal (503) if too many requests wait already. Errors of Postgres are raised unchanged.
+        Raises Refusal (503) if already `MOST_WAITING` requests use a thread or wait for one. Errors of Postgres are
+        raised unchanged.
         """
         if self._waiting >= MOST_WAITING:
             raise unavailable()
@@ -51,5 +58,5 @@ class Database:
             self._waiting -= 1
 
     def stop(self) -> None:
-        """Stop the threads. A running call may finish; waiting calls are cancelled."""
+        """Stop the threads. Running calls may finish. Waiting calls are cancelled."""
         self._threads.shutdown(cancel_futures=True)

@@ -1,6 +1,7 @@
-"""Documentation pages of the API, where people read and try the calls. The pages load nothing from any other host.
+"""Documentation pages of the API. People can read about the calls there and try them.
 
-The files of Swagger UI come from the package `fastapi-swagger`. No other part of that package is used.
+The pages load nothing from other hosts. The files of Swagger UI come from the package `fastapi-swagger`. No other part
+of that package is used.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ASSETS = {
 
 
 def router() -> APIRouter:
-    """Return the routes of the pages. The files are read once, when the routes are made."""
+    """Return the routes of the pages. The files of the pages are read once, when this function is called."""
     routes = APIRouter(include_in_schema=False)
     resources = files("fastapi_swagger") / "resources"
     assets = {name: ((resources / file).read_bytes(), kind) for name, (file, kind) in _ASSETS.items()}

@@ -1,8 +1,8 @@
-"""Gate of the API: the checks that every request below `/api` passes first.
+"""Gate of the API: the checks that every request below `/api` must pass first.
 
-The gate reads the body, with a limit in bytes and in seconds. Every path except the description and its pages needs a
-token, even a path that does not exist. A new route is therefore always protected, and a caller without a token cannot
-find out which paths exist.
+The gate reads the body, with a limit in bytes and in seconds. Every path that is not in `OPEN` needs a token, even a
+path that does not exist. A new route is therefore always protected, and a caller without a token cannot find out which
+paths exist.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPEN = frozenset(
         "/openapi.json",
     }
 )
-"""Paths that need no token. They show only files of the repository, and no data from the database."""
+"""Paths that need no token. Their answers contain only files of the repository, and no data from the database."""
 
 _SCHEME = "bearer "
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
@@ -50,7 +50,10 @@ log = get_logger(__name__)
 
 
 class Gate:
-    """The application behind its gate. `database` is called for each request, because the database exists only then."""
+    """An application that passes a request to the application `inner` after all checks.
+
+    `database` is called for each request, because the database does not exist before the process has started.
+    """
 
     def __init__(self, inner: ASGIApp, *, database: Callable[[], Database]) -> None:
         self._inner = inner
@@ -66,7 +69,7 @@ class Gate:
             await self._pass(scope, receive, reply)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001  whatever it is, its caller gets a problem and our log the rest
+        except Exception as error:  # noqa: BLE001  for any error, the caller gets a problem and the log the details
             answer = _refusal_of(error, path=_path(scope)).response()
             if not reply.started:
                 await answer(scope, receive, reply)
@@ -79,9 +82,9 @@ class Gate:
         await self._inner(inner_scope, _replay(body, receive), reply)
 
     async def _admit(self, request: Request) -> Holder:
-        """Return the holder of the request's token.
+        """Return the holder of the token of a request.
 
-        Raises Refusal: 401 without a valid token, 403 if the token lacks the scope that the method needs.
+        Raises Refusal (401) if there is no valid token, and Refusal (403) if the token lacks the scope for the method.
         """
         header = request.headers.get("authorization", "")
         if not header.lower().startswith(_SCHEME):
@@ -105,7 +108,10 @@ class Gate:
         return found
 
     def _unauthorized(self, why: str, request: Request) -> Refusal:
-        """Count a refused token and log it, with at most one line a second. The answer does not contain the reason."""
+        """Count a refused token, and return the refusal (401) for it.
+
+        The refusal does not contain the reason. The log contains the reason, but at most one line a second is written.
+        """
         telemetry.API_UNAUTHORIZED.labels(why).inc()
         self._refused.add(why=str(why), client=request.client.host if request.client is not None else None)
         return Refusal(
@@ -118,9 +124,9 @@ class Gate:
 
 
 class _Reply:
-    """Sends an answer and counts it. `started` says whether the answer began.
+    """Sends an answer and counts it. `started` is True once the answer has begun.
 
-    An answer to HEAD is sent without its body.
+    The answer to HEAD is sent without a body.
     """
 
     def __init__(self, method: str, send: Send) -> None:
@@ -142,17 +148,20 @@ class _Reply:
 def _guarded(start: Message) -> list[tuple[bytes, bytes]]:
     """Return the headers of `_EVERY_ANSWER` that an answer does not have yet.
 
-    They prevent caching and content sniffing.
+    These headers forbid caching and content sniffing.
     """
     there = {name.lower() for name, _ in start.get("headers", ())}
     return [(name, value) for name, value in _EVERY_ANSWER if name not in there]
 
 
 def _refusal_of(error: Exception, *, path: str) -> Refusal:
-    """Return the refusal to send for a request that ended with `error`. Log the error if it is Ostler's own."""
+    """Return the refusal to send for a request that ended with `error`.
+
+    An error that is not a Refusal is logged.
+    """
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, DBAPIError | PoolTimeout):  # raised while the token was verified
+    if isinstance(error, DBAPIError | PoolTimeout):  # Postgres failed while the token was verified
         return database_failed(error)
     log.error("api.failed", path=path, error=type(error).__name__, exc_info=error)
     return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; the log of web has the details")

@@ -1,4 +1,4 @@
-"""`/v1/gates`: the state of each upstream's gate. A repair trusts an upstream only while its gate is open."""
+"""`/v1/gates`: the state of the gate of each upstream. A repair trusts an upstream only while this gate is open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from web.api.schema import Shown
 
 
 class Gate(Shown):
-    """The gate of one upstream. A closed gate stops reaping and the growth of demand; it never stops dispatch."""
+    """The gate of one upstream. A closed gate stops reaping and the growth of demand, but it never stops dispatch."""
 
     upstream: str = Field(examples=["github"])
     open: bool

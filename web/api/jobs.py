@@ -26,7 +26,7 @@ from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
 
 
 class Jobs(Listing):
-    """Filters of the list of jobs, newest first."""
+    """Filters of the list of jobs. The newest job comes first."""
 
     state: JobState | None = None
     hold_reason: HoldReason | None = None
@@ -75,7 +75,7 @@ class Why(BaseModel):
 
 
 class JobClaim(Shown):
-    """One claim of the job, live or ended."""
+    """One claim of the job. It is live or has ended."""
 
     id: int
     state: str = Field(examples=["executing"])
@@ -93,7 +93,7 @@ class JobClaim(Shown):
 
 
 class JobDetail(Job):
-    """A job with the reason for its state, its claims and its transitions."""
+    """A job with its claims, its transitions and the reason for its present state."""
 
     why: Why
     claims: list[JobClaim]

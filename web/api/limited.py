@@ -1,7 +1,7 @@
-"""Tokens that are limited to some accounts: the routes that accept them, and the accounts that they may see.
+"""Tokens that are limited to some accounts. The holder of such a token may see only these accounts.
 
-A route accepts such a token only if its function has a parameter of type `Visible`, which it passes to its query. Every
-other route answers 403, also a route that is added later.
+A route accepts such a token only if the function of the route has a parameter of type `Visible`. This function must
+pass the parameter to its query. Every other route answers 403. A new route therefore refuses limited tokens by default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from web.api.problems import Refusal
 
 
 async def visible(request: Request) -> frozenset[int] | None:
-    """Return the ids of the accounts that the caller may see, or None if it may see all."""
+    """Return the ids of the accounts that the caller may see, or None if the caller may see all accounts."""
     holder: Holder = request.scope[HOLDER]
     return holder.accounts
 
@@ -28,12 +28,15 @@ Visible = Annotated[frozenset[int] | None, Depends(visible)]
 
 
 def is_by_account(route: BaseRoute) -> bool:
-    """Return whether a route limits what it shows to the accounts of its caller."""
+    """Return whether a route shows only the accounts that its caller may see."""
     return isinstance(route, APIRoute) and any(each.call is visible for each in route.dependant.dependencies)
 
 
 async def refuse_limited(request: Request) -> None:
-    """Refuse a limited token on a route that shows the whole fleet. Raises Refusal (403)."""
+    """Refuse a limited token on a route that shows the whole fleet.
+
+    Raises Refusal (403) if the token is limited and the route does not use `visible`.
+    """
     holder: Holder | None = request.scope.get(HOLDER)  # None for the OpenAPI description, which needs no token
     if holder is None or holder.accounts is None or is_by_account(request.scope["route"]):
         return

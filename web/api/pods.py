@@ -1,4 +1,4 @@
-"""`/v1/pods`: one runner Pod, the way it ended, and its claims."""
+"""`/v1/pods`: one runner Pod, its claims, and how the Pod ended."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ClaimEvent(Event):
 
 
 class Pod(Shown):
-    """A runner Pod as its row describes it, with its claims and their transitions."""
+    """A runner Pod as its row describes it, with its claims and the transitions of these claims."""
 
     namespace: str
     name: str = Field(examples=["small-0a1b2c3d"])

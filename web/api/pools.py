@@ -1,4 +1,4 @@
-"""`/v1/pools`: the pools as the database has them."""
+"""`/v1/pools`: the pools as their rows describe them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
 
 
 class Pools(Listing):
-    """Filters of the list of pools, oldest first."""
+    """Filters of the list of pools. The oldest pool comes first."""
 
     name: Name | None = Field(default=None, examples=["small"])
     deleted: bool | None = Field(default=None, description="only those whose RunnerPool is gone, or only the others")
 
 
 class Decision(BaseModel):
-    """One decision of the autoscaler about a pool, with the numbers that it was based on."""
+    """One decision of the autoscaler about a pool, with the numbers that led to the decision."""
 
     at: datetime
     verdict: Verdict
@@ -39,7 +39,7 @@ class Decision(BaseModel):
 
 
 class Condition(BaseModel):
-    """One condition of the pool's status, as it was last written to the RunnerPool object."""
+    """One condition of the pool's status, as Ostler last wrote it to the RunnerPool object."""
 
     type: str = Field(examples=["Degraded"])
     status: str = Field(examples=["True"])
@@ -76,7 +76,7 @@ class Pool(Shown):
 
 
 class PoolCounts(Shown):
-    """The numbers of runner Pods and jobs of the pool."""
+    """How many runner Pods and jobs the pool has."""
 
     pods: int = Field(description="that are not known to be gone")
     warm: int = Field(description="that poll and are free")
@@ -89,7 +89,7 @@ class PoolCounts(Shown):
 
 
 class PoolDetail(Pool):
-    """A pool with the numbers of its Pods and jobs."""
+    """A pool, and how many Pods and jobs it has."""
 
     counts: PoolCounts
 

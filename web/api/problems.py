@@ -1,7 +1,7 @@
 """Error answers of the API in the form of RFC 9457, `application/problem+json`.
 
-A problem names the invalid field and says how to correct it. It never repeats a value that the caller sent, and it
-shows no data from the database.
+A problem names the invalid field and says how to correct it. It never contains a value that the caller sent, or data
+from the database.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Problem(BaseModel):
 
 
 class Refusal(Exception):
-    """Ends a request with a problem. `kind` is the last part of the problem's type URN."""
+    """An exception that ends a request with a problem.
+
+    `kind` is the last part of the URN in the `type` of the problem.
+    """
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ def problem(
     errors: Sequence[FieldProblem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the answer to a request that failed. `kind` is the last part of the problem's type URN."""
+    """Return the answer to a request that failed. `kind` is the last part of the URN in the `type` of the problem."""
     body = Problem(type=f"urn:ostler:problem:{kind}", title=title, status=status, detail=detail, errors=list(errors))
     return JSONResponse(
         body.model_dump(exclude_none=True, exclude_defaults=True),
@@ -91,7 +94,7 @@ def problem(
 
 
 def not_found(what: str) -> Refusal:
-    """Return the refusal (404) for an id that does not exist. `what` is the kind of thing: "job", "pool" and so on."""
+    """Return the refusal (404) for an id that does not exist. `what` is the name of the resource, such as "job"."""
     return Refusal(
         HTTPStatus.NOT_FOUND,
         "not-found",
@@ -101,7 +104,7 @@ def not_found(what: str) -> Refusal:
 
 
 def unavailable() -> Refusal:
-    """Return the refusal (503) for a request that cannot be answered now."""
+    """Return the refusal (503) for a request that cannot be answered at this moment."""
     return Refusal(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "unavailable",

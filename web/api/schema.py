@@ -23,13 +23,16 @@ def _integer(value: object) -> object:
 
 
 Integer = Annotated[int, BeforeValidator(_integer)]
-"""An integer in a JSON body. JSON Schema counts 20.0 as an integer, but pydantic's `strict` alone would refuse it."""
+"""An integer in a JSON body. JSON Schema counts 20.0 as an integer.
+
+Without this type, pydantic's `strict` would refuse 20.0.
+"""
 
 Item = TypeVar("Item", bound=BaseModel)
 
 
 class Listing(BaseModel):
-    """Parameters that every list has. A parameter that the list does not know is refused."""
+    """Parameters that every list has. A request with an unknown parameter is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +44,7 @@ class Listing(BaseModel):
     def identity(self) -> str:
         """Return the name of the list and its filters as a text.
 
-        A cursor is valid only for the text that it was made with.
+        A cursor is made for one such text, and is valid for no other.
         """
         return f"{type(self).__name__} {self.model_dump_json(exclude={'limit', 'cursor'}, exclude_none=True)}"
 
@@ -60,7 +63,10 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Event(Shown):
-    """One transition: what happened, which component did it, why, and how long the previous state lasted."""
+    """One transition, with both states, the component that made the transition, and the reason.
+
+    `latency_ms` is the duration of the old state.
+    """
 
     at: datetime
     transition: str = Field(examples=["job_claim"])
@@ -72,12 +78,12 @@ class Event(Shown):
 
 
 def gib(mib: int) -> float:
-    """Return MiB as GiB."""
+    """Convert MiB to GiB."""
     return mib / 1024
 
 
 def cores(millicores: int) -> float:
-    """Return millicores as vCPU."""
+    """Convert millicores to vCPU."""
     return millicores / 1000
 
 

@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class Sweep(Shown):
-    """One sweep: its pause switch and its last tick."""
+    """One sweep, with its pause switch and its last tick."""
 
     name: str = Field(examples=["stale_claims"])
     paused_at: datetime | None
@@ -49,7 +49,7 @@ class Sweeps(BaseModel):
 
 
 class Switch(BaseModel):
-    """The pause switch of a sweep. Setting it to its present value changes nothing."""
+    """The pause switch of a sweep. A request that sets the present value changes nothing."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"paused": True, "why": "we restore Postgres"}]}
@@ -60,7 +60,7 @@ class Switch(BaseModel):
 
 
 class Repairs(Listing):
-    """Filters of the list of repairs, newest first."""
+    """Filters of the list of repairs. The newest repair comes first."""
 
     sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
     outcome: Repaired | None = None
@@ -72,7 +72,7 @@ class Repairs(Listing):
 
 
 class Repair(Shown):
-    """One repair of a sweep, with its reason, its witnesses and its outcome."""
+    """One repair by a sweep, with its reason, its witnesses and its outcome."""
 
     id: int
     sweep: str = Field(examples=["stale_claims"])

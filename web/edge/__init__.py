@@ -1,1 +1,1 @@
-"""The edge: ports, TLS, and limits on clients that are not authenticated yet."""
+"""The edge: ports, TLS, and limits on clients that have not been authenticated yet."""

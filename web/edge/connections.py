@@ -1,11 +1,12 @@
 """A cap on the unproven connections of one listener.
 
-A connection is proven while it holds a poll whose token was verified, or a webhook whose signature was verified. The
-queue of the intake bounds the proven webhooks. All unproven connections share the cap.
+A connection is proven while it holds a poll with a verified token, or a webhook with a verified signature. The cap
+limits the number of all other connections. Proven webhooks need no cap here, because the queue of the intake limits
+their number.
 
-When the cap is reached, the connection that has waited for its client the longest is dropped. Such a client sends
-nothing, or sends slowly. A flood of idle connections therefore drops its own connections, and a client that sends its
-request at once is served.
+When the cap is reached, the connection that has waited longest for its client is dropped. The client of this connection
+sends nothing, or sends slowly. A flood of idle connections therefore drops only its own connections. A client that
+sends its request at once is served.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import Protocol
 
 
 class Droppable(Protocol):
-    """A connection that can be ended at once."""
+    """A connection that can be aborted."""
 
     def drop(self) -> None:
         """Abort the connection."""
 
 
 class Connections:
-    """The unproven connections of one listener. There are never more than `most`.
+    """The unproven connections of one listener. There are never more than `most` of them.
 
-    A connection is recorded with `waits` when its client must act next, and with `works` when Ostler must act next.
+    If the client of a connection must send or read next, the connection is recorded with `waits`. If Ostler must answer
+    next, the connection is recorded with `works`.
     """
 
     def __init__(self, most: int) -> None:
@@ -39,7 +41,7 @@ class Connections:
     def waits(self, connection: Droppable) -> None:
         """Record that the connection now waits for its client.
 
-        When the cap is reached, drop the longest-waiting connection.
+        If the cap is reached, drop the connection that has waited longest.
         """
         self.forget(connection)
         if len(self) >= self.most:
@@ -52,12 +54,12 @@ class Connections:
         self._waiting[connection] = None
 
     def works(self, connection: Droppable) -> None:
-        """Record that the client has sent a whole request, so that Ostler must answer next."""
+        """Record that the client has sent a whole request. Ostler must answer the request next."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._working.add(connection)
 
     def forget(self, connection: Droppable) -> None:
-        """Remove the connection from the cap, because it was closed or has been proven."""
+        """Remove a connection that was closed or proven. The connection then no longer counts in the cap."""
         self._waiting.pop(connection, None)
         self._working.discard(connection)

@@ -1,11 +1,11 @@
-"""Limits on the memory and the time that a client can use before it is authenticated.
+"""Limits on the memory and the time that a client can use before Ostler has authenticated the client.
 
-httptools, unlike h11, limits neither sizes nor times, and it reports a header field only when the field has ended. This
-protocol therefore counts the bytes that came since the parser last reported anything.
+The parser httptools limits neither sizes nor times. It reports a header field only when the field has ended. The
+protocol in this module therefore counts the bytes that have arrived since the last report of the parser.
 
-The protocol answers one request of a connection at a time. If it answers before a request has arrived completely, it
-closes the connection after the answer. It also limits the time in which a client must send a request and read an
-answer.
+The protocol answers one request of a connection at a time. If the answer is sent before the request has arrived
+completely, the protocol closes the connection after the answer. The protocol also limits the time that a client has for
+sending a request and for reading an answer.
 """
 
 from __future__ import annotations
@@ -24,34 +24,49 @@ from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
 LARGEST_HEAD = 32 * 1024
-"""Most bytes of the request line and the headers together. A token may use 8 KiB of them.
+"""Most bytes of the request line and the headers together. A token may use 8 KiB of these bytes.
 
-Each header counts as `FIELD` bytes more than its name and value.
+For each header, `FIELD` bytes are added to the length of its name and value.
 """
 
 FIELD = 32
-"""Bytes that are counted for each header beside its name and value. Even an empty header costs memory and time."""
+"""Bytes that are counted for each header in addition to its name and value.
+
+Even an empty header costs memory and time.
+"""
 
 HEAD_WITHIN = 10.0
-"""Seconds within which all headers must arrive, from the connection or from the first byte of a later request."""
+"""Seconds within which all headers of a request must arrive.
+
+The time of the first request starts with the connection. The time of a later request starts with its first byte.
+"""
 
 BODY_WITHIN = 10.0
-"""Seconds within which a handler must have read the body. GitHub itself gives up after ten seconds."""
+"""Seconds within which a handler must have read the body. GitHub waits at most ten seconds for an answer."""
 
 MESSAGE_WITHIN = 15.0
-"""Seconds from the headers to the end of the body and trailers. Handlers that read a body answer 408 earlier."""
+"""Seconds within which the body and the trailers must arrive after the headers.
+
+A handler that reads the body answers 408 earlier.
+"""
 
 READ_WITHIN = 30.0
-"""Seconds within which a client must read an answer that waits in the write buffer."""
+"""Seconds within which a client must read an answer that waits in the write buffer of the connection."""
 
 LINGER = 2.0
-"""Seconds during which the rest of a request is discarded, so that the client can read an early answer."""
+"""Seconds for which Ostler reads and discards the rest of a request after an early answer.
+
+During this time the client can read the answer.
+"""
 
 MOST_DISCARDED = 1024 * 1024
-"""Most bytes of one request that are discarded. A client that sends more is dropped."""
+"""Most bytes of one request that are discarded. If a client sends more, its connection is dropped."""
 
 PIECES = 1024
-"""Number of pieces of a body that may have any size. Further pieces must have `PIECE` bytes on average."""
+"""Number of pieces of a body that may be of any size.
+
+All further pieces must have at least `PIECE` bytes on average.
+"""
 
 PIECE = 64
 
@@ -64,13 +79,14 @@ _malformed = RefusedLog(log, "http.malformed")
 
 
 class _Stopped(Exception):
-    """Stops the parser in the middle of a read, because the remaining bytes must not be parsed."""
+    """Raised to stop the parser in the middle of a read, because the remaining bytes must not be parsed."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol, extended to drop clients that send too much, hold too much memory or are too slow.
+    """Uvicorn's protocol with limits. It drops clients that send too much, use too much memory or are too slow.
 
-    `caps` maps a local port to the cap of its listener. A port that is missing from `caps` has no cap.
+    `caps` maps a local port to the connection cap of its listener. The connections of a port that is missing in `caps`
+    have no cap.
     """
 
     def __init__(self, *arguments: Any, caps: Mapping[int, Connections] | None = None, **named: Any) -> None:
@@ -94,14 +110,14 @@ class BoundedProtocol(HttpToolsProtocol):
     # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first headers."""
+        """Start the timer for the headers of the first request."""
         super().connection_made(transport)
         self._connections = self._caps.get(self._port, self._connections)
         self._expect(HEAD_WITHIN)
         self._connections.waits(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers of the connection and break its reference cycles."""
+        """Cancel the timers of the connection and break the reference cycles of the connection."""
         self._connections.forget(self)
         self._expect(None)
         self._expect_reader(None)
@@ -111,7 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._early = None
 
     def proven(self) -> None:
-        """Remove the connection from the cap until its request is answered."""
+        """Remove the connection from the cap until the present request is answered."""
         self._connections.forget(self)
 
     def drop(self) -> None:
@@ -121,7 +137,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Close the connection when its request is answered. Without a request, close it at once."""
+        """Close the connection once the present request is answered.
+
+        If there is no request, close the connection at once.
+        """
         if self._early is not None:
             self._early.keep_alive = False
         super().shutdown()
@@ -129,7 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Incoming bytes
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes. Drop the client if it exceeds a limit of this protocol."""
+        """Parse bytes from the client. Drop the client if it exceeds a limit of this protocol."""
         if self._dropped:
             return
         if self._discards:
@@ -144,7 +163,7 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The remaining bytes are of a protocol that Ostler does not speak, or a body that no header announced.
+            # The remaining bytes are of a protocol that Ostler does not support, or a body that no header announced.
             self._answer_and_close()
         except httptools.HttpParserError:
             if not self._dropped and not self._discards:
@@ -153,16 +172,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._measure(len(data))
 
     def on_message_begin(self) -> None:
-        """Start to count the head of a request."""
+        """Start to count the bytes of the head of a request."""
         if self.cycle is not None and not self.cycle.response_complete:
-            # A second request came while the first is being answered. The client must send it again on another
-            # connection.
+            # A second request arrived before the first one was answered. The client must send the second request again
+            # on another connection.
             self._answer_and_close()
             raise _Stopped
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        # The protocol refers to the scope. A strong reference back would be a cycle and keep a closed connection in
-        # memory for minutes.
+        # The protocol has a reference to the scope. A strong reference from the scope would make a cycle, which would
+        # keep a closed connection in memory for minutes.
         scope[_CONNECTION] = weakref.ref(self)
         scope[PORT] = self._port
         self._in_message = True
@@ -183,7 +202,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start to answer the request, whose headers arrived in time."""
+        """Stop the timer for the headers, and start to answer the request."""
         self._reported = True
         if self.parser.should_upgrade() and _has_body(self.headers):
             # The parser would parse the body as the next request.
@@ -194,7 +213,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Count one piece of the body. Drop the client if its pieces are too many and too small."""
+        """Count one piece of the body. Drop the client if the body has too many pieces that are too small."""
         self._reported = True
         self._pieces += 1
         self._body += len(body)
@@ -203,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Record that the whole request has arrived, so that Ostler must answer next."""
+        """Record that the whole request has arrived. Ostler must answer the request next."""
         self._reported = True
         self._in_message = self._in_body = False
         self._expect(None)
@@ -215,9 +234,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._connections.works(self)
 
     def _measure(self, size: int) -> None:
-        """Drop a client whose header field does not end.
+        """Drop the client if it has sent more than `LARGEST_HEAD` bytes since the last report of the parser.
 
-        Start the timer for the rest of a request whose headers are complete.
+        This happens if a header field does not end. If the headers are complete and the rest of the request is missing,
+        start the timer for the rest of the request.
         """
         if self._reported:
             self._unreported = 0
@@ -241,17 +261,17 @@ class BoundedProtocol(HttpToolsProtocol):
         raise _Stopped
 
     def _refuse(self) -> None:
-        """Answer 400 to bytes that are not HTTP, and close the connection."""
+        """Answer 400 to bytes that are not valid HTTP, and close the connection."""
         self._discards = True
         self._expect(READ_WITHIN)
         _malformed.add(client=self.client[0] if self.client else None)
         self.send_400_response("Invalid HTTP request received.")
 
     def _answer_and_close(self) -> None:
-        """Discard all further bytes, and close the connection once the current request is answered."""
+        """Discard all further bytes, and close the connection once the present request is answered."""
         self._discards = True
         if self._answering:
-            self._expect(None)  # the answer might be that of a held poll
+            self._expect(None)  # the request might be a held poll, which is answered later
             self.cycle.keep_alive = False
         else:
             self.transport.close()
@@ -259,7 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Outgoing bytes
 
     def on_response_complete(self) -> None:
-        """Record that the connection waits for its client again.
+        """Record that Ostler has answered, so that the connection waits for its client again.
 
         If the connection is closing, limit the time in which the client must read the answer.
         """
@@ -270,7 +290,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._expect(READ_WITHIN)
 
     def linger(self) -> None:
-        """Close after an early answer: end the write side, and give the client `LINGER` seconds to read the answer."""
+        """Close the connection after an early answer.
+
+        End the write side at once. Give the client `LINGER` seconds to read the answer before the connection is
+        dropped.
+        """
         if self._discards or self.transport.is_closing():
             return
         self._discards = True
@@ -279,7 +303,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def pause_writing(self) -> None:
-        """Start the timer within which the client must read the bytes in the write buffer."""
+        """Start the timer of the write buffer. Before it expires, the client must read the bytes in this buffer."""
         super().pause_writing()
         self._expect_reader(READ_WITHIN)
 
@@ -289,7 +313,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection. Abort it if the client has not even read the last answer."""
+        """Close an idle connection.
+
+        If the client has not even read the last answer, abort the connection.
+        """
         if self.transport.get_write_buffer_size():
             self.drop()
         else:
@@ -299,7 +326,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
-        """Return whether a request still needs its answer."""
+        """Return whether the answer to a request is not complete yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
@@ -318,9 +345,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Early:
-    """Transport of a request that has not arrived completely.
+    """Replaces the transport of a request until the request has arrived completely.
 
-    After an early answer, it closes the connection by `linger`.
+    If the answer is complete before the request has arrived, `linger` closes the connection.
     """
 
     __slots__ = ("_cycle", "_protocol", "keep_alive")
@@ -333,16 +360,16 @@ class _Early:
         self._cycle.transport = self  # type: ignore[assignment]
 
     def release(self) -> None:
-        """Give the real transport back to the request."""
+        """Let the request use the real transport again."""
         self._cycle.transport = self._protocol.transport
 
     def came_whole(self) -> None:
-        """Give the real transport back, because the request has arrived completely.
+        """Let the request use the real transport again, because the request has arrived completely.
 
-        The client may then send another request.
+        After the answer, the client may send another request on the connection.
         """
         self.release()
-        if not self._cycle.response_started:  # if the answer has started, it has announced the close
+        if not self._cycle.response_started:  # an answer that has started has announced the close already
             self._cycle.keep_alive = self.keep_alive
 
     def write(self, data: bytes) -> None:
@@ -350,16 +377,19 @@ class _Early:
         self._protocol.transport.write(data)
 
     def close(self) -> None:
-        """End the connection after the answer."""
+        """Close the connection with `linger`, because the answer is complete."""
         self._protocol.linger()
 
     def is_closing(self) -> bool:
-        """Return whether the connection is ending."""
+        """Return whether the real transport is closing."""
         return self._protocol.transport.is_closing()
 
 
 def proven(scope: Scope) -> None:
-    """Remove the connection of a request from the cap. Call it for a poll or a webhook after authentication."""
+    """Remove the connection of a request from the cap.
+
+    Call this function for a poll after its token was verified, and for a webhook after its signature was verified.
+    """
     reference = scope.get(_CONNECTION)
     connection = None if reference is None else reference()
     if isinstance(connection, BoundedProtocol):

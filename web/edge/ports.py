@@ -1,4 +1,4 @@
-"""Ports of `ostler web` and the paths that each serves.
+"""Ports of `ostler web`, and the paths that each port serves.
 
 | port | setting | what is served | who should reach it |
 | --- | --- | --- | --- |
@@ -7,8 +7,8 @@
 | polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same polls, if a certificate is set | the same Pods |
 | private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |
 
-If several settings name the same port, this port serves the paths of all of them. The TLS port is never shared. A path
-that a port does not serve is answered with 404 there, like a path that does not exist.
+If several settings name the same port, this port serves the paths of all of them. The TLS port is never shared. If a
+port does not serve the path of a request, the answer is 404, as for a path that does not exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRIVATE_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})
 
 
 class Audience(StrEnum):
-    """The clients that a path serves."""
+    """The group of clients that a path is for."""
 
     PUBLIC = "public"
     POLLS = "polls"
@@ -35,10 +35,13 @@ class Audience(StrEnum):
 
 
 MOST_CONNECTIONS: Mapping[Audience, int] = {Audience.PUBLIC: 1_000, Audience.POLLS: 5_000, Audience.PRIVATE: 200}
-"""Most connections of a port that hold no verified poll. All Pods of a fleet poll at once when `web` starts."""
+"""Most unproven connections of a port, by audience.
+
+The limit for polls is the largest, because all Pods of a fleet poll at once when `web` starts.
+"""
 
 _PART_OF_FILES = 4
-"""Divisor: each port may use this part of the open files for its unproven connections."""
+"""Divisor. A port may have at most this part of the limit of open files as unproven connections."""
 
 
 def audience_of(path: str) -> Audience:
@@ -49,7 +52,7 @@ def audience_of(path: str) -> Audience:
 
 
 def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
-    """Return the ports to listen on without TLS, and the audiences that each port serves.
+    """Return the ports to listen on without TLS, with the audiences that each port serves.
 
     Port 0 means any free port.
     """
@@ -68,7 +71,10 @@ def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
 
 @dataclass
 class Ports:
-    """The ports that a process listens on, with the audiences of each. `caps` has the connection cap of each port."""
+    """The ports that a process listens on. `serves` has the audiences of each port.
+
+    `caps` has the connection cap of each port.
+    """
 
     serves: dict[int, frozenset[Audience]] = field(default_factory=dict)
     caps: dict[int, Connections] = field(default_factory=dict)
@@ -76,7 +82,10 @@ class Ports:
     """The port with TLS, or None if there is no certificate."""
 
     def bind(self, host: str, ports: Mapping[int, Iterable[Audience]]) -> list[socket.socket]:
-        """Return a bound socket for each port. The sockets do not listen yet. Raises OSError if a port is in use."""
+        """Return a bound socket for each port. The sockets do not listen yet.
+
+        Raises OSError if a port is in use.
+        """
         sockets: list[socket.socket] = []
         try:
             for port, audiences in ports.items():
@@ -89,7 +98,10 @@ class Ports:
         return sockets
 
     def bind_tls(self, host: str, port: int) -> socket.socket:
-        """Return a bound socket for polls by TLS, which does not listen yet. Raises OSError if the port is in use."""
+        """Return a bound socket for polls by TLS. The socket does not listen yet.
+
+        Raises OSError if the port is in use.
+        """
         found = _bound(host, port)
         self.tls = self._serve(found, (Audience.POLLS,))
         return found
@@ -103,16 +115,16 @@ class Ports:
         return port
 
     def refuses(self, port: int | None, path: str) -> bool:
-        """Return whether the port does not serve the path.
+        """Return True if the port does not serve the path; False if it does.
 
-        Return False if `port` is None, because the application then runs without a server.
+        If `port` is None, the application runs without a server, and the result is False.
         """
         return port is not None and audience_of(path) not in self.serves.get(port, ())
 
     def of(self, audience: Audience) -> int:
-        """Return a port that serves this audience, preferably one that serves no other.
+        """Return a port that serves this audience. A port that serves only this audience is preferred.
 
-        Raises KeyError if there is none.
+        Raises KeyError if no port serves this audience.
         """
         found = [port for port, audiences in self.serves.items() if audience in audiences]
         if not found:

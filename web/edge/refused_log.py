@@ -1,4 +1,7 @@
-"""Log lines about refused requests, at most one a second. Each line gives the number of requests that it stands for."""
+"""Log lines about refused requests. At most one line a second is written for each event.
+
+Each line contains the number of requests that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 LOG_EVERY = 1.0
-"""Seconds between two lines of one event."""
+"""Minimum number of seconds between two lines of one event."""
 
 
 class RefusedLog:
-    """Log an event that any client can cause, at most once a second.
+    """Writes log lines for one event. At most one line is written in `LOG_EVERY` seconds.
 
-    A line has the fields of the last request. Its `count` is the number of requests since the previous line.
+    Without this limit, a client could fill the log, because any client can cause the event. A line contains the fields
+    of the last request. Its `count` is the number of requests since the previous line.
     """
 
     def __init__(
@@ -28,7 +32,7 @@ class RefusedLog:
         self._logged_at: float | None = None
 
     def add(self, **fields: Any) -> None:
-        """Count one request. Log a line if the previous line is at least `LOG_EVERY` seconds old."""
+        """Count one request. If the previous line is at least `LOG_EVERY` seconds old, write a line."""
         self._unlogged += 1
         now = self._clock()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY:

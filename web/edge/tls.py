@@ -1,12 +1,12 @@
-"""TLS of the port for polls: the certificate in force, and each connection from its accept to the end of its handshake.
+"""TLS of the port for polls: the certificate, and the connections until their handshakes are done.
 
-The certificate and its key are files that the kubelet or cert-manager replaces. A task reads them again when they
-change. Existing connections continue with the certificate that they began with, so no held poll is cut. If the key does
-not belong to the certificate, because only one file was replaced, the error is logged. The previous certificate then
-stays in force.
+The kubelet or cert-manager replaces the files of the certificate and its key. A task reads the two files again when
+they have changed. Existing connections continue with the old certificate, so no held poll is cut off. If only one of
+the files was replaced, the key does not belong to the certificate. The error is then logged, and the previous
+certificate stays in use.
 
-A connection counts in the cap of its port from its accept on. A client that never ends its handshake is therefore
-dropped like an idle client without TLS.
+A connection counts in the cap of its port as soon as it is accepted. A client that never completes its handshake is
+therefore dropped in the same way as an idle client without TLS.
 """
 
 from __future__ import annotations
@@ -28,22 +28,28 @@ from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
 LOOK_EVERY = 10.0
-"""Seconds between two checks of the files. The kubelet updates the files of a changed Secret within a minute or two."""
+"""Seconds between two checks of the files.
+
+The kubelet updates the files within one or two minutes after a Secret has changed.
+"""
 
 HANDSHAKE_WITHIN = 10.0
-"""Seconds from the accept to the end of the handshake."""
+"""Seconds from the acceptance of a connection within which the handshake must be done."""
 
 SHUTDOWN_WITHIN = 5.0
 """Seconds within which a client must close the TLS session after the last answer."""
 
 _PAUSE = 0.1
-"""Seconds to wait after a failed accept."""
+"""Seconds to wait after a connection could not be accepted."""
 
 _CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
 
 _M_MMAP_THRESHOLD = -3
 _OWN_PAGES_FROM = 128 * 1024
-"""Bytes. glibc maps each buffer of at least this size separately. Unless it is set, glibc changes it while it runs."""
+"""Size in bytes. glibc maps each buffer of at least this size separately.
+
+If a program does not set this size, glibc changes it while the program runs.
+"""
 
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")
@@ -58,18 +64,22 @@ class _Loaded:
 
 
 def keep_large_buffers_apart() -> bool:
-    """Make glibc map each large buffer separately, and return whether it does. Other C libraries are not changed.
+    """Make glibc map each large buffer separately. Return True if glibc does so.
 
-    uvloop allocates 256 KiB for each connection with TLS, and a poll touches two or three pages of this buffer. By
-    default glibc maps such a buffer only until the first one is freed. Later buffers are cut from the heap, among pages
-    that earlier objects have touched, so a held poll takes more memory.
+    Other C libraries are not changed. uvloop allocates a buffer of 256 KiB for each connection with TLS. A poll uses
+    two or three pages of this buffer. By default, glibc stops mapping such buffers separately when the first one is
+    freed. Later buffers are then allocated on the heap, among pages that earlier objects have used. A held poll would
+    therefore take more memory.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_FROM) == 1
 
 
 class Certificate:
-    """The certificate in force. The constructor raises ConfigurationError if the files cannot be used."""
+    """The certificate that new connections use.
+
+    The constructor raises ConfigurationError if the files cannot be used.
+    """
 
     def __init__(self, certificate: str, key: str) -> None:
         self._paths = (Path(certificate), Path(key))
@@ -83,13 +93,14 @@ class Certificate:
 
     @property
     def ends_at(self) -> datetime:
-        """Return the time at which the certificate in force expires."""
+        """Return the time at which the certificate that is in use expires."""
         return self._loaded.ends_at
 
     def check(self) -> bool:
-        """Load the files again if they have changed, and return whether new files are in force.
+        """Load the files again if they have changed. Return True if a new certificate is in use now.
 
-        If the new files cannot be used, log the error once and return False. The previous certificate stays in force.
+        If the new files cannot be used, log the error once and return False. The previous certificate then stays in
+        use.
         """
         try:
             files = self._read()
@@ -107,7 +118,10 @@ class Certificate:
         return changed
 
     async def keep(self) -> None:
-        """Check the files every `LOOK_EVERY` seconds until the task is cancelled. An unexpected error is logged."""
+        """Check the files every `LOOK_EVERY` seconds until this task is cancelled.
+
+        An unexpected error is logged and does not end the task.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
@@ -133,7 +147,7 @@ class Certificate:
             raise ConfigurationError(f"{_CERTIFICATE}: {self._paths[0]} has no certificate; must be in PEM") from None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Each poll is a new curl process, which never resumes a session. A ticket would be made and sent for nothing.
+        # Each poll is a new curl process, which never resumes a session. Session tickets would therefore be useless.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
         context.set_alpn_protocols(["http/1.1"])
@@ -153,7 +167,7 @@ class Certificate:
 
 
 class Gate:
-    """The TLS listener. It accepts connections, and makes a protocol with `make` for each one after its handshake."""
+    """The TLS listener. It accepts connections. After the handshake of a connection, it calls `make` for a protocol."""
 
     def __init__(
         self,
@@ -172,14 +186,14 @@ class Gate:
 
     def start(self, *, backlog: int) -> None:
         """Listen on the socket and start to accept connections."""
-        self._listening.setblocking(False)  # noqa: FBT003  its only form
+        self._listening.setblocking(False)  # noqa: FBT003  the method has only a positional parameter
         self._listening.listen(backlog)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def stop(self) -> None:
-        """Stop accepting connections, and end the connections whose handshake is not done.
+        """Stop accepting connections, and abort the connections that are still in their handshake.
 
-        Other connections continue, because their protocols own them.
+        All other connections continue. Their protocols close them.
         """
         tasks = [*self._handshakes, *([self._accepting] if self._accepting is not None else [])]
         for task in tasks:
@@ -218,7 +232,7 @@ class Gate:
 
 
 class _Handshake:
-    """Entry in the cap of the port for a connection whose handshake is not done."""
+    """Entry in the cap of the port for a connection that is still in its handshake."""
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()

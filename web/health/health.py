@@ -1,13 +1,14 @@
 """Health of the web process.
 
-`/healthz` checks nothing outside its own process, because a restart of this process cannot repair a database. `/readyz`
-answers 503 only if this process is useless: Postgres is out of reach or has an older schema, the listener receives no
-notices, or the process is stopping. The body of `/readyz` also shows Redis, beat, late sweeps, gates and the epoch.
-While these have problems, the process still accepts webhooks and delivers.
+`/healthz` checks only this process itself, because a restart of this process cannot repair a database. `/readyz`
+answers 503 only if this process cannot serve requests. It cannot serve them if Postgres cannot be reached or has an
+older schema, if the listener receives no notices, or if the process is stopping. The body of `/readyz` also shows the
+state of Redis, beat, late sweeps, gates and the epoch. A problem with any of these does not change the status, because
+the process still accepts webhooks and delivers JITs.
 
-Any client may call both routes, so the cost of a call is limited. Answers of Postgres and Redis are cached for a
-second. At most one query per store runs at a time, and queries to Postgres have their own thread. The body shows
-nothing about the fleet or its jobs.
+Any client may call both routes, so the cost of a call is limited. Answers of Postgres and Redis are cached. For each
+kind of query, at most one query runs at a time. Queries to Postgres have their own thread. The body shows nothing about
+the fleet or its jobs.
 """
 
 from __future__ import annotations
@@ -44,16 +45,22 @@ BEAT_LOCK = "redbeat::lock"
 KEPT = 1.0
 """Seconds for which an answer of Postgres or Redis is cached."""
 SWEEPS_KEPT = 5.0
-"""Seconds for which the rows of the sweeps are cached. Sweeps are late by minutes, so older rows are good enough."""
+"""Seconds for which the rows of the sweeps are cached.
+
+A late sweep is late by minutes, so a few seconds do not matter.
+"""
 _POSTGRES_WITHIN = 2.0
 _REDIS_WITHIN = 0.3
-"""Seconds to wait for Redis. A probe of the kubelet times out after a second by default, so the wait is shorter."""
+"""Seconds to wait for an answer of Redis.
+
+The time is below one second, because a probe of the kubelet times out after one second by default.
+"""
 _REDIS_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """State of this process."""
+    """State of this process. `hearing` is True while the listener receives notices."""
 
     stopping: bool
     hearing: bool
@@ -61,10 +68,11 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """Whether Redis answers, and the remaining seconds of the lock of the active beat.
+    """State of Redis. `answers` is True if Redis answers.
 
-    `beat_lock_seconds` is None if no beat holds the lock. `heads` has the send time of the first message of each queue
-    that is not empty.
+    `beat_lock_seconds` is the number of seconds until the lock of the active beat expires. It is None if no beat has
+    the lock. `heads` has one time for each queue that is not empty. This is the time at which the first message of the
+    queue was sent.
     """
 
     answers: bool = False
@@ -72,7 +80,7 @@ class Redis:
     heads: tuple[datetime, ...] = ()
 
     def oldest_message_seconds(self, *, now: datetime) -> float | None:
-        """Return the age in seconds of the oldest message in `heads`, or 0 if all queues are empty.
+        """Return the age in seconds of the oldest message in all queues. Return 0 if all queues are empty.
 
         Return None if Redis does not answer.
         """
@@ -83,10 +91,10 @@ class Redis:
 
 @dataclass(frozen=True, slots=True)
 class Sweeps:
-    """The late sweeps, the paused sweeps and the closed gates. A field is None if Postgres did not answer.
+    """The late sweeps, the paused sweeps, the closed gates and the epoch.
 
-    `last_tick` is the time at which any sweep last began. It is also None if no sweep ever began. `epoch` shows whether
-    Postgres might be older than the cluster.
+    All fields are None if Postgres did not answer. `last_tick` is the start of the newest tick of any sweep. It is also
+    None if no sweep has ever begun. `epoch` shows whether Postgres might be older than the cluster.
     """
 
     late: tuple[str, ...] | None = None
@@ -96,7 +104,10 @@ class Sweeps:
     epoch: epochs.EpochSeen | None = None
 
     def gates(self) -> dict[str, Any] | None:
-        """Return the state of each gate as the body shows it. Return None if Postgres did not answer."""
+        """Return the state of each gate in the form for the body of `/readyz`.
+
+        Return None if Postgres did not answer.
+        """
         if self.shut is None:
             return None
         shown: dict[str, Any] = {upstream: {"open": True} for upstream in Upstream}
@@ -107,7 +118,7 @@ class Sweeps:
     def nothing_is_killed(self) -> str | None:
         """Return the reason why no sweep may retire a Pod or deregister a runner now.
 
-        Return None if sweeps may do so, or if Postgres did not answer.
+        Return None if sweeps may do this, or if Postgres did not answer.
         """
         if self.epoch is not None and self.epoch.doubt is not None:
             return self.epoch.doubt
@@ -117,23 +128,24 @@ class Sweeps:
     def epoch_confirmed_at(self) -> str | None:
         """Return the time at which the epoch was last written to the cluster.
 
-        Return None if it was never written, or if Postgres did not answer.
+        Return None if the epoch was never written to the cluster, or if Postgres did not answer.
         """
         at = None if self.epoch is None else self.epoch.confirmed_at
         return None if at is None else at.isoformat()
 
     def last_tick_seconds(self, *, now: datetime) -> float | None:
-        """Return the seconds since any sweep last began.
+        """Return the number of seconds since the start of the newest tick of any sweep.
 
-        Return None if no sweep ever began, or if Postgres did not answer.
+        Return None if no sweep has ever begun, or if Postgres did not answer.
         """
         return None if self.last_tick is None else max(0.0, round((now - self.last_tick).total_seconds(), 1))
 
 
 class Kept(Generic[T]):
-    """A cached query to Postgres or Redis. At most one call of `ask` runs at a time.
+    """A cached query to Postgres or Redis. `ask` makes the query. At most one call of `ask` runs at a time.
 
-    `silent` is the answer if the store does not answer within `within` seconds. An answer is cached for `kept` seconds.
+    If the query takes longer than `within` seconds, the result is `silent`. Any other result is cached for `kept`
+    seconds.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[T]], *, silent: T, within: float, kept: float = KEPT) -> None:
@@ -146,14 +158,17 @@ class Kept(Generic[T]):
         self._until = -1.0
 
     async def get(self) -> T:
-        """Return the cached answer, or wait for the next answer for at most `within` seconds."""
+        """Return the cached result. If there is none, query the store and wait up to `within` seconds.
+
+        After this time, return `silent`.
+        """
         if time.monotonic() < self._until:
             return self._answer
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._renew())
         try:
-            # After the timeout the query continues. Otherwise each caller would send another query to a store that
-            # hangs.
+            # The query continues after the timeout. If it were cancelled, each caller would send a new query to a
+            # store that hangs.
             return await asyncio.wait_for(asyncio.shield(self._asking), self._within)
         except TimeoutError:
             return self._silent
@@ -189,7 +204,7 @@ class Health:
         await self._redis_client.aclose()
 
     async def alive(self, _request: Request) -> Response:
-        """Answer 200, which proves that the event loop runs."""
+        """Answer 200. The answer proves that the event loop runs."""
         return JSONResponse({"status": "alive"})
 
     async def ready(self, _request: Request) -> Response:
@@ -223,7 +238,10 @@ class Health:
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _ask_postgres(self) -> tuple[bool, bool]:
-        """Return whether Postgres answers, and whether its schema has the revision of this code or a newer one."""
+        """Return two values. The first is True if Postgres answers.
+
+        The second is True if the schema in Postgres has the revision of this code or a newer revision.
+        """
         try:
             revision = await asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: migrate.current(self._engine)
@@ -249,7 +267,7 @@ class Health:
             return await asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: transaction(self._engine, read)
             )
-        except SQLAlchemyError:  # an older schema also raises it
+        except SQLAlchemyError:  # an older schema also causes this error
             return Sweeps()
 
     async def _ask_redis(self) -> Redis:

@@ -1,7 +1,8 @@
-"""`GET /metrics` of the web process: its counters, its queues in memory, and gauges computed from database rows.
+"""`GET /metrics` of the web process: the counters and queues in its memory, and gauges computed from database rows.
 
-The rows are queried at most once in five seconds, and the page is rendered at most once a second, however many clients
-scrape. If Postgres does not answer, the gauges of the rows are missing and `ostler_database_up` is 0.
+The load on Postgres does not depend on the number of clients that scrape. The rows are queried at most once in five
+seconds, and the page is rendered at most once a second. If Postgres does not answer, the page has no gauges from rows,
+and `ostler_database_up` is 0.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from web.health.health import Kept
 from web.health.watchdog import SweepStanding, Watchdog
 
 EVERY = 5.0
-"""Seconds for which the numbers of the rows are cached."""
+"""Seconds for which the result of the queries to Postgres is cached."""
 
 RENDERED = 1.0
 """Seconds for which a rendered page is cached. Rendering blocks the event loop for some milliseconds."""
 
 WITHIN = 3.0
-"""Seconds that a scrape waits for the rows."""
+"""Seconds that a scrape waits for the result of the queries to Postgres."""
 
 POLL_STATUSES = (200, 204, 401, 403, 408, 410, 413, 429, 503)
 _DELIVERIES = ("first", "again", "moved_on", "locked")
@@ -49,7 +50,7 @@ _LIVE_CLAIMS = tuple(state for state in ClaimState if state is not ClaimState.EN
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers of polls, webhooks and messages that this process has in memory."""
+    """How many polls, webhooks and messages this process has in memory."""
 
     polls: int
     webhooks: int
@@ -59,7 +60,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The statistics of the rows, and the state of the sweeps."""
+    """The statistics from the rows, and the state of the sweeps."""
 
     statistics: Statistics
     sweeps: Sequence[SweepStanding]

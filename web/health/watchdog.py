@@ -1,7 +1,8 @@
-"""The watchdog of the sweeps: it finds sweeps that missed three periods, whatever the cause (beat, Redis, workers).
+"""The watchdog of the sweeps. It finds the sweeps that have missed three periods.
 
-It reads the rows that the sweeps wrote, so it works as long as web and Postgres work. It reports late sweeps in the
-body of `/readyz` and as metrics. It never makes web unready, because a restart of web cannot repair a sweep.
+The cause might be beat, Redis or the workers. The watchdog reads only the rows that the sweeps wrote, so it works as
+long as web and Postgres work. The body of `/readyz` and the metrics show the late sweeps. A late sweep never makes web
+unready, because a restart of web cannot repair a sweep.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SweepStanding:
-    """The state of one sweep. `lag` is the number of seconds since its last success.
+    """The state of one sweep. `lag` is the number of seconds since the last success of the sweep.
 
-    If the sweep never succeeded, `lag` counts from the start of the watchdog.
+    If the sweep never succeeded, `lag` is the number of seconds since the start of the watchdog.
     """
 
     name: str
@@ -35,10 +36,10 @@ class SweepStanding:
 
 
 class Watchdog:
-    """Checks the sweeps for lateness. `periods` has the period of each sweep, in seconds.
+    """Finds late sweeps. `periods` has the period of each sweep in seconds.
 
-    Lateness counts from the start of this process at the earliest. After a restore of Postgres it counts from the
-    detection of the restore, because the restored rows are old.
+    A sweep can be late only after this process has run for three periods of the sweep. After a restore of Postgres,
+    this time is counted from the detection of the restore, because the restored rows are old.
     """
 
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:
@@ -47,7 +48,10 @@ class Watchdog:
         self._told: frozenset[str] = frozenset()
 
     def check(self, db: Connection) -> Sequence[SweepStanding]:
-        """Return the state of every sweep. Log each sweep that has become late, and each that is on time again."""
+        """Return the state of every sweep.
+
+        Write a log line for each sweep that has become late, and for each late sweep that is on time again.
+        """
         now = utcnow()
         lost = epochs.lost(db)
         since = self._since if lost is None else max(self._since, lost.until)

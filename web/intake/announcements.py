@@ -1,6 +1,7 @@
 """Webhooks that are not about a job: the App's installations, and renamed owners and repositories.
 
-They are rare, so each one has its own transaction. A webhook that arrives twice or late has no lasting effect.
+Such webhooks are called announcements. They are rare, so each announcement has its own transaction. An announcement
+that arrives twice or late does no lasting harm.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ _PARSERS: Mapping[str, Callable[[bytes], Announcement | None]] = {
 EVENTS = frozenset(_PARSERS)
 
 LOCK_MS = 50
-"""Milliseconds that an announcement waits for one lock. After that, other announcements are applied first."""
+"""Milliseconds that an announcement waits for one lock.
+
+After this time the announcement is retried later, so that other announcements can be applied first.
+"""
 
 
 def parse(event: str, body: bytes) -> Announcement | None:
-    """Return the announcement in a webhook whose event is one of `EVENTS`. Return None if Ostler does not use it.
+    """Return the announcement in a webhook. `event` is one of `EVENTS`. Return None if Ostler does not use the webhook.
 
-    Raises `MalformedPayload`.
+    Raises `MalformedPayload` if the body cannot be parsed.
     """
     found = _PARSERS[event](body)
     if isinstance(found, InstallationEvent) and found.action not in {*installations.LEFT, *installations.BACK}:
@@ -53,11 +57,11 @@ def apply(
     now: datetime,
     access: Access = Access.ALLOWED,
 ) -> tuple[Outcome, bool]:
-    """Apply the announcement, unless its GUID was applied before.
+    """Apply an announcement, unless an announcement with the same GUID was applied before.
 
-    Return its outcome and whether to match held jobs again. All announcements use the same thread. An announcement that
-    waits for a lock for longer than `LOCK_MS` therefore fails with the error of the database, and the caller retries
-    it.
+    Return two values: the outcome, and True if held jobs must be matched again. All announcements are applied in the
+    same thread. An announcement that waits for a lock for more than `LOCK_MS` therefore fails with the error of the
+    database. The caller retries the announcement.
     """
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):

@@ -1,11 +1,12 @@
-"""Batches of webhooks: commit many deliveries in one transaction, without waiting for rows that another session locked.
+"""Batches of webhooks. Many deliveries are committed in one transaction, which does not wait for locked rows.
 
 One consumer takes at most `BATCH` queued deliveries and commits them in a thread. The accounts take turns in each
-batch. A burst of one account therefore delays the others by at most the batch that is running.
+batch. A burst of one account therefore delays other accounts by at most one batch.
 
-A delivery whose rows are locked by another session is *contended*. The batch is committed without it, and it is retried
-until `CONTENDED_FOR` seconds have passed. A batch that fails for another reason is split until each bad delivery is
-alone. Retries and parts get a limited share of the consumer's time, between the batches of new deliveries (law L14).
+If another session has locked the rows of a delivery, the delivery is *contended*. The batch is committed without the
+contended delivery, which is retried for `CONTENDED_FOR` seconds. If a batch fails for another reason, it is split into
+parts, until each delivery that causes a failure is alone in its part. The consumer works on retries and parts only for
+a limited time between two batches of new deliveries (law L14).
 """
 
 from __future__ import annotations
@@ -31,43 +32,49 @@ BATCH = 200
 """Most deliveries in one transaction."""
 
 LOCK_MS = 100
-"""Milliseconds that a batch waits for a lock that it cannot skip: an uncommitted insert of the same job or GUID."""
+"""Milliseconds that a batch waits for a lock that it cannot skip.
+
+Such a lock belongs to another session with an uncommitted insert of the same job or GUID.
+"""
 
 PART_LOCK_MS = 5
 """Milliseconds that a part of a failed batch waits for a lock that it cannot skip.
 
-The wait is shorter than `LOCK_MS`, because many parts might wait one after the other.
+This time is shorter than `LOCK_MS`, because many parts might have to wait one after the other.
 """
 
 PARTS = 8
-"""Number of parts that a failed batch is split into."""
+"""How many parts a failed batch is split into."""
 
 SPLIT_WITHIN = 7.0
-"""Seconds in which the parts of a failed batch are tried. Parts that are still waiting then get 503.
+"""Seconds for which the parts of a failed batch are tried. Deliveries that are then not stored are answered with 503.
 
 GitHub waits 10 s for an answer.
 """
 
 SHARE = 0.1
-"""Seconds that the consumer works on parts and contended deliveries before it takes the next batch of new ones."""
+"""Seconds that the consumer works on parts and contended deliveries before it takes a batch of new deliveries."""
 
 CONTENDED_FOR = 1.0
-"""Seconds for which a contended delivery is retried before it gets 503."""
+"""Seconds for which a contended delivery is retried. After this time it is answered with 503."""
 
 TRY_AGAIN_AFTER = 0.2
 """Seconds between two tries of a contended delivery."""
 
 ROUNDS = 3
-"""Tries of one batch. Each try leaves out the deliveries that were contended in the tries before.
+"""Maximum number of tries of one batch. Each try leaves out the deliveries that were contended in an earlier try.
 
-Between two tries, other sessions may lock more rows.
+More than one try is needed, because other sessions might lock further rows after the first try.
 """
 
 log = get_logger(__name__)
 
 
 class NotStored(Exception):
-    """Raised for a delivery that was not stored. `later` says whether the same delivery might be stored later."""
+    """Raised for a delivery that was not stored.
+
+    `later` is True if a later try of the same delivery might store it.
+    """
 
     def __init__(self, *, later: bool) -> None:
         super().__init__("not stored")
@@ -75,7 +82,7 @@ class NotStored(Exception):
 
 
 class _Undone(Enum):
-    """Reasons why one try did not store a delivery."""
+    """Reasons why a try did not store a delivery."""
 
     CONTENDED = auto()
     """Another session holds locks on the rows of the delivery."""
@@ -84,7 +91,7 @@ class _Undone(Enum):
     AWAY = auto()
     """The database cannot be used now."""
     FAILED = auto()
-    """The database refused the rows of the delivery, and would refuse them again."""
+    """The database refused the rows of the delivery, and a retry would fail in the same way."""
 
 
 _Apply = Callable[[Sequence[intake.Received], int], intake.Applied]
@@ -107,9 +114,9 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Deliveries of one transaction.
+    """Deliveries that are committed in one transaction.
 
-    They are tried not before `at` and not after `until`, in seconds of the monotonic clock.
+    They are tried only between the times `at` and `until`, which are in seconds of the monotonic clock.
     """
 
     waiting: Sequence[_Waiting]
@@ -120,9 +127,10 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Result of one try of a group: the effects of the commit, and one answer for each delivery in the same order.
+    """Result of one try of a group.
 
-    `applied` is None if nothing was committed.
+    `applied` has the effects of the commit. It is None if nothing was committed. `answers` has one answer for each
+    delivery, in the order of the deliveries.
     """
 
     applied: intake.Applied | None
@@ -130,10 +138,10 @@ class _Result:
 
 
 class Batches:
-    """Commits deliveries by `apply`, in batches, between `start` and `stop`.
+    """Commits deliveries in batches, from `start` until `stop`.
 
-    `apply` gets the deliveries and the milliseconds that it may wait for a lock. `applied` is called in the event loop
-    with the effects of each committed batch.
+    `apply` commits a batch. It gets the deliveries, and the number of milliseconds that it may wait for a lock.
+    `applied` is called in the event loop with the effects of each committed batch.
     """
 
     def __init__(
@@ -154,12 +162,12 @@ class Batches:
 
     @property
     def depth(self) -> int:
-        """Return the number of deliveries that wait for their transaction."""
+        """Return how many deliveries wait for their transaction."""
         return len(self._queue) + sum(len(group.waiting) for group in self._aside)
 
     @property
     def running(self) -> bool:
-        """Return whether deliveries are accepted."""
+        """Return whether new deliveries are accepted."""
         return self._consumer is not None
 
     def start(self) -> None:
@@ -178,10 +186,10 @@ class Batches:
         thread.shutdown()
 
     async def store(self, received: intake.Received, *, within: float) -> intake.Outcome:
-        """Commit a delivery, and return its outcome after the commit.
+        """Queue a delivery, wait for its commit, and return its outcome.
 
-        Raises `NotStored` if it was not stored. Raises TimeoutError after `within` seconds; the delivery might still be
-        stored after that.
+        Raises `NotStored` if the delivery was not stored. Raises TimeoutError after `within` seconds. The delivery
+        might then still be stored later.
         """
         waiting = _Waiting(received, asyncio.get_running_loop().create_future())
         self._queue.put(received.event.owner_id, waiting)
@@ -189,10 +197,10 @@ class Batches:
         return await asyncio.wait_for(waiting.answer, within)
 
     def make_room(self, owner_id: int) -> bool:
-        """Refuse the newest delivery of the account with the most queued deliveries, and return True.
+        """Refuse the newest delivery of the account with the most queued deliveries. Return True if one was refused.
 
-        Return False, and refuse nothing, if this account would then have fewer deliveries than `owner_id` with its new
-        one.
+        `owner_id` is the account of a new delivery. Return False and refuse nothing if the refusal would leave the
+        other account with fewer deliveries than `owner_id` has with its new delivery.
         """
         evicted = self._queue.evict(owner_id)
         if evicted is not None:
@@ -213,14 +221,14 @@ class Batches:
             await self._work_aside()
 
     def _pause(self) -> float | None:
-        """Return the seconds until a group that was put aside is due, or None if there is no such group."""
+        """Return how many seconds remain until a group of `_aside` is due. Return None if `_aside` is empty."""
         return max(0.0, min(group.at for group in self._aside) - self._monotonic()) if self._aside else None
 
     async def _take(self) -> tuple[list[_Waiting], bool]:
-        """Return a batch of new deliveries, and whether to continue.
+        """Wait for a batch of new deliveries. Return the batch, and a flag.
 
-        The batch is empty if a group that was put aside is due first. The flag is False once the process stops and the
-        queue is empty.
+        The batch is empty if a group of `_aside` becomes due before a delivery arrives. The flag is False if the
+        process is stopping and the queue is empty. The consumer then takes no further batch.
         """
         try:
             async with asyncio.timeout(self._pause()):
@@ -233,7 +241,7 @@ class Batches:
         return batch, self.running or bool(self._queue)
 
     async def _work_aside(self) -> None:
-        """Try the due groups again, one after the other, until `SHARE` seconds have passed."""
+        """Try the groups of `_aside` that are due, one after the other, for about `SHARE` seconds."""
         end = self._monotonic() + SHARE
         due = [group for group in self._aside if group.at <= self._monotonic()]
         for group in due:
@@ -277,7 +285,7 @@ class Batches:
         if result.applied is not None:
             try:
                 self._applied(result.applied)
-            except Exception:  # a lost hint costs seconds (L6), but a dead consumer costs every webhook
+            except Exception:  # a lost wake costs seconds (L6); without the consumer no webhook is stored
                 log.exception("webhook.publish_failed")
 
     def _split(self, group: _Group, waiting: Sequence[_Waiting], now: float) -> None:
@@ -289,7 +297,10 @@ class Batches:
         ]
 
     def _may_try_again(self, waiting: _Waiting, now: float) -> bool:
-        """Return whether to retry a contended delivery. After `CONTENDED_FOR` seconds, refuse it and return False."""
+        """Return True if a contended delivery is retried.
+
+        If the delivery has been contended for `CONTENDED_FOR` seconds, refuse the delivery and return False.
+        """
         if waiting.contended_since is None:
             waiting.contended_since = now
         if now - waiting.contended_since < CONTENDED_FOR:
@@ -302,7 +313,10 @@ class Batches:
     # Thread
 
     def _commit(self, batch: Sequence[intake.Received], lock_ms: int) -> _Result:
-        """Apply a batch without its contended deliveries. Every error becomes an answer, so nothing is raised."""
+        """Commit a batch without its contended deliveries.
+
+        Every error becomes an answer in the result, so this method raises nothing.
+        """
         answers: list[intake.Outcome | _Undone] = [_Undone.CONTENDED] * len(batch)
         left = list(range(len(batch)))
         for _ in range(ROUNDS):
@@ -312,7 +326,7 @@ class Batches:
                 left = [place for place in left if batch[place].event.job_id not in contended.jobs]
                 if not left:
                     break
-            except Exception as error:  # noqa: BLE001  whatever a row did, the others must not wait for it (L14)
+            except Exception as error:  # noqa: BLE001  an error of one row must not stop other rows (L14)
                 undone = _judge(error, [batch[place] for place in left])
                 for place in left:
                     answers[place] = undone
@@ -325,7 +339,7 @@ class Batches:
 
 
 def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
-    """Return the reason why a failed batch stored none of its deliveries, and log it."""
+    """Return the reason why a failed batch stored none of its deliveries. Write the reason to the log."""
     if is_away(error):
         log.error("webhook.database_away", deliveries=len(batch), error=type(error).__name__)
         return _Undone.AWAY
@@ -345,7 +359,10 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
 
 
 def is_away(error: Exception) -> bool:
-    """Return whether the error means that the database cannot be reached or used now, for any row."""
+    """Return whether an error means that the database cannot be used now.
+
+    Such an error does not depend on the rows of the transaction.
+    """
     if isinstance(error, PoolTimeoutError):
         return True
     if not isinstance(error, DBAPIError):
@@ -360,9 +377,9 @@ def is_away(error: Exception) -> bool:
 
 
 def is_contended(error: Exception) -> bool:
-    """Return whether the error means that other sessions held locks for too long.
+    """Return whether an error means that the transaction conflicted with locks of other sessions.
 
-    The same delivery might succeed later.
+    A retry of the same delivery might succeed.
     """
     if isinstance(error, StartOver):
         return True

@@ -1,7 +1,8 @@
-"""Records of webhooks with a malformed payload, so that the sweep `redelivery` does not request them again soon.
+"""Records of webhooks with a malformed payload.
 
-The GUIDs of one second are written in one statement, in the thread of the announcements. A GUID that cannot be written
-is dropped. The sweep then requests its webhook once more, and the webhook is refused and recorded again.
+Because of these records, the sweep `redelivery` does not request the same webhooks again soon. The GUIDs of one second
+are written in one statement, in the thread of the announcements. A GUID that cannot be written is dropped. The sweep
+then requests the webhook with this GUID once more. Ostler refuses the webhook again and records its GUID again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from ostler.reasons import reason_of
 from web.intake.announcements import LOCK_MS
 
 WRITE_AFTER = 1.0
-"""Seconds from the first GUID to the statement that writes it, together with the GUIDs that came meanwhile."""
+"""Seconds from the first new GUID to the statement that writes it.
+
+The statement also writes all GUIDs that arrive in this time.
+"""
 
 MOST_NOTES = 1000
 """Most GUIDs that wait to be written. Further GUIDs are dropped."""
@@ -32,7 +36,7 @@ log = get_logger(__name__)
 
 
 class MalformedNotes:
-    """Collects GUIDs in the event loop, and writes them with `executor` until `stop`."""
+    """Collects GUIDs in the event loop. Until `stop`, `executor` writes them to Postgres."""
 
     def __init__(self, *, engine: Engine, executor: Executor, clock: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -42,7 +46,7 @@ class MalformedNotes:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, guid: str) -> None:
-        """Record a malformed delivery. Returns at once."""
+        """Record the GUID of a malformed delivery. This method does not wait until the GUID is written."""
         if len(self._guids) >= MOST_NOTES:
             return
         self._guids.add(guid)
@@ -50,7 +54,7 @@ class MalformedNotes:
             self._timer = asyncio.get_running_loop().call_later(WRITE_AFTER, self._submit)
 
     def stop(self) -> None:
-        """Submit the last GUIDs to the executor."""
+        """Submit the GUIDs that are not written yet to the executor."""
         if self._timer is not None:
             self._timer.cancel()
             self._submit()

@@ -1,7 +1,7 @@
-"""A queue in which owners take turns, so that an owner with many items delays only itself.
+"""A queue in which owners take turns. An owner with many items delays only its own items.
 
-`take` removes one item of each owner in turn. When the queue is full, `evict` makes room for a new item of an owner. It
-removes the newest item of the owner with the most items.
+`take` removes one item of each owner in turn. If the queue is full, the caller calls `evict` to make room for a new
+item of an owner. `evict` removes the newest item of the owner with the most items.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """Items by owner. The items of one owner stay in order. It is not safe for several threads."""
+    """Items by owner. The items of one owner stay in order.
+
+    A queue is not safe for use by several threads.
+    """
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[int, deque[T]] = OrderedDict()
@@ -29,7 +32,10 @@ class Turns(Generic[T]):
         self._size += 1
 
     def take(self, most: int) -> list[T]:
-        """Remove and return up to `most` items, one of each owner in turn. The next call starts with the next owner."""
+        """Remove and return up to `most` items, one item of each owner in turn.
+
+        The next call starts with the owner whose turn is next.
+        """
         taken: list[T] = []
         while self._lanes and len(taken) < most:
             owner, lane = self._lanes.popitem(last=False)
@@ -40,9 +46,10 @@ class Turns(Generic[T]):
         return taken
 
     def evict(self, owner: int) -> T | None:
-        """Remove and return the newest item of the owner with the most items, to make room for an item of `owner`.
+        """Remove and return the newest item of the owner with the most items.
 
-        Return None, and remove nothing, if this owner would then have fewer items than `owner` with its new item.
+        The caller then has room for a new item of `owner`. Return None and remove nothing if the removal would leave
+        the other owner with fewer items than `owner` has with its new item.
         """
         if not self._lanes:
             return None
@@ -50,6 +57,6 @@ class Turns(Generic[T]):
         largest = max(lanes, key=lambda each: len(lanes[each]))
         if len(lanes[largest]) - 1 < len(lanes.get(owner, ())) + 1:
             return None
-        evicted = lanes[largest].pop()  # at least one item remains, because the lane had two or more
+        evicted = lanes[largest].pop()  # the lane had at least two items, so it does not become empty
         self._size -= 1
         return evicted

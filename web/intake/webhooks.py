@@ -1,11 +1,11 @@
-"""Intake of GitHub's webhooks: each one is verified and parsed, and answered after its rows are committed.
+"""Intake of GitHub's webhooks. Each webhook is verified and parsed, and is answered after its rows are committed.
 
 Deliveries about jobs are committed in batches (`web.intake.batches`). Announcements about installations and names are
-committed one by one in a separate thread. Redis and the workers need not be up: the publisher sends the resulting
-messages after the commit, and no webhook waits for the publisher.
+committed one by one in a separate thread. After the commit, the publisher sends the resulting messages. No webhook
+waits for the publisher, so the intake also works while Redis and the workers are down.
 
 A delivery is answered with 503 if the queue is full, the database is away, or another session holds locks on its rows.
-The sweep `redelivery` later requests it from GitHub again.
+The sweep `redelivery` later requests this delivery from GitHub again.
 """
 
 from __future__ import annotations
@@ -46,23 +46,29 @@ from web.intake.malformed import MalformedNotes
 from web.process.publisher import Publisher
 
 ANSWER_WITHIN = 8.0
-"""Seconds after which a delivery is answered with 503, even if Postgres still works on it. GitHub waits ten seconds."""
+"""Seconds after which a delivery is answered with 503, even if Postgres has not finished. GitHub waits ten seconds."""
 
 RETRY_AFTER = 5
 """Seconds in the `Retry-After` header of a 503."""
 
 LARGE = 256 * 1024
-"""Bodies of at least this many bytes are verified and parsed in a thread, so that they do not block the event loop."""
+"""Bodies of at least this many bytes are verified and parsed in another thread.
+
+In the event loop, the work on a large body would delay all other requests.
+"""
 
 MOST_UNPROVEN = 64 * 1024 * 1024
-"""Most bytes of unverified bodies in memory, beyond the size of one largest body. Further webhooks get 503."""
+"""Most bytes of unverified bodies in memory, in addition to the size of one body of maximum size.
+
+Further webhooks are answered with 503.
+"""
 
 LONGEST_GUID = 128
 
 RECONCILE_AFTER = 1.0
 """Seconds from the end of a job to the reconcile of its pool.
 
-By then its Pod is terminal, and one reconcile also covers the jobs that ended meanwhile.
+After this time the Pod of the job is terminal. One reconcile then also covers other jobs that ended in the meantime.
 """
 
 _KINDS = {"workflow_job": "workflow_job", "ping": "ping"}
@@ -85,17 +91,17 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """Outcome of a webhook that is answered with 202. `reason` says why it was ignored, or is None."""
+    """Outcome of a webhook that is answered with 202. `reason` says why the webhook was ignored, or is None."""
 
     outcome: str
     reason: str | None = None
 
 
 class Intake:
-    """Accepts webhooks in the event loop that called `start`, until `stop`.
+    """Accepts webhooks in the event loop that called `start`, until `stop` is called.
 
-    `counts` has the number of deliveries by outcome or status. Its entry `remapped` counts jobs that ran on another
-    runner than planned.
+    `counts` has the number of deliveries for each outcome and each status. Its entry `remapped` is the number of jobs
+    that ran on another runner than planned.
     """
 
     def __init__(
@@ -124,7 +130,7 @@ class Intake:
 
     @property
     def depth(self) -> int:
-        """Return the number of deliveries that wait for their transaction."""
+        """Return how many deliveries wait for their transaction."""
         return self._batches.depth
 
     def start(self) -> None:
@@ -134,7 +140,7 @@ class Intake:
         self._batches.start()
 
     async def stop(self) -> None:
-        """Stop accepting webhooks, answer the accepted ones, and return."""
+        """Stop accepting webhooks, and answer all webhooks that were accepted."""
         announcer, self._announcer = self._announcer, None
         malformed, self._malformed = self._malformed, None
         await self._batches.stop()
@@ -146,7 +152,10 @@ class Intake:
             self._reconcile(pool_id)
 
     async def receive(self, request: Request) -> Response:
-        """Answer one webhook: 202, or a problem (RFC 9457) that contains no secret and no database row."""
+        """Answer one webhook with 202 or with a problem (RFC 9457).
+
+        A problem contains no secret and no data from the database.
+        """
         began = self._monotonic()
         kind = _KINDS.get(request.headers.get("x-github-event", ""), "other")
         try:
@@ -193,7 +202,7 @@ class Intake:
             self.counts["unsigned"] += 1
             self._unsigned.add()
             raise _Refused(HTTPStatus.UNAUTHORIZED, "The signature is missing or wrong")
-        proven(request.scope)  # webhooks that wait for their commit must not use up the connection cap
+        proven(request.scope)  # a webhook that waits for its commit must not count in the connection cap
         guid = request.headers.get("x-github-delivery", "")
         if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
             raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is not a GUID")
@@ -242,7 +251,8 @@ class Intake:
     async def _try_announcement(self, apply: Callable[[], tuple[intake.Outcome, bool]]) -> tuple[intake.Outcome, bool]:
         """Apply an announcement.
 
-        If its rows are locked, retry it for `CONTENDED_FOR` seconds; other announcements go first.
+        If another session has locked its rows, retry the announcement for `CONTENDED_FOR` seconds. Between two tries,
+        other announcements can be applied.
         """
         until = self._monotonic() + CONTENDED_FOR
         while self._announcer is not None:
@@ -262,7 +272,7 @@ class Intake:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
         try:
             return _Accepted(await self._batches.store(received, within=ANSWER_WITHIN))
-        except TimeoutError:  # it might still be stored; the second delivery of the same GUID changes nothing then
+        except TimeoutError:  # the delivery might still be stored, and a redelivery then changes nothing
             raise _unavailable() from None
         except NotStored as error:
             if error.later:
@@ -270,7 +280,10 @@ class Intake:
             raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied") from None
 
     def _is_malformed(self, guid: str, error: MalformedPayload) -> _Refused:
-        """Return the refusal of a malformed payload, and record its GUID. The same payload would be refused again."""
+        """Record the GUID of a delivery with a malformed payload, and return the refusal of the delivery.
+
+        The GUID is recorded because Ostler would refuse the same payload again.
+        """
         log.warning("webhook.malformed", delivery=guid, reason=error.reason)
         if self._malformed is not None:
             self._malformed.add(guid)
@@ -279,7 +292,7 @@ class Intake:
     # After the request path
 
     def _apply(self, batch: Sequence[intake.Received], lock_ms: int) -> intake.Applied:
-        """Commit a batch. It runs in the thread of the batches."""
+        """Commit a batch. This method runs in the thread of the batches."""
         now = self._clock()
         return transaction(
             self._engine,
@@ -331,7 +344,7 @@ def _unavailable() -> _Refused:
 async def _near(body: bytes, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of `function`.
 
-    It runs in this thread for a small body, and in another thread for a large one.
+    For a small body, `function` runs in this thread. For a large body, it runs in another thread.
     """
     if len(body) < LARGE:
         return function(*arguments)

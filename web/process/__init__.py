@@ -1,1 +1,1 @@
-"""Resources that all rooms of one process share: threads, the publisher, garbage collection."""
+"""Resources that all packages of `web` share in one process: threads, the publisher and the garbage collector."""

@@ -1,7 +1,8 @@
-"""The publisher: one thread that sends wakes and tasks, which requests only put into its queues.
+"""The publisher: one thread that sends wakes and tasks. Requests only put them into its queues.
 
-A Redis that does not answer blocks the sending thread for up to a second, so a request never sends by itself. The
-queues are bounded. A message that does not fit is dropped and counted. The sweep `resume` later finds its row (law L6).
+If Redis does not answer, a send blocks its thread for up to a second. A request therefore never sends a message itself.
+The queues are bounded. A message that does not fit into its queue is dropped and counted. The sweep `resume` later
+finds the row that the message was for (law L6).
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ log = get_logger(__name__)
 
 
 class Sender(Protocol):
-    """Sends wakes and tasks: `ostler.wakes.Waker`, or a stub in tests."""
+    """Interface for sending wakes and tasks. It is implemented by `ostler.wakes.Waker`, and by stubs in tests."""
 
     def wake(self, pool_id: int) -> bool:
-        """Send a dispatch of the pool, unless one is already queued."""
+        """Send a dispatch of the pool, unless a dispatch of the pool is already queued."""
 
     def clear_wake(self, pool_id: int) -> None:
-        """Delete the key that says that a dispatch of the pool is queued."""
+        """Delete the key in Redis that shows that a dispatch of the pool is queued."""
 
     def reconcile(self, pool_id: int) -> None:
-        """Send a reconcile of the pool, unless one is already queued."""
+        """Send a reconcile of the pool, unless a reconcile of the pool is already queued."""
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
@@ -55,7 +56,10 @@ class _Message:
 
 
 class Publisher:
-    """Queues pools to wake and tasks to send. Its thread sends them, and retries while Redis does not answer."""
+    """Queues pools to wake and tasks to send.
+
+    Its thread sends the wakes and tasks, and retries while Redis does not answer.
+    """
 
     def __init__(self, redis_url: Secret, *, sender: Sender | None = None) -> None:
         self._sender: Sender = sender if sender is not None else Waker(redis_url)
@@ -69,7 +73,7 @@ class Publisher:
 
     @property
     def depth(self) -> int:
-        """Return the number of wakes and messages that wait to be sent."""
+        """Return how many wakes and messages wait to be sent."""
         return len(self._pools) + len(self._messages)
 
     def start(self) -> None:
@@ -77,7 +81,7 @@ class Publisher:
         self._thread.start()
 
     def stop(self, *, timeout: float = 2.0) -> None:
-        """Send the remaining messages, for at most `timeout` seconds, and end the thread."""
+        """Send the remaining messages for at most `timeout` seconds, and then end the thread."""
         with self._changed:
             self._stopping.set()
             self._changed.notify()
@@ -88,7 +92,10 @@ class Publisher:
         self._sender.close()
 
     def wake(self, pool_ids: Iterable[int]) -> None:
-        """Queue a wake of the matcher for each of these pools. Returns at once."""
+        """Queue a wake of the matcher for each of these pools.
+
+        This method returns before the wakes are sent.
+        """
         with self._changed:
             for pool_id in pool_ids:
                 if pool_id in self._pools:
@@ -100,11 +107,18 @@ class Publisher:
             self._changed.notify()
 
     def reconcile(self, pool_id: int) -> None:
-        """Queue a reconcile of this pool. It is sent unless one is already queued. Returns at once."""
+        """Queue a reconcile of this pool.
+
+        The thread sends it unless a reconcile of the pool is already queued in Redis. This method returns before the
+        message is sent.
+        """
         self._append(_Message(RECONCILE, partial(self._sender.reconcile, pool_id)))
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
-        """Queue a task by its name. The arguments must be ids only (L13). Returns at once."""
+        """Queue a task by its name. The arguments must be ids only (L13).
+
+        This method returns before the message is sent.
+        """
         self._append(_Message(name, partial(self._sender.send, name, **kwargs)))
 
     def _append(self, message: _Message) -> None:
@@ -136,7 +150,7 @@ class Publisher:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 if isinstance(item, int):
                     self._forget_wake(item)
-            except Exception:  # one message that cannot be sent must not end the thread for all others (L14)
+            except Exception:  # a message that cannot be sent must not stop the other messages (L14)
                 self.failures += 1
                 log.exception("publisher.message_failed")
             else:
@@ -168,7 +182,7 @@ class Publisher:
                 self._messages.appendleft(item)
 
     def _forget_wake(self, pool_id: int) -> None:
-        # The key might exist although its message was never sent. It would then suppress the next wake.
+        # The key might exist although no message was sent. The key would then suppress the next wake.
         try:
             self._sender.clear_wake(pool_id)
         except (redis.RedisError, OSError) as error:

@@ -1,8 +1,8 @@
 """Thread pools of a web process for blocking calls to Postgres and Kubernetes. A held poll needs no thread.
 
-Each kind of call has its own threads, so that a slow call does not delay calls of another kind. With shared threads, an
-API server that hangs would delay the commit of a delivery (law L15). A batch of offers or a locked row would delay it
-too (law L14).
+Each kind of call has its own threads, so that a slow call does not delay calls of another kind. If all calls shared
+their threads, an API server that hangs would delay the commit of a delivery (law L15). A batch of offers or a locked
+row would also delay the commit (law L14).
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ DATABASE_THREADS = 1
 CLUSTER_THREADS = 16
 
 OFFER_LOCK_WITHIN = 0.05
-"""Seconds that a statement about offers waits for a lock. It skips locked rows, so it hardly ever waits."""
+"""Seconds that a statement about offers waits for a lock.
+
+The statement skips locked rows, so it hardly ever waits.
+"""
 LOCK_WITHIN = 0.1
-"""Seconds that any other transaction on these threads waits for one lock."""
+"""Seconds that a transaction of `Threads.transaction` waits for one lock."""
 
 
 class Threads:
@@ -44,7 +47,7 @@ class Threads:
     async def deliver(self, body: Callable[[Connection], T]) -> T:
         """Return the result of `body`, which runs in one transaction on a thread for deliveries only.
 
-        `body` must not wait for a row lock, because there are only `DELIVERY_THREADS` of these threads.
+        `body` must not wait for a row lock, because there are only `DELIVERY_THREADS` such threads.
         """
         return await _run(self._deliveries, lambda: transaction(self.engine, body))
 
@@ -53,24 +56,27 @@ class Threads:
         return await self._within(self._offers, body, OFFER_LOCK_WITHIN)
 
     async def transaction(self, body: Callable[[Connection], T]) -> T:
-        """Return the result of `body`, which runs in one transaction. Use it for neither deliveries nor offers."""
+        """Return the result of `body`, which runs in one transaction.
+
+        Use `deliver` for a delivery and `offer` for offers instead.
+        """
         return await self._within(self._database, body, LOCK_WITHIN)
 
     async def database(self, call: Callable[[], T]) -> T:
-        """Return the result of a call to Postgres."""
+        """Return the result of `call`, which calls Postgres."""
         return await _run(self._database, call)
 
     async def cluster(self, call: Callable[[], T], *, within: float | None = None) -> T:
-        """Return the result of a call to Kubernetes.
+        """Return the result of `call`, which calls Kubernetes.
 
-        Raises TimeoutError after `within` seconds, which include the wait for a free thread. None sets no limit. The
-        timeout of the call itself starts only when the call has a thread.
+        Raises TimeoutError after `within` seconds. This time includes the wait for a free thread. If `within` is None,
+        there is no limit. The call has its own timeout, which starts only when a thread is free.
         """
         async with asyncio.timeout(within):
             return await _run(self._cluster, call)
 
     def stop(self) -> None:
-        """End the thread pools. Running calls may finish; queued calls to Kubernetes are cancelled."""
+        """End the thread pools. Running calls may finish. Queued calls to Kubernetes are cancelled."""
         for executor in (self._deliveries, self._offers, self._database):
             executor.shutdown()
         self._cluster.shutdown(cancel_futures=True)

@@ -1,7 +1,8 @@
-"""Admission of polls: the token must belong to a Pod of one of Ostler's pools, in its namespace.
+"""Admission of polls. A poll is admitted only if its token belongs to a Pod of one of Ostler's pools.
 
-The Pod must run under its own ServiceAccount. The caller gets only a status. If a poll cannot be judged now, the answer
-is 503, because 401 or 403 would make a good Pod exit.
+The Pod must be in the namespace of the runners, and its ServiceAccount must have the name of the Pod. The answer to a
+refused poll has a status and no reason. If Ostler cannot decide now, the answer is 503. A 401 or 403 would make the Pod
+exit, even if the Pod is valid.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from web.runners.cluster import Cluster
 from web.runners.replies import Refusal
 
 STRANGER_CACHED = 5.0
-"""Seconds for which a Pod that is not Ostler's is refused without another GET."""
+"""Seconds for which the refusal of a Pod without a row is cached.
+
+During this time Ostler does not read the Pod again.
+"""
 _MOST_STRANGERS = 10_000
 _SCHEME = "bearer "
 
@@ -33,7 +37,7 @@ T = TypeVar("T")
 
 
 class Admission:
-    """Judges tokens, and Pods that have no row yet."""
+    """Verifies the tokens of polls. Inserts the rows of Pods that have none."""
 
     def __init__(
         self,
@@ -53,7 +57,10 @@ class Admission:
         self._fetching: asyncio.Task[Unjudged | None] | None = None
 
     def token(self, authorization: str) -> Secret:
-        """Return the token of the `Authorization` header. Raises Refusal (401) without a bearer token."""
+        """Return the token of the `Authorization` header.
+
+        Raises Refusal (401) if there is no bearer token, or if the token is too long.
+        """
         if len(authorization) > LARGEST_TOKEN + len(_SCHEME):
             raise Refusal(401, "the token is too long")
         if not authorization.lower().startswith(_SCHEME) or not authorization[len(_SCHEME) :].strip():
@@ -61,10 +68,13 @@ class Admission:
         return Secret(authorization[len(_SCHEME) :].strip())
 
     async def identify(self, token: Secret) -> PodIdentity:
-        """Return the Pod that the token belongs to.
+        """Return the identity of the Pod that the token belongs to.
 
-        Raises Refusal: 401 for a token that is not valid, 403 for a Pod that must not poll, 503 if the token cannot be
-        judged.
+        Raises Refusal with one of these statuses:
+
+        - 401: the token is not valid.
+        - 403: the Pod must not poll.
+        - 503: the token cannot be verified now.
         """
         try:
             identity = await self._verify(token)
@@ -81,8 +91,8 @@ class Admission:
         return identity
 
     async def _verify(self, token: Secret) -> PodIdentity:
-        # Verified in the event loop: it costs no more than the switch to a thread. Unknown callers must not use up the
-        # threads that token reviews need.
+        # The token is verified in the event loop, because this costs no more than the switch to a thread. Unknown
+        # callers must not use up the threads that token reviews need.
         try:
             identity = self._cluster.verify(token.reveal())
         except KeyUnknown:
@@ -101,7 +111,7 @@ class Admission:
         return identity
 
     def _fetch_keys(self) -> asyncio.Task[Unjudged | None]:
-        """Return the running fetch of the keys. Start one if none is running."""
+        """Return the task that fetches the keys. If no such task is running, start one."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name="fetch-keys")
         return self._fetching
@@ -120,10 +130,10 @@ class Admission:
             self._fetching = None
 
     async def adopt(self, identity: PodIdentity) -> None:
-        """Insert the row of a Pod that has none, if the cluster shows that the Pod belongs to a pool of Ostler.
+        """Insert the row of a Pod that has none, if the Pod belongs to a pool of Ostler.
 
-        Raises Refusal: 403 if it does not belong to one, 503 if this cannot be judged now. A refusal is cached for
-        `STRANGER_CACHED` seconds.
+        Raises Refusal (403) if the Pod does not run or belongs to no pool of Ostler, and Refusal (503) if this cannot
+        be found out now. Each refusal is cached for `STRANGER_CACHED` seconds.
         """
         now = self._clock()
         cached = self._strangers.get(identity.pod_uid)

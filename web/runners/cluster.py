@@ -1,4 +1,4 @@
-"""Queries to the cluster that polls need: identity of a token, its validity, and ownership of a Pod."""
+"""Queries to the cluster that polls need. The queries verify the token of a poll, and read the Pod and its pool."""
 
 from __future__ import annotations
 
@@ -12,33 +12,42 @@ from ostler.settings import Settings
 from rules.upstream.retry import RetryPolicy
 
 _ONCE = RetryPolicy(attempts=1, deadline=3.0)
-"""No retry: a poll that cannot be judged is answered with 503, and the Pod polls again."""
+"""The policy has no retry.
+
+If a query fails, the poll is answered with 503 and the Pod polls again.
+"""
 
 
 class Cluster(Protocol):
-    """Queries to the cluster. All except `verify` and `keys_are_old` use the network and must run in a thread."""
+    """Queries to the cluster.
+
+    `verify` and `keys_are_old` do not use the network. All other queries use the network and must run in a thread.
+    """
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again, although tokens can still be verified."""
+        """Return whether the keys should be fetched again. Tokens can still be verified with the old keys."""
 
     def verify(self, token: str) -> PodIdentity:
-        """Return the Pod that a token belongs to. It may run in the event loop. Raises TokenRejected or KeyUnknown."""
+        """Return the Pod that a token belongs to. This method may run in the event loop.
+
+        Raises TokenRejected if the token is not valid, and KeyUnknown if the key of the token is unknown.
+        """
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's keys. Only one fetch may run at a time. Raises Unjudged if they cannot be fetched."""
+        """Fetch the cluster's keys. Only one fetch may run at a time. Raises Unjudged if the fetch fails."""
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
         """Return whether the API server still accepts the token for this Pod.
 
-        Return None if it does not answer in time.
+        Return None if the API server does not answer in time.
         """
 
     def pod(self, *, namespace: str, name: str) -> PodSeen | None:
-        """Return a Pod, or None if it does not exist. Raises UpstreamError."""
+        """Return a Pod, or None if it does not exist. Raises UpstreamError if the query fails."""
 
     def has_pool(self, *, namespace: str, name: str) -> bool:
-        """Return whether a pool exists. Raises UpstreamError."""
+        """Return whether a pool exists. Raises UpstreamError if the query fails."""
 
 
 class KubernetesCluster:
@@ -51,15 +60,18 @@ class KubernetesCluster:
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again, although tokens can still be verified."""
+        """Return whether the keys should be fetched again. Tokens can still be verified with the old keys."""
         return self._verifier.keys_are_old
 
     def verify(self, token: str) -> PodIdentity:
-        """Return the Pod that a token belongs to, verified offline against the cluster's published keys."""
+        """Return the Pod that a token belongs to.
+
+        The token is verified offline with the keys that the cluster publishes.
+        """
         return self._verifier.verify(token)
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's keys by two GETs."""
+        """Fetch the cluster's keys with two GETs."""
         self._verifier.fetch_keys()
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
@@ -73,9 +85,9 @@ class KubernetesCluster:
         )
 
     def pod(self, *, namespace: str, name: str) -> PodSeen | None:
-        """Return a Pod by one GET, or None if it does not exist."""
+        """Read a Pod with one GET. Return None if the Pod does not exist."""
         return get_pod(self._client, namespace=namespace, name=name, policy=_ONCE)
 
     def has_pool(self, *, namespace: str, name: str) -> bool:
-        """Return whether a pool exists, by one GET."""
+        """Read a pool with one GET. Return whether the pool exists."""
         return get_pool(self._client, namespace=namespace, name=name, policy=_ONCE) is not None

@@ -28,14 +28,17 @@ from web.runners.cluster import Cluster
 from web.runners.replies import Refusal, work
 
 REVIEW_WITHIN = 0.5
-"""Seconds that a delivery waits for a token review, including the wait for a free thread (L10)."""
+"""Seconds that a delivery waits for the result of a token review (L10).
+
+This time includes the wait for a free thread.
+"""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """The poll that a JIT goes to."""
+    """The poll that gets a JIT."""
 
     pod_uid: str
     pod_name: str
@@ -45,14 +48,17 @@ class Recipient:
 
 
 class Missed(StrEnum):
-    """Reasons why a claim was not handed over. The counters of deliveries use the same words."""
+    """Reasons why a claim was not delivered.
 
-    MOVED_ON = "moved_on"  # the claim may not be delivered to this poll any more
+    The counters of deliveries have the same names.
+    """
+
+    MOVED_ON = "moved_on"  # the claim must not be delivered to this poll any more
     LOCKED = "locked"  # another transaction holds a lock on the claim; retry
 
 
 class Handover:
-    """Hands out JITs. `counts` has the number of deliveries and token reviews by outcome."""
+    """Delivers JITs to polls. `counts` has the number of deliveries and of token reviews for each outcome."""
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class Handover:
     ) -> None:
         """Set up the handover.
 
-        `stamp_returns_after` is the delay in seconds from an answer to the stamp of an un-stamped Pod.
+        If the Pod of a claim has no stamp, it gets the stamp `stamp_returns_after` seconds after the answer.
         """
         self._threads = threads
         self._cluster = cluster
@@ -84,12 +90,14 @@ class Handover:
         reviewed: bool = False,
         cancels_unstamp: bool = False,
     ) -> Response | Missed:
-        """Return the 200 after its commit, or the reason why the claim was not delivered.
+        """Commit the delivery of a claim, and return the answer 200.
 
-        `again` says that the claim is delivered already and its answer was lost. The database then changes only the
-        time at which a missing stamp returns. `reviewed` says that the token was already reviewed for this poll. For
-        `cancels_unstamp` see `models.claims.deliver.deliver`. Raises Refusal if the token is refused or the JIT cannot
-        be decrypted.
+        If the claim could not be delivered, return the reason instead. If `again` is True, the claim was delivered
+        before and the answer was lost. The transaction then changes nothing but the time at which a missing stamp is
+        put on again. If `reviewed` is True, the token was already reviewed for this poll. For `cancels_unstamp` see
+        `models.claims.deliver.deliver`.
+
+        Raises Refusal (401) if the token review refuses the token, and Refusal (503) if the JIT cannot be decrypted.
         """
         if not reviewed:
             await self._review(to)
@@ -115,7 +123,7 @@ class Handover:
                     now=utcnow(),
                     who="web",
                 )
-            # Decrypted before the commit: a JIT that cannot be decrypted must not count as delivered.
+            # The JIT is decrypted before the commit. If decryption fails, the claim must not count as delivered.
             return None if delivery is None else (delivery, self._cipher.decrypt(delivery.jit))
 
         try:
@@ -165,5 +173,5 @@ class Handover:
 
     async def _stamp(self, claim_id: int) -> None:
         # Without the delay, the stamp could cut off the answer. If this process is killed before it sends the task, the
-        # sweep `resume` sends it.
+        # sweep `resume` sends the task.
         self._publisher.send(STAMP, after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)

@@ -12,12 +12,12 @@ from rules.claims.poll_answers import Answer, Verdict
 
 
 class Poll:
-    """A held poll: a future for the first answer, and the state between two answers.
+    """A held poll. It has a future for the present answer, and the state that it keeps between two answers.
 
-    `written` says whether its offer might be in the table. `closed` says that the client closed the connection. `tries`
-    is the number of tries that met a locked row, and `retry` is the timer of the next try. `cancels` is the id of a
-    claim whose un-stamp began before this poll came. The poll cancels this un-stamp, even if the delivery needs several
-    tries.
+    `written` is True if the offer of the poll might be in the table. `closed` is True if the client has closed the
+    connection. `superseded` is True if the Pod has sent a newer poll. `tries` is the number of tries that met a locked
+    row. `retry` is the timer of the next try. `cancels` is the id of a claim, or None. The un-stamp of this claim began
+    before the poll came. The poll cancels this un-stamp, even if the delivery needs several tries.
     """
 
     __slots__ = (
@@ -58,25 +58,28 @@ class Poll:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the hold of the poll has ended."""
+        """Return whether the poll has been held long enough and must be answered now."""
         return self._loop.time() >= self.ends_at
 
     def settle(self, answer: Answer) -> None:
-        """Answer the poll, unless it has an answer already. The verdict HOLD leaves the poll unanswered."""
+        """Set the answer of the poll, unless the poll has an answer already.
+
+        The verdict HOLD sets no answer.
+        """
         if answer.verdict is not Verdict.HOLD and not self._future.done():
             self._future.set_result(answer)
 
     async def answered(self) -> Answer:
-        """Wait for the answer and return it."""
+        """Wait until the poll has an answer, and return the answer."""
         return await self._future
 
     def renew(self) -> None:
-        """Remove the answer, because it did not end the poll. The poll then waits for another one."""
+        """Remove the answer, because it did not end the poll. The poll then waits for another answer."""
         if self._future.done():
             self._future = self._loop.create_future()
 
     def polling(self) -> Polling:
-        """Return the data of its offer."""
+        """Return the data for the offer of the poll."""
         return Polling(
             pod_uid=self.pod_uid,
             namespace=self.identity.namespace,

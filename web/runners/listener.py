@@ -1,11 +1,11 @@
 """The listener: one thread that receives the notices of the NOTIFY channel for its web process.
 
-It owns a dedicated autocommit connection. Every `BEAT_EVERY` seconds it sends a notice to itself over another
-connection. It writes the heartbeat row only after this notice came back, so a process that receives no notices offers
-no Pods.
+The listener has its own connection in autocommit mode. Every `BEAT_EVERY` seconds it sends a notice to itself over
+another connection. It writes the heartbeat row only after it has received this notice. A process that receives no
+notices therefore does not renew its heartbeat, and the matcher ignores its offers.
 
-It passes each notice to the event loop. Notices that are sent during a reconnect are lost. After each connect the
-listener therefore calls `hearing`, and the process offers its polls again and queries their claims.
+The listener passes each notice to the event loop. Notices that are sent during a reconnect are lost. After each
+connect, the listener therefore calls `hearing`. The process then offers its polls again, and queries their claims.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEAT_EVERY = 5.0
 DEAF_AFTER = 12.0
 """Seconds without the listener's own notice after which it closes the connection.
 
-It must be less than the 15 seconds after which the matcher ignores a process without a heartbeat.
+This time must be below 15 seconds. After 15 seconds the matcher ignores a process without a heartbeat.
 """
 _FORGET_EVERY = 60  # beats
 _FIRST_PAUSE = 0.1
@@ -42,7 +42,7 @@ log = get_logger(__name__)
 
 
 class Hearer(Protocol):
-    """Receiver of the notices. Its methods are always called in the event loop."""
+    """Receiver of the notices. The methods are always called in the event loop."""
 
     def hearing(self) -> None:
         """Called when notices arrive again, after a connect."""
@@ -58,7 +58,7 @@ class Hearer(Protocol):
 
 
 class Listener:
-    """The thread and its connection."""
+    """The thread of the listener, and its connection."""
 
     def __init__(
         self, *, engine: Engine, url: Secret, web_id: str, loop: asyncio.AbstractEventLoop, hearer: Hearer
@@ -98,7 +98,7 @@ class Listener:
                 self._listen()
             except (psycopg2.Error, SQLAlchemyError, OSError) as error:
                 log.warning("listener.lost", error=type(error).__name__, pause=pause)
-            except Exception:  # if this thread ended, the process would receive no notices and not know it
+            except Exception:  # without this thread the process would receive no notices and not detect this
                 log.exception("listener.failed", pause=pause)
             if self.is_hearing:
                 self.is_hearing = False

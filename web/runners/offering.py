@@ -1,11 +1,12 @@
 """Offers of held polls, written and withdrawn in batches by one task.
 
-Nothing is offered while this process receives no notices, because a claim on such a Pod would wait for its delivery.
-When notices arrive again, one statement offers every held Pod and returns the claims that were missed.
+While this process receives no notices, it offers no Pod. Otherwise it would not detect a claim on an offered Pod, and
+the delivery would be late. When notices arrive again, the task offers every held Pod, and queries the claims that it
+missed.
 
-Every poll of the process depends on this task, so the task waits for no locked row (law L14). A poll whose rows are
-locked by another transaction is tried again after a pause. A poll that was never offered is answered with 503 after
-three such tries.
+Every poll of the process depends on this task, so the task does not wait for locked rows (law L14). If another
+transaction has locked the rows of a poll, the poll is tried again after a pause. If the poll was never offered, it is
+answered with 503 after three such tries.
 """
 
 from __future__ import annotations
@@ -30,16 +31,22 @@ from web.process.threads import Threads
 from web.runners.held import Poll
 
 BATCH_EVERY = 0.05
-"""Seconds that a poll waits, so that other polls share its statement."""
+"""Seconds that the task waits before a statement, so that several polls share the statement."""
 MOST_FRESH = 500
 HALVING_WITHIN = 0.5
-"""Seconds in which a batch that met a lock is split into halves. The polls that remain then are tried again later."""
+"""Seconds for which a batch that met a lock is split into halves again and again.
+
+The polls that are not offered in this time are tried again later.
+"""
 _FIRST_PAUSE = 0.1
-"""Seconds before a poll with a locked row is tried again. It doubles with each try, up to `_LONGEST_PAUSE`."""
+"""Seconds until the first retry of a poll with a locked row.
+
+The pause doubles with each try, up to `_LONGEST_PAUSE`.
+"""
 _LONGEST_PAUSE = 5.0
 _FRESH_TRIES = 3
 _WITHDRAW_PAUSE = 1.0
-"""Seconds before the withdrawal of a locked offer is tried again."""
+"""Seconds until Ostler tries again to withdraw an offer with a locked row."""
 
 log = get_logger(__name__)
 
@@ -82,7 +89,7 @@ class Offering:
             log.warning("offers.not_withdrawn", error=words_of(error))
 
     def add(self, poll: Poll) -> None:
-        """Queue a poll, so that the next batch offers and judges it."""
+        """Queue a poll, so that the next batch offers the poll and reads its rows."""
         self._waiting[poll.pod_uid] = poll
         self._changed.set()
 
@@ -102,7 +109,10 @@ class Offering:
             self.add(poll)
 
     def drop(self, poll: Poll, *, withdraw: bool) -> None:
-        """Remove a poll that ended. With `withdraw`, also withdraw its offer, because its client is gone."""
+        """Remove a poll that has ended.
+
+        If `withdraw` is True, also withdraw the offer of the poll, because the client is gone.
+        """
         if poll.retry is not None:
             poll.retry.cancel()
         if self._waiting.get(poll.pod_uid) is poll:
@@ -139,7 +149,7 @@ class Offering:
             await self._alone(part)
 
     async def _alone(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Run one part of the work. If it fails, the other parts still run."""
+        """Run one part of the work. If this part fails, the other parts still run."""
         try:
             await part()
         except SQLAlchemyError as error:
@@ -151,7 +161,8 @@ class Offering:
             log.exception("offers.failed", part=part.__name__, held=len(self.held))
 
     async def _offer_waiting(self) -> None:
-        # Polls that arrive during a batch share the next one. Otherwise each statement would contain one or two polls.
+        # Polls that arrive during a batch go into the next batch. Otherwise most statements would have only one or two
+        # polls.
         due = len(self._waiting)
         while due > 0 and self._waiting and self.is_hearing and not self._stopping:
             taken = self._take()
@@ -176,7 +187,10 @@ class Offering:
         asyncio.get_running_loop().call_later(_WITHDRAW_PAUSE, self._changed.set)
 
     def _take(self) -> list[Poll]:
-        """Remove and return all queued polls that were offered before, and up to `MOST_FRESH` polls that were not."""
+        """Remove polls from the queue, and return them.
+
+        These are all queued polls that were offered before, and up to `MOST_FRESH` polls that were never offered.
+        """
         again = [poll for poll in self._waiting.values() if poll.written]
         fresh = [poll for poll in self._waiting.values() if not poll.written][:MOST_FRESH]
         for poll in (*again, *fresh):
@@ -217,9 +231,9 @@ class Offering:
 
     @staticmethod
     def _judge(poll: Poll, facts: PollFacts) -> Answer:
-        """Return the answer for a poll by its rows.
+        """Return the answer that the rows of a poll require.
 
-        Remember a cancelled un-stamp, so that later tries cancel it too.
+        If the poll cancels an un-stamp, record this in the poll, so that later tries also cancel the un-stamp.
         """
         if facts.claim is not None and facts.claim.id == poll.cancels:
             facts = replace(facts, arrived=True)
@@ -229,7 +243,10 @@ class Offering:
         return found
 
     def _miss(self, polls: list[Poll], rows: list[offers.Polling]) -> None:
-        """Handle a failed statement: answer polls that were never offered with 503, and queue the others again."""
+        """Handle a failed statement.
+
+        Polls that were never offered are answered with 503. All other polls are queued again.
+        """
         for poll, row in zip(polls, rows, strict=True):
             if not row.again:
                 poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
@@ -237,9 +254,9 @@ class Offering:
                 self._waiting.setdefault(poll.pod_uid, poll)
 
     def _put_off(self, poll: Poll, row: offers.Polling, found: Answer) -> None:
-        """Try a poll with a locked row again later.
+        """Queue a poll with a locked row again after a pause.
 
-        If it was never offered and has used up its tries, answer it with `found` instead.
+        If the poll was never offered and has used up its tries, answer the poll with `found` instead.
         """
         self._counts["offers.locked"] += 1
         poll.written = row.again
@@ -249,7 +266,11 @@ class Offering:
             self.add_later(poll)
 
     async def _offer_around(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
-        """Offer the other polls of a batch in which one row is locked and the statement cannot skip it."""
+        """Handle a batch with a locked row that the statement cannot skip.
+
+        Offer the halves of the batch separately. If no time is left, or the batch has only one poll, queue its polls
+        again later.
+        """
         if len(polls) > 1 and time.monotonic() < until:
             await self._offer_halves(polls, rows, until=until)
             return
@@ -258,7 +279,7 @@ class Offering:
             self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction holds a row of this Pod"))
 
     async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
-        """Offer the two halves of a failed batch separately, so that one bad row blocks no other poll (L14)."""
+        """Offer the two halves of a failed batch separately, so that one row does not block the other polls (L14)."""
         middle = len(polls) // 2
         for half, rest in ((slice(None, middle), slice(middle, None)), (slice(middle, None), slice(0))):
             try:

@@ -1,11 +1,11 @@
 """The runners' long poll: `POST /runners/v1/dispatch`.
 
-A held poll is one future in a dict by Pod UID, and one task that notices a closed connection. It has no thread and no
-database connection. One statement every 50 ms writes the offers of all new polls, and only while this process receives
-notices.
+A held poll consists of a future in a dict by Pod UID, and of a task that waits until the connection closes. The poll
+uses no thread and no database connection. While this process receives notices, one statement every 50 ms writes the
+offers of all new polls.
 
-An event that ends a poll sets the result of its future. If the event proves wrong, because the claim moved on or the
-notice was late, the poll is offered and judged again.
+An event that can end a poll sets the result of its future. The result is wrong if the claim has moved on or the notice
+was late. The poll is then offered again, and its rows are read again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from web.runners.replies import RETRY_AFTER, Refusal, bare
 MOST_POLLS = 20_000
 LARGEST_BODY = 1024
 OFFER_BEYOND_HOLD = timedelta(seconds=10)
-"""Extra time that a Pod stays offered after its poll ends. Its next poll arrives within this time."""
+"""Extra time of an offer after the end of its poll.
+
+The next poll of the Pod arrives within this time, so the Pod stays offered between two polls.
+"""
 _MOST_JUDGEMENTS = 8
 _STATUS = {Verdict.NOTHING: 204, Verdict.REPLACE: 410, Verdict.REFUSE: 403, Verdict.NOT_YET: 503}
 _OVER = Answer(Verdict.NOTHING, "the hold is over")
@@ -75,7 +78,7 @@ class Polls:
         return len(self._held)
 
     def end_all(self) -> None:
-        """Answer every held poll with 204. From now on, every new poll is answered with 204 at once."""
+        """Answer every held poll with 204. From then on, answer every new poll with 204 at once."""
         self._stopping = True
         for poll in list(self._held.values()):
             poll.settle(Answer(Verdict.NOTHING, "this process stops"))
@@ -83,7 +86,7 @@ class Polls:
     # Calls of the listener
 
     def hearing(self) -> None:
-        """Offer every held Pod again, because notices were lost meanwhile."""
+        """Offer every held Pod again, because notices were lost while the listener had no connection."""
         self._offering.hearing()
 
     def deaf(self) -> None:
@@ -91,7 +94,7 @@ class Polls:
         self._offering.deaf()
 
     def heard(self, notice: Minted | Superseded) -> None:
-        """Answer the poll that a notice is about."""
+        """Answer the held poll that a notice names, if this process holds the poll."""
         poll = self._held.get(notice.pod_uid)
         if poll is None:
             return
@@ -108,7 +111,7 @@ class Polls:
     # Route
 
     async def dispatch(self, request: Request) -> Response:
-        """Hold one poll until it has an answer, and return this answer."""
+        """Hold one poll until it has an answer, and return the answer."""
         try:
             response = await self._dispatch(request)
         except Refusal as refusal:
@@ -194,8 +197,8 @@ class Polls:
                         verdict=answer.verdict,
                         why=answer.why,
                     )
-                # At the end of a hold, the Pod polls again at once. It stays offered, and a JIT that is minted
-                # meanwhile waits for it.
+                # At the end of a hold, the Pod polls again at once. The Pod stays offered until then. A JIT that is
+                # minted in between waits for the next poll.
                 return bare(_STATUS[answer.verdict], retry_after=0 if answer is _OVER else RETRY_AFTER)
             # The rows have changed since the answer, so they are read again.
             poll.renew()
@@ -210,7 +213,7 @@ class Polls:
 
 
 async def _watch(request: Request, poll: Poll) -> None:
-    """Wait until the connection closes, then answer the poll."""
+    """Wait until the connection closes. Then end the poll."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":

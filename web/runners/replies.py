@@ -1,4 +1,4 @@
-"""Replies to the runners' polls. The client gets only a status; the reason is in Ostler's log."""
+"""Replies to the runners' polls. The client gets only a status. The reason is written to Ostler's log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.claims.deliver import Delivery
 from ostler.secrets import Secret
 
 RETRY_AFTER = 1
-"""Seconds in the `Retry-After` header. The poller adds its own jitter."""
+"""Seconds in the `Retry-After` header. The poller adds a random time."""
 
 
 class Refusal(Exception):
-    """Ends a poll with a status. `why` is for the log only."""
+    """An exception that ends a poll with a status. `why` is the reason, which is only written to the log."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -34,10 +34,10 @@ def bare(status: int, *, retry_after: int = RETRY_AFTER) -> Response:
 
 
 def work(delivery: Delivery, jit: Secret, *, accept: str, after: BackgroundTask | None) -> Response:
-    """Return the 200 that hands out a JIT, as JSON.
+    """Return the answer 200, with a JIT as JSON.
 
-    If the client accepts plain text, the body is the bare JIT, and its digest is in a header. The poller rejects a
-    reply that is cut off.
+    If the client accepts plain text, the body is only the JIT, and a header has the digest of the JIT. With the digest,
+    the poller detects an answer that is cut off.
     """
     headers = {
         "X-Ostler-Claim": str(delivery.claim_id),
