@@ -9,8 +9,8 @@ def main() -> None:
     """Run the command. An error is reported as one line on stderr.
 
     Exit status 1: the requested object does not exist, or the request was refused. 2: wrong usage or a wrong setting.
-    3: a server did not answer, and a later attempt might succeed. 130: Ctrl-C, without a message, even while Python
-    still imports the command.
+    3: a server did not answer, and a later attempt might succeed. 130: the operator pressed Ctrl-C. This status comes
+    without a message, even while Python still imports the command.
     """
     try:
         _run()

@@ -95,7 +95,10 @@ def set_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change the budget or the weight of an account. Omitted values do not change. A lower budget ends no job."""
+    """Change the budget or the weight of an account. Omitted values do not change.
+
+    A lower budget does not end running jobs.
+    """
     from models.browse.accounts import account_story
     from models.routing.accounts import set_budget, set_weight
     from models.routing.usage import pools_with_work
@@ -103,7 +106,7 @@ def set_(
     if (count, vcpu, memory, weight) == (None, None, None, None):
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
     if any(value is not None and not math.isfinite(value) for value in (vcpu, memory, weight)):
-        raise typer.BadParameter("--vcpu, --memory and --weight are numbers")
+        raise typer.BadParameter("--vcpu, --memory and --weight must be numbers")
 
     def body(db: Connection) -> tuple[AccountStory | None, list[int]]:
         found = account_id(db, account)
@@ -143,7 +146,7 @@ def allow(
     account: Annotated[str, typer.Argument(help="login or id")],
     as_json: Json = False,
 ) -> None:
-    """Allow an account: its jobs with the hold `unknown_account` continue at once, within its budget."""
+    """Allow an account. Its jobs with the hold `unknown_account` continue at once, within its budget."""
     from models.browse.accounts import account_story
     from models.routing.accounts import set_access
     from rules.routing.access import Access
@@ -156,7 +159,10 @@ def allow(
 
     story = query(body)
     if story is None:
-        fail(f"there is no account {account!r}; an account exists after its first webhook: `ostler account list`")
+        fail(
+            f"there is no account {account!r}; an account exists after its first webhook, and `ostler account "
+            "list` lists all accounts"
+        )
     wake([])  # held jobs are in no pool's queue, so no pool is woken; `rematch` releases their holds in pages
     if as_json:
         print_json(_plain(story.account, story.usage, story.ending))
@@ -169,9 +175,9 @@ def allow(
 
 
 def wake(pools: Sequence[int]) -> None:
-    """Wake the matcher for `pools` and the sweep `rematch`, so that a change takes effect at once.
+    """Wake the matcher for `pools`, and wake the sweep `rematch`, so that a change takes effect at once.
 
-    If Redis is not configured or does not answer, the command prints a note and the sweeps apply the change within a
+    If Redis is not configured or does not answer, the command prints a note. The sweeps then apply the change within a
     minute (law L6).
     """
     import redis

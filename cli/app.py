@@ -1,4 +1,4 @@
-"""Subcommands of `ostler`. Each imports slow modules only when it runs, so that `--help` is fast."""
+"""Subcommands of `ostler`. A subcommand imports slow modules only when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def worker(
 
 @app.command()
 def beat() -> None:
-    """Run beat, which schedules the sweeps. Start two: one is active, the other is its standby."""
+    """Run beat, which schedules the sweeps. Start two processes: one is active, and the other is its standby."""
     from ostler.settings import load_beat
 
     settings = load_beat()
@@ -125,7 +125,10 @@ def beat() -> None:
 
 @app.command()
 def watch() -> None:
-    """Run the watch, which wakes workers when a Pod or pool changes. Start two: one leads, the other is its standby."""
+    """Run the watch, which wakes workers when a Pod or pool changes.
+
+    Start two processes: one is active, and the other is its standby.
+    """
     from watch.settings import load_watch
 
     settings = load_watch()
@@ -137,7 +140,7 @@ def watch() -> None:
 
 @app.command()
 def flower() -> None:
-    """Serve Flower, a read-only live view of workers and tasks, behind a login."""
+    """Serve Flower, a read-only live view of workers and tasks that requires a login."""
     from ostler.settings import load_flower
 
     settings = load_flower()
@@ -149,7 +152,10 @@ def flower() -> None:
 
 @app.command()
 def healthy(process: Annotated[Process, typer.Argument(help="process that runs in this container")]) -> None:
-    """Check the health of this container's process: exit status 0, or 1 with the problem."""
+    """Check the health of a process in this container.
+
+    Exit status 0: the process is healthy. 1: it is not, and stderr shows the problem.
+    """
     if (problem := problem_of(process)) is not None:
         typer.echo(f"ostler: {process}: {problem}", err=True)
         raise typer.Exit(1)
@@ -181,7 +187,7 @@ def crd(
     ] = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Install or update the RunnerPool definition in the cluster. No setting but a kubeconfig is read."""
+    """Install or update the RunnerPool definition in the cluster. The command reads only the kubeconfig settings."""
     from k8s_adapters.crd import apply_crd, crd_manifest
 
     if show:
@@ -205,7 +211,10 @@ def crd(
 
 @app.command("generate-key")
 def generate_key() -> None:
-    """Print a new key for OSTLER_ENCRYPTION_KEYS. Put it first, and retain the old keys while claims are live."""
+    """Print a new key for OSTLER_ENCRYPTION_KEYS.
+
+    Put the new key first, and retain the old keys while claims are live.
+    """
     from cryptography.fernet import Fernet
 
     typer.echo(Fernet.generate_key().decode())
@@ -218,7 +227,8 @@ def redis_users(
     """Print an ACL file for Redis: one user for web and worker, and one each for beat, watch and Flower.
 
     Passwords are read from OSTLER_REDIS_PASSWORD, OSTLER_REDIS_PASSWORD_BEAT, OSTLER_REDIS_PASSWORD_WATCH and
-    OSTLER_REDIS_PASSWORD_FLOWER. The file contains their SHA-256. The user `default` is not in it: set its password.
+    OSTLER_REDIS_PASSWORD_FLOWER. The file contains only the SHA-256 digests of the passwords. The user `default` is not
+    in the file, so set its password yourself.
     """
     from ostler.redis_users import acl_file, passwords_from
 
@@ -231,7 +241,7 @@ _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 @app.command("demo", hidden=True, context_settings=_ANYTHING)
 @app.command("control-plane", hidden=True, context_settings=_ANYTHING)
 def moved(context: typer.Context) -> None:
-    """Fail with the new name of a command that moved to `ostler-lab`."""
+    """Fail with a message that names the new command, because this command moved to `ostler-lab`."""
     from ostler.errors import ConfigurationError
 
     raise ConfigurationError(f"{context.info_name} is a command of the lab: run `ostler-lab {context.info_name}`")

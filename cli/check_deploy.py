@@ -54,7 +54,10 @@ def check_deploy(
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Refuse a deploy that would touch running jobs: policies, pools, namespaces, the admission policy."""
+    """Refuse a deploy that would disturb running jobs.
+
+    The command compares network policies, pools, namespaces and the admission policy.
+    """
     from deploys.deploy_plan import Deploy, judge
 
     old_path, new_path = _paths(manifests, live=live, first=first)
@@ -101,9 +104,10 @@ def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, st
 
 
 def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
-    """Return the verdict on a deploy with the live objects of the cluster.
+    """Return the verdict on a deploy that also considers the live objects of the cluster.
 
-    Also return the refusals and notes of a dry-run deletion with the identity of the garbage collector.
+    The second and third values are refusals and notes. They come from dry-run deletions with the identity of the
+    garbage collector.
     """
     from dataclasses import replace
 
@@ -139,7 +143,7 @@ def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[R
     at_stake = {each.namespace for each in live.manifests.pools} | {name for name, _ in live.runner_pods}
     for namespace in sorted(verdict.namespaces):
         if namespace not in at_stake:
-            notes.append(f"{namespace} has no pools yet: whether the admission policy is in force was not asked")
+            notes.append(f"{namespace} has no pools yet, so the admission policy was not tested there")
             continue
         answer = refuses_the_collector(client, namespace)
         if answer.refused is not True:

@@ -1,4 +1,4 @@
-"""`ostler claims`: list claims, which reserve Pods for jobs or for retirement."""
+"""`ostler claims`: list claims. A claim reserves a Pod for a job or for retirement."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def claims(
 
 
 def _end(row: Row[Any]) -> str | None:
-    """Return why a claim ended, with Kubernetes' exit reason if the claim ended because of its Pod."""
+    """Return why a claim ended. If the Pod ended first, add Kubernetes' reason for the end of the Pod."""
     if row.end_reason not in {EndReason.POD_GONE, EndReason.POD_SPENT} or row.exit_reason is None:
         end: str | None = row.end_reason
         return end

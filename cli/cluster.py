@@ -42,8 +42,8 @@ class InCluster:
 def in_cluster(*, verb: str) -> Iterator[InCluster]:
     """Yield access to the cluster. A failed call ends the command with a message that names cause and cure.
 
-    `verb` is the RBAC verb on RunnerPools that the message names if access is denied. Raises `ConfigurationError` if
-    the kubeconfig cannot be read.
+    `verb` is the RBAC verb on RunnerPools that the command needs. The message names this verb if access is denied.
+    Raises `ConfigurationError` if the kubeconfig cannot be read.
     """
     namespace = load_cluster().namespace
     with calling(needs=f"get and {verb} on runnerpools.ostler.dev in namespace {namespace!r}") as kube:
@@ -57,8 +57,9 @@ def calling(
     """Yield a client of the operator's cluster. A failed call ends the command with a message of one line.
 
     `needs` names the RBAC verbs of the calls, for the message about denied access. `absent` is the message for an
-    object that does not exist; None selects a general one. `status` is the exit status if the API server refuses a
-    call. If it does not answer, the exit status is 3. Raises `ConfigurationError` as `client_for` does.
+    object that does not exist. If `absent` is None, a general message is used. `status` is the exit status if the API
+    server refuses a call. If the API server does not answer, the exit status is 3. Raises `ConfigurationError` if the
+    credentials cannot be read.
     """
     from k8s_adapters.retry import answer_of
     from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError
@@ -79,15 +80,21 @@ def calling(
             case Gone():
                 fail(
                     absent
-                    or f"the object is gone, or the cluster has no RunnerPools{said}. `ostler crd` installs them",
+                    or (
+                        f"the object is gone, or the cluster has no RunnerPools{said}. `ostler crd` installs their "
+                        "definition"
+                    ),
                     status=status,
                 )
             case Conflict():
                 fail("another client keeps changing the object; try again", status=status)
             case Retryable() | RateLimited():
                 fail(
-                    f"the API server {kube.server} does not answer: {cause_of(error)}. Whether anything changed is "
-                    f"unknown, and a repetition is safe. Check {chosen.named}, and that the API server runs",
+                    (
+                        f"the API server {kube.server} does not answer: {cause_of(error)}. It is unknown whether "
+                        f"anything changed. You can safely repeat the command. Check {chosen.named}, and that the API "
+                        "server runs"
+                    ),
                     status=AWAY,
                 )
             case _:

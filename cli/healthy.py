@@ -14,10 +14,13 @@ from watch.settings import load_watch
 
 BEAT_LOCK = "redbeat::lock"
 WITHIN = 5.0
-"""Seconds to wait for an answer of the process or of Redis."""
+"""Maximum seconds to wait for an answer of the process or of Redis."""
 
 ALIVE_FOR = 30.0
-"""Seconds after its last heartbeat during which a process counts as alive. Heartbeats come about every two seconds."""
+"""Seconds after its last heartbeat during which a process counts as alive.
+
+A process writes a heartbeat about every two seconds.
+"""
 
 
 class Process(StrEnum):
@@ -31,7 +34,7 @@ class Process(StrEnum):
 
 
 def problem_of(process: Process) -> str | None:
-    """Return the problem of a process, or None if it is healthy.
+    """Return the problem of a process, or None if the process is healthy.
 
     Raises `ConfigurationError` if settings are missing.
     """
@@ -61,16 +64,16 @@ def _answers(url: str) -> str | None:
 
 def _beats(alive_file: str | None, *, never: str) -> str | None:
     if alive_file is None:
-        return "OSTLER_ALIVE_FILE is not set: the process leaves no sign of life"
+        return "OSTLER_ALIVE_FILE is not set: the process writes no heartbeat"
     try:
         age = time.time() - Path(alive_file).stat().st_mtime
     except FileNotFoundError:
         return f"there is no {alive_file}: {never}"
-    return None if age < ALIVE_FOR else f"its last sign of life is {age:.0f} s old"
+    return None if age < ALIVE_FOR else f"its last heartbeat is {age:.0f} s old"
 
 
 def holds_lock(redis_url: str) -> bool:
-    """Return whether a beat process holds the lock in Redis. Every exception of Redis is passed on."""
+    """Return whether a beat process holds the lock of beat in Redis. Every exception of redis is passed on."""
     from redis import Redis
 
     with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:

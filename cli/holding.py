@@ -1,9 +1,9 @@
 """Hold a connection open and report whether the network broke it. This code runs in the Pod of `ostler verify-deploy`.
 
 The break of an idle connection is invisible, so the code sends a small HTTP request every few seconds. A server can end
-a connection between two answers, with a header or by closing it. That is not a break, and the code connects again. A
-break is a failure of the network: no answer in time, a reset, an end in the middle of an answer, or a failed attempt to
-connect again.
+a connection after an answer, with a header or by closing the connection. Such an end is not a break, and the code opens
+a new connection. A break is a failure of the network: no answer in time, a reset, an end in the middle of an answer, or
+a failed attempt to open a new connection.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Report:
     """Result of holding a connection. Times are in seconds since the start.
 
     `connected` is true if at least one answer came. `answers` counts all answers. `closed` counts connections that the
-    server ended. `broken` counts all breaks, and `breaks` has time and cause of the first ten. `longest` is the longest
-    wait for an answer in seconds.
+    server ended. `broken` counts all breaks. `breaks` has the time and the cause of the first ten breaks. `longest` is
+    the longest wait for an answer in seconds.
     """
 
     connected: bool = False
@@ -73,7 +73,7 @@ def hold(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Use a connection for `seconds` and return the report. Network failures are reported and not raised.
+    """Use a connection for `seconds` seconds and return the report. Network failures are reported and not raised.
 
     `every` is the number of seconds between two requests. `patience` is the maximum wait for an answer in seconds.
     `connected` is called once, after the first answer.
@@ -132,7 +132,7 @@ def _connect(target: Target, patience: float) -> socket.socket:
 def _ask(link: socket.socket, target: Target) -> None:
     """Send one request and read its answer.
 
-    Raises `_Closed` if the server had ended the connection, or OSError if the connection breaks.
+    Raises `_Closed` if the server ended the connection before the request, or OSError if the connection breaks.
     """
     if _has_ended(link):
         raise _Closed

@@ -121,7 +121,7 @@ def job(
 
     story, of_claims = query(body)
     if story is None:
-        fail(f"there is no job {job_id}; `ostler jobs` lists those that are known")
+        fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs")
     why = explain(story.facts)
     ends = [describe(end_of(claim)) for claim in story.claims]
     if as_json:

@@ -1,10 +1,11 @@
 """Choice of the cluster of an operator's command, in the same order for every command.
 
 The order is: the option `--kubeconfig` if the command has it, `OSTLER_KUBECONFIG`, `KUBECONFIG` (one file, or several
-separated by `:`), `~/.kube/config`, and the cluster of the Pod in which the command runs. The first that is set is
-used, even if it is wrong. Otherwise a command could change another cluster than the operator named.
+separated by `:`), `~/.kube/config`, and the cluster of the Pod that runs the command. The command uses the first place
+that is set, even if its content is wrong. If the command tried the next place instead, it could change a cluster that
+the operator did not name.
 
-The processes (`web`, `worker`, `watch`) read only `OSTLER_KUBECONFIG`, so that none serves a cluster by accident.
+The processes (`web`, `worker`, `watch`) read only `OSTLER_KUBECONFIG`, so that no process serves a cluster by accident.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ Kubeconfig = Annotated[
 class Chosen:
     """The chosen kubeconfig.
 
-    `path` is its path, or several paths as in KUBECONFIG, or None for the cluster of this Pod. `named` is the option,
-    variable or file that named it, for messages.
+    `path` is the path of one file or, as in KUBECONFIG, of several files. It is None for the cluster of this Pod.
+    `named` is the option, variable or file that named the kubeconfig, for messages.
     """
 
     path: str | None

@@ -31,9 +31,9 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="maximum number of row
 
 BIGGEST_ID = 2**63 - 1
 NOT_FOUND = 1
-"""Exit status if nothing has the given id or name, or if the request was refused."""
+"""Exit status if no object has the given id or name, or if the request was refused."""
 MISTAKE = 2
-"""Exit status of wrong usage or a wrong setting. The same command will fail again."""
+"""Exit status of wrong usage or a wrong setting. The same command would fail again."""
 AWAY = 3
 """Exit status if Postgres, Redis, Kubernetes or GitHub does not answer. A later attempt might succeed."""
 
@@ -45,7 +45,10 @@ _REFUSALS = (
     "not permitted to log in",
     "no password",
 )
-"""Parts of Postgres messages that refuse a login. Such errors have no SQLSTATE, because no connection exists yet."""
+"""Parts of Postgres messages about a refused login.
+
+These errors have no SQLSTATE, because no connection exists yet.
+"""
 
 
 def query(body: Callable[[Connection], T]) -> T:
@@ -67,7 +70,7 @@ def query(body: Callable[[Connection], T]) -> T:
 
 @contextmanager
 def speaking_to_postgres(url: Secret) -> Iterator[None]:
-    """Translate exceptions of SQLAlchemy inside the block into those that `query` raises."""
+    """Translate exceptions of SQLAlchemy inside the block. The translated exceptions are those that `query` raises."""
     from sqlalchemy.exc import DBAPIError
 
     from models.db.engine import why_away
@@ -87,7 +90,7 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
 
 
 def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:
-    """Return one line about a server that does not answer: its name, address, the cause and the cure.
+    """Return one line about a server that does not answer. The line has its name and address, the cause and the cure.
 
     `variable` is the environment variable with the address.
     """
@@ -101,7 +104,7 @@ def fail(message: str, *, status: int = NOT_FOUND) -> NoReturn:
 
 
 def given_id(given: str) -> int | None:
-    """Return `given` as an id, or None if it is a name."""
+    """Return `given` as an id if it is a number, or None if it is a name."""
     if not (given.isascii() and given.isdecimal()):
         return None
     return min(int(given[:20]), BIGGEST_ID)

@@ -34,7 +34,7 @@ def pod(
 
     story = query(body)
     if story is None:
-        fail(f"there is no Pod {pod!r}; `ostler claims --all` lists those that had a job, and old ones are pruned")
+        fail(f"there is no Pod {pod!r}; `ostler claims --all` lists the Pods that had a job, and old Pods are pruned")
     found, end = story.pod, describe(end_of(story.pod), pod="it")
     if as_json:
         print_json({**object_of(found), "end": end, "claims": list(story.claims), "events": list(story.events)})
@@ -62,4 +62,4 @@ def pod(
 
 
 def _sentence(end: str | None) -> str:
-    return "It was not seen to end." if end is None else f"{end[0].upper()}{end[1:]}."
+    return "No component has seen the Pod end." if end is None else f"{end[0].upper()}{end[1:]}."

@@ -1,8 +1,8 @@
 """`ostler pool pause|resume|scale|drain`: changes of a RunnerPool object in the cluster.
 
 Each change is a minimal patch with the resource version that was read. Two operators can therefore not overwrite each
-other's change. The owner of the pool's manifest (Helm, a GitOps controller) might revert a change, so it should not set
-these fields.
+other's change. The owner of the pool's manifest (Helm or a GitOps controller) might revert a change. The manifest
+should therefore not set the fields that these commands change.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 MOST_PODS = 10_000
 TRIES = 5
 LOOK_EVERY = 2.0
-"""Seconds between two checks of a pool that drains."""
+"""Seconds between two checks of a draining pool."""
 OUTAGE = 60.0
-"""Seconds without an answer of the API server after which the command no longer waits for a drain."""
+"""Seconds without an answer of the API server after which the command stops waiting for a drain."""
 
 Name = Annotated[str, typer.Argument(help="name of the pool, as `ostler pool list` shows it")]
 
 
 def pause(name: Name, as_json: Json = False) -> None:
-    """Pause a pool: its Pods are neither created nor retired, and warm Pods still serve jobs."""
+    """Pause a pool. Ostler then neither creates nor retires its Pods, but warm Pods still serve jobs."""
     _set_paused(name, paused=True, as_json=as_json)
 
 
@@ -47,7 +47,7 @@ def scale(
     replicas: Annotated[int, typer.Argument(min=0, max=MOST_PODS, help="desired number of Pods")],
     as_json: Json = False,
 ) -> None:
-    """Set the number of Pods of a pool. Surplus warm Pods are retired. An autoscaled pool is refused."""
+    """Set the number of Pods of a pool. Surplus warm Pods are retired. The command refuses an autoscaled pool."""
     from k8s_adapters.pools import scale_pool
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
@@ -79,9 +79,9 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait until the pool is deleted")] = True,
     as_json: Json = False,
 ) -> None:
-    """Delete a pool after its jobs: it gets no new jobs, warm Pods are retired, busy Pods finish.
+    """Delete a pool after its jobs: it gets no new jobs, warm Pods are retired, and busy Pods finish.
 
-    Ctrl-C ends the command, not the drain.
+    Ctrl-C ends the command, but not the drain.
     """
     from k8s_adapters.pools import drain_pool
 
@@ -98,7 +98,7 @@ def drain(
         if not pool.has_finalizer:
             fail(
                 f"pool {name} lacks the finalizer ostler.dev/drain, so the cluster would delete its busy Pods together "
-                "with it. A worker on the queue `pools` adds it within seconds: check that one runs "
+                "with the pool. A worker on the queue `pools` adds the finalizer within seconds: check that one runs "
                 "(`ostler doctor`), then try again"
             )
         drain_pool(kube, pool)
@@ -118,9 +118,10 @@ def drain(
 
 
 def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
-    """Wait until the pool is deleted, and return True. Print each change of its progress on stderr unless `quiet`.
+    """Wait until the pool is deleted, and return True.
 
-    Raises `Retryable` if the API server has not answered for `OUTAGE` seconds, and KeyboardInterrupt after Ctrl-C.
+    Print each change of the progress on stderr unless `quiet`. Raises `Retryable` if the API server has not answered
+    for `OUTAGE` seconds, and KeyboardInterrupt after Ctrl-C.
     """
     from ostler.errors import Retryable
 
@@ -158,7 +159,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
 
 
 def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
-    """Return a description of the remaining Pods of a draining pool, or None if its object is deleted."""
+    """Return a description of the remaining Pods of a draining pool, or None if the pool is deleted."""
     from k8s_adapters.pools import get_pool
 
     found = get_pool(cluster.kube, namespace=pool.namespace, name=pool.name)

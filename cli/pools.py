@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 OUTLIVED = 3
-"""Number of Pods per hour that must outlive their runners before the list reports it.
+"""Minimum number of Pods per hour that must outlive their runners before the list reports a problem.
 
-Fewer Pods might only need a moment to end.
+Fewer such Pods might only need more time to end.
 """
 
 app = typer.Typer(no_args_is_help=True, help="Show, scale, pause and drain pools.")
@@ -129,9 +129,10 @@ def _starts(condition: Mapping[str, str]) -> bool:
 
 
 def _trouble(story: PoolStory, rows: PoolTroubles) -> str:
-    """Return the problem of a pool, or the progress of its drain. It is empty if there is no problem.
+    """Return the problem of a pool, or the progress of its drain. Return an empty text if there is no problem.
 
-    The pool's conditions come first, then holds of its jobs, then Pods that outlive their runners.
+    If a pool has several problems, the first of these is returned: its conditions, held jobs, Pods that outlive their
+    runners.
     """
     if story.pool.draining:
         return "".join(f"{each['reason']}: {each['message']}" for each in story.pool.conditions if _drains(each))

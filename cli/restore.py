@@ -30,7 +30,8 @@ def restore(
 ) -> None:
     """Rebuild the claims that a restored Postgres lacks, from the Pods in the cluster and the runners at GitHub.
 
-    Needs a worker's settings. It can be run again at any time. Exit status 1: claims and sweeps are still stopped.
+    The command needs the settings of a worker. It can be run again at any time. Exit status 1: claims and sweeps are
+    still stopped.
     """
     from ostler import logging
     from ostler.settings import load
@@ -69,7 +70,9 @@ def _print(report: Report, *, dry: bool) -> None:
     if report.unasked:
         typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are kept.")
     for judgement in report.undecided:
-        typer.echo(f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. It is kept until it ends on its own.")
+        typer.echo(
+            f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. The Pod is kept until it ends on its own."
+        )
     if report.let_go:
         typer.echo("The restore is complete: claims and sweeps continue. `ostler doctor` shows the state.")
 

@@ -87,7 +87,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
 
 @app.command("resume")
 def resume(name: Name, as_json: Json = False) -> None:
-    """Resume a paused sweep (or `all`). It runs again at its next tick."""
+    """Resume a paused sweep (or `all`). The sweep runs again at its next tick."""
     from models.sweeps import sweep_runs
 
     _change(name, sweep_runs.resume, as_json=as_json)
@@ -203,7 +203,7 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
 
 
 def _obstacle(db: Connection) -> str | None:
-    """Return why no sweep can make destructive repairs now, or None if sweeps can."""
+    """Return why no sweep can make destructive repairs now, or None if nothing prevents such repairs."""
     from models.db import epochs
     from models.upstream import gates
 
@@ -211,7 +211,7 @@ def _obstacle(db: Connection) -> str | None:
 
 
 def _named(name: str, *, several: bool = True) -> tuple[str, ...]:
-    """Return the sweeps with this name; if `several` is true, `all` means every sweep.
+    """Return a list with the sweep of this name. If `several` is true, the name `all` returns every sweep.
 
     Ends the command with a message if there is no such sweep.
     """
@@ -262,7 +262,10 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
 
 
 def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
-    """Wait for the run with the request id `asked`, and return its row. Return None if it does not end in time."""
+    """Wait for the run with the request id `asked`, and return the row of the run.
+
+    Return None if the run does not end in time.
+    """
     from models.browse.sweeps import run_asked
 
     end = time.monotonic() + seconds

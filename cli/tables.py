@@ -2,7 +2,7 @@
 
 If a table is too wide, columns are dropped in a fixed order, names lose their middle, and texts are wrapped. Ids, words
 and numbers are never shortened. Output to a pipe has no width limit and one line for each row. The contents of cells
-come from GitHub and the cluster, so control characters are replaced before they reach the terminal.
+come from GitHub and the cluster, so control characters are replaced before the output.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ GAP = "  "
 _UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 LEAST_NAME = 20
 LEAST_TEXT = 20
-"""Minimum width of a name and of a text in characters. If it does not fit, a column is dropped."""
+"""Minimum width of a name or a text in characters. If less room is left, a column is dropped."""
 
 
 class Kind(Enum):
-    """Treatment of a cell that does not fit."""
+    """How to treat a cell that is wider than its column."""
 
     WORD = "stays as it is"
     NAME = "loses its middle"
@@ -97,7 +97,7 @@ def print_table(
 def lay_out(
     columns: Sequence[Column], cells: Sequence[Sequence[str]], *, width: int | None
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of a table, beginning with the titles, and the titles of the dropped columns.
+    """Return the lines of a table, and the titles of the dropped columns. The first lines contain the column titles.
 
     `width` is the width of the terminal in characters, or None if there is no limit.
     """
@@ -150,7 +150,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _least(column: Column, natural: int) -> int:
-    """Return the minimum width of a column. `natural` is the width of its longest cell."""
+    """Return the minimum width of a column. `natural` is the width of the column's longest cell."""
     match column.kind:
         case Kind.WORD:
             return natural
@@ -177,7 +177,7 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], width: int | None
 
 
 def _row(cells: Sequence[str], kinds: Sequence[Kind], widths: Sequence[int]) -> list[str]:
-    """Return the lines of one row. Only texts can need more than one line."""
+    """Return the lines of one row. A row has several lines only if a text is wrapped."""
     blocks = []
     for cell, kind, width in zip(cells, kinds, widths, strict=True):
         if kind is Kind.NAME:

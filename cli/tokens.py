@@ -118,7 +118,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
 
 @app.command("revoke")
 def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
-    """Revoke a token. The REST API refuses it at once."""
+    """Revoke a token. The REST API then refuses the token at once."""
     from models.browse import api_tokens
 
     if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
@@ -127,14 +127,17 @@ def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metava
 
 
 def _ids_of(logins: Sequence[str]) -> list[int]:
-    """Return the ids of the accounts with these logins. Ends the command if no account has one of them."""
+    """Return the ids of the accounts with these logins. Ends the command with a message if a login is unknown."""
     from models.browse.accounts import AccountFilter, list_accounts
 
     ids = []
     for login in logins:
         found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
         if not found:
-            fail(f"there is no account {login}; `ostler account list` lists them, and its first job creates one")
+            fail(
+                f"there is no account {login}; `ostler account list` lists all accounts, and the first job of an "
+                "account creates it"
+            )
         ids.append(found[0].id)
     return ids
 

@@ -1,7 +1,8 @@
 """`ostler verify-deploy`: hold a connection from a stamped Pod while web rolls. Needs a real network plugin.
 
-The Pod is a probe. Network policies treat it as a stamped runner Pod, but Ostler does not treat it as a runner Pod. The
-probe reports its result in its termination message, so it needs neither permissions nor a network path to Ostler.
+The Pod is a probe. Network policies treat the Pod as a stamped runner Pod, but Ostler does not treat it as a runner
+Pod. The probe reports its result in its termination message, so it needs neither permissions nor a network path to
+Ostler.
 """
 
 from __future__ import annotations
@@ -94,15 +95,15 @@ def verify_deploy(
 def problems(found: dict[str, Any]) -> list[str]:
     """Return the problems of a report, each with its cure.
 
-    A test that could not fail is a problem too, for example if web did not roll.
+    If the test could not have found a break, this is a problem too. An example is a test during which web did not roll.
     """
     wrong: list[str] = []
     if not found["connected"]:
         wrong.append("there was no connection; name an address with --to that stamped Pods can reach")
     if found["broken"]:
         wrong.append(
-            f"the connection broke {found['broken']} times; `ostler check-deploy` says what a deploy changes for "
-            "stamped Pods, and if nothing, it is the network plugin: see its logs of that time"
+            f"the connection broke {found['broken']} times; `ostler check-deploy` shows what a deploy changes for "
+            "stamped Pods. If nothing changes, the cause is the network plugin: check the plugin's logs of that time"
         )
     if found["reached"]:
         wrong.append(
@@ -133,7 +134,7 @@ def _web(client: KubeClient, namespace: str) -> Rolling:
 def _verify(
     client: KubeClient, web: Rolling, *, runners: str, image: str, to: str, seconds: float, roll: bool
 ) -> dict[str, Any]:
-    """Run the test, and return the probe's report. Its key `rolled` says whether web rolled during the test."""
+    """Run the test, and return the probe's report. The key `rolled` says whether web rolled during the test."""
     from k8s_adapters.probe_pods import create_probe, delete_probe
     from k8s_adapters.rolling import address_of, ended_with, left_of, restart
 

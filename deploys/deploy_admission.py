@@ -50,13 +50,16 @@ def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Re
     reason = (
         f"The admission policy is not bound, with the action Deny, to {', '.join(missing)}."
         if policies
-        else "No ValidatingAdmissionPolicy keeps the garbage collector from deleting Pods with the pool's label."
+        else "No ValidatingAdmissionPolicy prevents the garbage collector from deleting Pods with the pool's label."
     )
     yield Refusal(
         Danger.ADMISSION_MISSING,
         tuple(missing),
-        f"{reason} A pool that is deleted in the foreground, as Argo CD does, would take its busy Pods with it.",
-        "Deploy the policy and its binding of the chart: `admissionPolicy.enabled`.",
+        (
+            f"{reason} If a client such as Argo CD deletes a pool in the foreground, the busy Pods of the pool would "
+            "be deleted too."
+        ),
+        "Deploy the chart's policy and its binding: set `admissionPolicy.enabled`.",
     )
 
 

@@ -84,14 +84,20 @@ def judge_changes(
                 Danger.NAMESPACE_DELETED,
                 (told(change.key),),
                 f"The runners' namespace {name} is deleted with every Pod in it, busy or not. Nothing prevents that.",
-                "Keep it, by the annotation `helm.sh/resource-policy: keep`; delete it when its pools are gone.",
+                (
+                    "Keep the namespace with the annotation `helm.sh/resource-policy: keep`. Delete it after all its "
+                    "pools are deleted."
+                ),
             )
         if change.key == DEFINITION:
             yield Refusal(
                 Danger.DEFINITION_DELETED,
                 (told(change.key),),
                 "The definition of RunnerPool is deleted, and with it every pool of the cluster.",
-                "Keep it, by the annotation `helm.sh/resource-policy: keep`; delete it when all pools are gone.",
+                (
+                    "Keep the definition with the annotation `helm.sh/resource-policy: keep`. Delete it after all "
+                    "pools are deleted."
+                ),
             )
         if kind == POOL_KIND and live is not None and change.key in live:
             finalizers = (live[change.key].body.get("metadata") or {}).get("finalizers") or []
@@ -100,6 +106,6 @@ def judge_changes(
                     Danger.POOL_WITHOUT_FINALIZER,
                     (told(change.key),),
                     f"{told(change.key)} is {change.action}, and its live object lacks the finalizer "
-                    f"{DRAIN_FINALIZER}: its busy Pods would be deleted too.",
+                    f"{DRAIN_FINALIZER}: the busy Pods of the pool would be deleted too.",
                     "Workers on the queue `pools` add the finalizer: check that they run, and deploy again.",
                 )

@@ -81,8 +81,8 @@ def not_ruled(seen: Seen) -> Iterable[Refusal]:
             yield Refusal(
                 Danger.NOT_RULED,
                 (),
-                f"No policy rules {direction.lower()} of stamped Pods: everything is allowed.",
-                f"Have a policy in the namespace of the pool that selects every Pod with the label {POOL_LABEL}.",
+                f"No policy controls {direction.lower()} of stamped Pods, so everything is allowed.",
+                f"Add a policy in the namespace of the pool that selects every Pod with the label {POOL_LABEL}.",
             )
 
 
@@ -92,7 +92,7 @@ def open_ingress(seen: Seen) -> Iterable[Refusal]:
     Any ingress rule counts, because the rule might also allow Pods that the manifests do not contain.
     """
     if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
-        reason = f"{_policies(seen.ingress)} let others connect to stamped Pods."
+        reason = f"{_policies(seen.ingress)} allow connections to stamped Pods."
         yield Refusal(
             Danger.OPEN_INGRESS, (), reason, "No client needs to connect to a runner Pod: leave ingress empty."
         )
@@ -108,7 +108,10 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
             Danger.PRIVATE_EGRESS,
             (),
             f"{_policies(seen.egress)} let stamped Pods reach private addresses: {_some(private.cidrs())}.",
-            "Exclude them from the block; allow a block that jobs need with --allow-private BLOCK.",
+            (
+                "Exclude these addresses from the block. If jobs need a private block, allow it with --allow-private "
+                "BLOCK."
+            ),
         )
 
 
@@ -157,7 +160,7 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
             Danger.BUSY_REACHES_WEB,
             (),
             f"{_policies(seen.egress)} let stamped Pods reach web {_some(ways)}.",
-            "Let only Pods without the owner label reach web; except web's addresses from public egress "
+            "Allow only Pods without the owner label to reach web. Exclude web's addresses from public egress "
             "(networkPolicies.webAddresses of the chart).",
         )
 
@@ -174,9 +177,11 @@ def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
         yield Refusal(
             Danger.IDLE_MISSES_WEB,
             (),
-            f"Idle Pods do not reach {_some(missing)}: they would get no job, for good or while web rolls.",
-            "Let a policy that selects Pods without the owner label allow egress to web, by labels that no deploy "
-            "changes, and let web's own policies allow them in.",
+            f"Idle Pods do not reach {_some(missing)}. These Pods would get no job, permanently or while web rolls.",
+            (
+                "Add a policy that selects Pods without the owner label and allows egress to web. Select web by labels "
+                "that no deploy changes. Web's own policies must allow connections from these Pods."
+            ),
         )
 
 
@@ -213,7 +218,11 @@ def _told_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> st
 
 def _told(was: Reach, will: Reach) -> str:
     if not was.policies or not will.policies:
-        return "no policy ruled it, now one does" if will.policies else "a policy ruled it, now none does"
+        return (
+            "no policy controlled it before, and one does now"
+            if will.policies
+            else "a policy controlled it before, and none does now"
+        )
     told: list[str] = []
     for word, one, two in (("gained", was, will), ("lost", will, was)):
         pods = [key for key, ports in two.pods if ports.minus(one.ports_of(key))]

@@ -34,9 +34,14 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
             yield Refusal(
                 Danger.IDLE_STRANDS,
                 (),
-                f"Idle Pods poll {address}, but NEW serves no polls there: they get no job until they are replaced.",
-                "Keep serving the old address (web.publicPolls and web.tls of the chart) and deploy the new one. "
-                "Switch the old one off in a later deploy, when no Pod polls it any more.",
+                (
+                    f"Idle Pods poll {address}, but NEW serves no polls there. These Pods get no job until they are "
+                    "replaced."
+                ),
+                (
+                    "Deploy the new address, and continue to serve the old address (web.publicPolls and web.tls of the "
+                    "chart). Remove the old address in a later deploy, when no Pod polls it any more."
+                ),
             )
     trusted = _said(before, _TRUSTS)
     for signer in sorted(_said(after, _SIGNER) - trusted) if trusted else ():
@@ -44,7 +49,10 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
             Danger.IDLE_STRANDS,
             (),
             f"CA {signer} signs the certificate of web in NEW, and idle Pods trust only {', '.join(sorted(trusted))}.",
-            f"Add {signer} to web.tls.ownCA.trusted of the chart, deploy that, and have it sign in a later deploy.",
+            (
+                f"Add {signer} to web.tls.ownCA.trusted of the chart, and deploy this change. Sign the certificate "
+                "with the new CA only in a later deploy."
+            ),
         )
 
 

@@ -26,7 +26,7 @@ def note_secrets(after: Manifests) -> Iterator[str]:
             if found and namespace in {None, each.key[1]}:
                 yield (
                     f"pool {each.key[1]}/{each.key[2]} reads Secrets ({', '.join(found)}), and policy {policy} refuses "
-                    "its Pods: take them out of its podTemplate, or set runners.allowSecrets of the chart"
+                    "its Pods: remove the Secrets from its podTemplate, or set runners.allowSecrets of the chart"
                 )
 
 

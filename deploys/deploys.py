@@ -39,6 +39,7 @@ class Refusal:
 
 
 WAIT_FOR_JOBS = (
-    "If it has to be: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, deploy, resume."
+    "If the change is necessary: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, "
+    "deploy, and resume the pools."
 )
 """Last sentence of each cure for a change that affects busy Pods."""

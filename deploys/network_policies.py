@@ -170,7 +170,7 @@ def _peer(given: Any, where: str) -> Peer:
     pods, namespaces, ip_block = (given.get(each) for each in ("podSelector", "namespaceSelector", "ipBlock"))
     if ip_block is not None:
         if pods is not None or namespaces is not None:
-            raise Malformed(f"{where}: ipBlock must stand alone")
+            raise Malformed(f"{where}: ipBlock must not be combined with another field")
         return Peer(addresses=_addresses(ip_block, f"{where}.ipBlock"))
     return Peer(
         pods=None if pods is None else parse_selector(pods, where=f"{where}.podSelector"),

@@ -56,8 +56,8 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
         return PolicyAnswer(f"there is no namespace {namespace}", cure="name the namespace of the runner Pods")
     except UpstreamError as error:
         return PolicyAnswer(
-            f"a Pod to try it on could not be made in {namespace}: {_said(error)}",
-            cure="run it with an identity that can create, list and delete Pods there",
+            f"a Pod for the test could not be created in {namespace}: {_said(error)}",
+            cure="run the command with an identity that can create, list and delete Pods there",
         )
     allowed = next((each for each in answers if each.refused is False), None)
     if allowed is not None:
@@ -79,8 +79,8 @@ def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
         bindings = client.request("GET", path).get("items") or []
     except UpstreamError as error:
         return PolicyAnswer(
-            f"which ServiceAccounts are workers could not be read in {namespace}: {_said(error)}",
-            cure="run it as a worker, or as an administrator of the cluster",
+            f"the ServiceAccounts of the workers could not be read in {namespace}: {_said(error)}",
+            cure="run the command as a worker, or as an administrator of the cluster",
         )
     subjects = [
         each for binding in bindings for each in binding.get("subjects") or () if each.get("kind") == "ServiceAccount"
@@ -108,14 +108,21 @@ def _ask_creation(client: KubeClient, namespace: str, worker: str, *, impersonat
         said = _said(error)
         if "ValidatingAdmissionPolicy" in said:
             return PolicyAnswer(f"the API server refuses {worker}: {said}", refused=True)
-        cure = "run it as a worker, or as an administrator of the cluster" if "cannot" in said else "see the message"
-        return PolicyAnswer(f"a Pod could not be tried as {worker}: {said}", cure=cure)
+        cure = (
+            "run the command as a worker, or as an administrator of the cluster"
+            if "cannot" in said
+            else "see the message"
+        )
+        return PolicyAnswer(f"the test creation of a Pod failed for {worker}: {said}", cure=cure)
     except UpstreamError as error:
         return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
     return PolicyAnswer(
-        f"{worker} may create any Pod in {namespace}, and with it read every Secret and use every ServiceAccount there",
+        (
+            f"{worker} may create any Pod in {namespace}. With such a Pod it can read every Secret and use every "
+            "ServiceAccount there"
+        ),
         refused=False,
-        cure="apply the ValidatingAdmissionPolicy for creations of the chart and its binding: admissionPolicy.enabled",
+        cure="apply the chart's ValidatingAdmissionPolicy for creations and its binding: set admissionPolicy.enabled",
     )
 
 
@@ -139,7 +146,7 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
     except (Forbidden, Invalid) as error:
         said = _said(error)
         if "cannot impersonate" in said:
-            cure = "run it with an identity that can impersonate users and service accounts"
+            cure = "run the command with an identity that can impersonate users and service accounts"
             return PolicyAnswer(f"this identity is not allowed to impersonate {collector}", cure=cure)
         if "cannot delete resource" in said:
             # The API server refused the user because it lacks the right, not because of the policy. The collector of
@@ -152,10 +159,12 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
     except UpstreamError as error:
         return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
     return PolicyAnswer(
-        f"{collector} may delete a Pod with the pool's label in {metadata['namespace']}: a pool that is deleted in the "
-        "foreground takes its busy Pods with it",
+        (
+            f"{collector} may delete a Pod with the pool's label in {metadata['namespace']}: the foreground deletion "
+            "of a pool would delete its busy Pods too"
+        ),
         refused=False,
-        cure="apply the ValidatingAdmissionPolicy of the chart and its binding first; they are in force a second later",
+        cure="apply the chart's ValidatingAdmissionPolicy and its binding first; both take effect after about a second",
     )
 
 

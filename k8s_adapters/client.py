@@ -358,7 +358,7 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
         ) from error
     if not usable:
         raise ConfigurationError(
-            f"{named}: {kubeconfig} names the server {configuration.host!r}; it must be https://HOST:PORT"
+            f"{named}: {kubeconfig} names the server {configuration.host!r}; the server must be https://HOST:PORT"
         )
     return configuration
 
@@ -394,7 +394,7 @@ def _why_unusable(error: Exception) -> str:
         case OSError():
             return f"it cannot be read ({(error.strerror or 'no reason was given').lower()})"
         case _:
-            return "it does not have the parts of one (clusters, users, contexts, current-context)"
+            return "it does not have the parts of a kubeconfig (clusters, users, contexts, current-context)"
 
 
 def object_path(kind: str, *, namespace: str, name: str | None = None) -> str:

@@ -101,5 +101,5 @@ def _list(client: KubeClient, path: str, version: str, kind: str) -> list[Json]:
 
 def _items(page: Json, path: str) -> list[Json]:
     if "items" not in page:
-        raise Retryable(f"GET {path}: a list came without its items")
+        raise Retryable(f"GET {path}: the answer has no field `items`")
     return page["items"] or []

@@ -54,7 +54,7 @@ def metadata_pages(
     while True:
         page = client.get(path, query=query, accept=METADATA_LIST, policy=policy, decode=_DECODER.decode)
         if isinstance(page.items, msgspec.UnsetType):
-            raise Retryable(f"a list of {kind} has no items")
+            raise Retryable(f"the answer to a list of {kind} has no field `items`")
         yield [_read(item.metadata) for item in page.items or ()]
         if page.metadata is None or not page.metadata.following:
             return

@@ -57,7 +57,7 @@ def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list
     """
     page = client.get("/api/v1/nodes", query={"resourceVersion": "0"}, policy=policy, decode=_PAGES.decode)
     if isinstance(page.items, msgspec.UnsetType):
-        raise Retryable("the list of nodes has no items")
+        raise Retryable("the answer to a list of nodes has no field `items`")
     if page.metadata is not None and page.metadata.following:
         raise Retryable("the list of nodes is not complete")
     return [_read(item) for item in page.items or ()]

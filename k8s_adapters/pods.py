@@ -171,7 +171,7 @@ def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: Retr
     while True:
         page = client.request("GET", object_path("pods", namespace=namespace), query=query, policy=policy)
         if "items" not in page:  # null means an empty list; a missing key means no list
-            raise Retryable(f"the list of Pods in {namespace} has no items")
+            raise Retryable(f"the answer to a list of Pods in {namespace} has no field `items`")
         yield page
         following = (page.get("metadata") or {}).get("continue")
         if not following:

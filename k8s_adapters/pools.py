@@ -366,7 +366,7 @@ def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float
     text = str(part.get(field) or default)
     found = _DURATION.fullmatch(text)
     if found is None:
-        problems.append(f"{field} is no duration: {text!r}")
+        problems.append(f"{field} is not a duration: {text!r}")
         return 0.0
     hours, minutes, seconds = (int(each or 0) for each in found.groups())
     total = hours * 3600 + minutes * 60 + seconds
@@ -401,7 +401,7 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
     try:
         amount = Decimal(parse_quantity(value)) * factor  # type: ignore[no-untyped-call]
     except (ValueError, ArithmeticError):
-        problems.append(f"{field} is no quantity: {value!r}")
+        problems.append(f"{field} is not a quantity: {value!r}")
         return 0
     if not amount.is_finite() or not 0 < amount <= _LARGEST:
         problems.append(f"{field} must be more than 0, and no more than any node has: {value!r}")

@@ -1,11 +1,11 @@
 """Clocks of a process, collected in one module so that tests can replace them.
 
-`utcnow` returns the time of this machine, corrected by its measured offset to the clock of Postgres. Processes on
-machines with different clocks therefore agree on when something expires. `models.db.engine` measures the offset at
-each new connection and every ten seconds.
+`utcnow` returns this machine's time, corrected by the measured offset between this machine and Postgres. Processes on
+machines with different clocks therefore agree on when something expires. `models.db.engine` measures the offset at each
+new connection and every ten seconds.
 
-A function that compares times takes `now` as an argument. Only the outermost callers use this module. Code that
-compares a time with the clock of a third system uses `machine_now`, for example for the `iat` of a JWT for GitHub.
+A function that compares times takes `now` as an argument. Only the outermost callers use this module. Code uses
+`machine_now` for a time that a third system compares with its own clock. An example is the `iat` of a JWT for GitHub.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ MEASURE_EVERY = 10.0
 """Seconds between two measurements of the offset."""
 
 JUMP = 2.0
-"""Seconds by which the clock of Postgres can differ from the time that passed on this machine.
+"""Maximum difference in seconds between the time that passed on Postgres and the time that passed on this machine.
 
-A larger difference counts as a jump, which happens for example at a failover of Postgres.
+A larger difference between two measurements counts as a jump of the clock of Postgres. The clock jumps, for example, at
+a failover of Postgres.
 """
 
 UNSTEADY_FOR = 120.0
-"""Seconds after a jump during which ages are not trusted. Every poll, beat and lease is renewed within this time."""
+"""Seconds after a jump of the clock of Postgres during which the ages of rows are not trusted.
+
+Every poll, heartbeat and lease is renewed within this time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One reading of the clock of Postgres.
 
-    `theirs` is the time that Postgres returned. `asked` and `answered` are the start and the end of the query, in
+    `theirs` is the time that Postgres returned. `asked` is the start of the query, and `answered` is its end. Both are
     seconds of a monotonic clock.
     """
 
@@ -51,7 +55,7 @@ def _since_boot() -> float:
 class Clock:
     """The corrected clock of one process.
 
-    `machine` returns the time of day of the machine. `monotonic` returns seconds that no administrator can set.
+    `machine` returns the time of day of the machine. `monotonic` returns the seconds of a clock that cannot be set.
     """
 
     def __init__(
@@ -69,13 +73,17 @@ class Clock:
         self._lock = threading.Lock()
 
     def now(self) -> datetime:
-        """Return the current time by the clock of Postgres, or the machine's own time before the first measurement."""
+        """Return the current time by the clock of Postgres.
+
+        Before the first measurement, return the machine's own time.
+        """
         return self.machine() + self.offset
 
     def is_due(self) -> bool:
-        """Return whether the offset must be measured again.
+        """Return True if the offset must be measured again; False if the last measurement is still valid.
 
-        It must be after `MEASURE_EVERY` seconds, after a new connection, and when the machine's clock was set.
+        A measurement is due at the first use, `MEASURE_EVERY` seconds after the last measurement, after a new
+        connection, and after the machine's clock was set.
         """
         last = self._last
         if last is None:
@@ -86,14 +94,14 @@ class Clock:
         return self._is_new or passed >= MEASURE_EVERY or abs(shown - passed) > JUMP + slow
 
     def connected(self) -> None:
-        """Request a measurement at the next use of a connection, because it might lead to another server."""
+        """Request a measurement at the next use of a connection: a new connection might lead to another server."""
         self._is_new = True
 
     def measure(self, ask: Callable[[], datetime]) -> None:
         """Read the clock of Postgres with `ask` and correct the offset.
 
-        The round trip bounds the offset from below and above. The offset changes only as much as these bounds
-        require. Every exception of `ask` is passed on.
+        The start and the end of the query give a lower and an upper bound of the offset. If the present offset is
+        outside these bounds, the method sets the offset to the nearer bound. Every exception of `ask` is passed on.
         """
         self._is_new = False
         asked, before = self.monotonic(), self.machine()
@@ -117,8 +125,8 @@ class Clock:
     def leeway(self) -> float:
         """Return the seconds by which ages are too high because the clock of Postgres jumped forward.
 
-        It concerns ages of rows that were written before the jump. The value is 0 without a jump and again
-        `UNSTEADY_FOR` seconds after one.
+        Only the ages of rows from before the jump are too high. The value is 0 if the clock of Postgres did not jump
+        forward within the last `UNSTEADY_FOR` seconds.
         """
         return max(self._jump, 0.0) if self.is_unsteady() else 0.0
 

@@ -1,13 +1,13 @@
 """Proxies and private certificate authorities for calls out of a corporate network.
 
 Proxies come from the standard variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`. A lower-case variable has
-precedence over its upper-case form, as in curl. `OSTLER_CA_BUNDLE` and the standard `SSL_CERT_FILE` name files with
-private certificate authorities, which are trusted in addition to those of the system. A process reads all these
-variables at its start.
+precedence over the same variable in upper case, as in curl. `OSTLER_CA_BUNDLE` and the standard `SSL_CERT_FILE` name
+files with private certificate authorities. Ostler trusts these authorities in addition to those of the system. A
+process reads all these variables at its start.
 
-Only calls to GitHub use a proxy. Connections to Postgres and Redis and the polls of runner Pods never use one. Calls to
-the Kubernetes API use one only if the kubeconfig has a `proxy-url`. No text of this module shows the login of a proxy
-(law L13).
+Only calls to GitHub use a proxy from these variables. Connections to Postgres and Redis never use a proxy, and neither
+do the polls of runner Pods. Calls to the Kubernetes API use a proxy only if the kubeconfig has a `proxy-url`. No
+message of this module contains the login of a proxy (law L13).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _PORTS = {"http": 80, "https": 443}
 class Proxy:
     """A forward proxy.
 
-    `variable` is the environment variable that named the proxy. `login` is `user:password`, or None without a login;
-    no log line or message shows it.
+    `variable` is the environment variable that named the proxy. `login` is `user:password`, or None without a login. No
+    log line or message shows `login`.
     """
 
     variable: str
@@ -61,7 +61,7 @@ class Proxy:
 def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
     """Return the proxy for calls to `url`, or None if the calls are direct.
 
-    Raises `ConfigurationError` if the value of the variable is not the address of a proxy.
+    Raises `ConfigurationError` if the proxy's environment variable does not contain the address of a proxy.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
@@ -74,8 +74,9 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
 def bypasses(host: str, port: int, environment: Mapping[str, str]) -> bool:
     """Return whether `NO_PROXY` excludes a host from the use of a proxy.
 
-    An entry is a host name, an IP address, a block of addresses such as 10.0.0.0/8, or `*` for every host. A host name
-    also covers all its subdomains, with or without a leading dot. `:port` limits a host name or an address to a port.
+    An entry of `NO_PROXY` is a host name, an IP address, a block of addresses such as 10.0.0.0/8, or `*` for every
+    host. A host name also covers all its subdomains, with or without a leading dot. `:port` at the end of an entry
+    limits the entry to that port.
     """
     _, value = _first(environment, NO_PROXY)
     return any(_names(entry.strip().lower(), host.lower(), port) for entry in value.split(","))
@@ -101,8 +102,8 @@ def _names(entry: str, host: str, port: int) -> bool:
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
     """Return name and value of the first variable in `names` that is set.
 
-    A variable that is set to the empty string counts, because `https_proxy=` disables a proxy. If no variable is set,
-    the value is empty.
+    A variable that is set to the empty string counts as set, because `https_proxy=` disables a proxy. If no variable is
+    set, return the last name and an empty value.
     """
     return next(((name, environment[name].strip()) for name in names if name in environment), (names[-1], ""))
 
@@ -141,8 +142,8 @@ def check_bundle(path: str) -> None:
 def trust(environment: Mapping[str, str]) -> ssl.SSLContext:
     """Return the TLS context that verifies servers with the system's and the private certificate authorities.
 
-    OpenSSL lets `SSL_CERT_FILE` replace the system's file. This function therefore loads the system's file as well.
-    Raises `ConfigurationError` if a file is not usable.
+    OpenSSL replaces the system's file with the file in `SSL_CERT_FILE`. This function therefore loads the system's file
+    as well. Raises `ConfigurationError` if a file is not usable.
     """
     context = ssl.create_default_context()
     if environment.get(SYSTEM_CA):
@@ -164,7 +165,10 @@ def _load(context: ssl.SSLContext, variable: str, path: str) -> None:
 
 
 def told(environment: Mapping[str, str], url: str) -> str:
-    """Return a description of the path to `url`: the proxy, and the files with trusted certificate authorities."""
+    """Return a description of how a process connects to `url`.
+
+    The description names the proxy, and the files with trusted certificate authorities.
+    """
     proxy = proxy_for(url, environment)
     way = "directly" if proxy is None else f"by the proxy {proxy.address} ({proxy.variable})"
     more = [f"{path} ({name})" for name in (CA_BUNDLE, SYSTEM_CA) if (path := environment.get(name, "").strip())]

@@ -11,7 +11,7 @@ from ostler.secrets import Secret
 
 
 class Undecryptable(OstlerError):
-    """No key decrypts a token: the key that encrypted it was removed from `OSTLER_ENCRYPTION_KEYS` too early."""
+    """No key decrypts a token, because the right key was removed from `OSTLER_ENCRYPTION_KEYS` too early."""
 
 
 class Cipher:

@@ -1,7 +1,7 @@
 """Pure check of the envelope of a message before Celery reads the message.
 
-Celery and kombu expect every entry of a queue to be one of their messages. An entry of another shape ends the worker.
-Ostler's transport drops such an entry instead, because no worker could ever run it.
+Celery and kombu expect every entry of a queue to be one of their own messages. An entry with another structure makes
+the worker exit. Ostler's transport drops such an entry instead, because no worker could ever run it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _CONTENT_TYPE = "application/json"
 def problem_of(message: object, *, task: bool) -> str | None:
     """Return the problem of a message as kombu stores it, or None if the message is valid.
 
-    If `task` is true, the message must also be a valid Celery task. The text names fields and never shows a value.
+    If `task` is true, the message must also be a valid Celery task. The returned text contains no value from the
+    message.
     """
     if not isinstance(message, Mapping):
         return "it is not an object"

@@ -1,7 +1,7 @@
-"""Exceptions that adapters raise, named by their meaning.
+"""Exceptions that adapters raise. The name of each exception says what it means to the caller.
 
 Code above the adapters handles these classes and no HTTP statuses. No message contains a response body or a credential
-(law L13), because Celery and Flower show the texts of exceptions.
+(law L13), because Celery and Flower show the messages of exceptions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ConfigurationError(OstlerError):
 
 
 class StoreUnreachable(OstlerError):
-    """Postgres did not answer a command or a process that starts. A later attempt might succeed.
+    """Postgres did not answer a command, or a process at its start. A later attempt might succeed.
 
     The message is one line.
     """
@@ -26,8 +26,8 @@ class UpstreamError(OstlerError):
     """A call to GitHub or Kubernetes did not succeed.
 
     `status` is the HTTP status, or None if no answer came or the status does not matter. `words` is the upstream's own
-    explanation of a refusal, cleaned and in one line, or None. It is stored in rows that people read, and the text of
-    the exception does not contain it.
+    explanation of a refusal, cleaned and in one line, or None. Ostler stores `words` in rows that people read. The
+    message of the exception does not contain `words`.
     """
 
     status: int | None = None
@@ -35,9 +35,9 @@ class UpstreamError(OstlerError):
 
 
 class Retryable(UpstreamError):
-    """The same call might succeed later. The upstream might already have applied it, unless the caller knows better.
+    """The same call might succeed later.
 
-    `status` is the HTTP status, or None if no answer came.
+    The upstream might already have applied the call. `status` is the HTTP status, or None if no answer came.
     """
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Retryable(UpstreamError):
 
 
 class RateLimited(UpstreamError):
-    """The caller must wait before it repeats the call. The call was not applied.
+    """The caller must wait before it repeats the call. The upstream did not apply the call.
 
     `after` is the wait in seconds. `paced` is true if Ostler's own rate limit delayed the call and no request was sent.
     """
@@ -66,7 +66,10 @@ class NotInstalled(Gone):
 
 
 class Conflict(UpstreamError):
-    """The object exists and is not Ostler's, or a precondition failed (409, or 422 of a JSON-patch test)."""
+    """The object exists but does not belong to Ostler, or a precondition failed.
+
+    The status is 409, or 422 for a failed test of a JSON patch.
+    """
 
 
 class Forbidden(UpstreamError):

@@ -13,7 +13,10 @@ RESIDENCY = ".ghe.com"
 
 
 def api_url_of(github_url: str) -> str:
-    """Return the root of the REST API for GitHub's browser address; a root of the API is returned unchanged."""
+    """Return the root of the REST API for GitHub's address in a browser.
+
+    If the address is already a root of the REST API, return it unchanged.
+    """
     root = github_url.rstrip("/")
     if (urlsplit(root).hostname or "").startswith("api."):
         return root
@@ -25,7 +28,7 @@ def api_url_of(github_url: str) -> str:
 
 
 def misplaced(api_url: str) -> str | None:
-    """Return the right API root if `api_url` is a browser address of github.com or ghe.com, or None otherwise."""
+    """Return the right API root if `api_url` is a browser address of github.com or ghe.com. Return None otherwise."""
     if (urlsplit(api_url).hostname or "") == urlsplit(GITHUB).hostname:
         return GITHUB_API
     subdomain = _subdomain(api_url)
@@ -33,7 +36,10 @@ def misplaced(api_url: str) -> str | None:
 
 
 def _subdomain(url: str) -> str | None:
-    """Return SUBDOMAIN of `https://SUBDOMAIN.ghe.com`, or None for any other address, including that of its API."""
+    """Return SUBDOMAIN of `https://SUBDOMAIN.ghe.com`.
+
+    Return None for any other address, also for `https://api.SUBDOMAIN.ghe.com`.
+    """
     host = urlsplit(url).hostname or ""
     subdomain = host.removesuffix(RESIDENCY)
     return None if subdomain in {host, ""} or "." in subdomain else subdomain

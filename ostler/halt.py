@@ -2,7 +2,7 @@
 
 `OSTLER_HALT_DIR` names a folder. To arm a point, a test creates the file `armed/<point>` in that folder. The first
 process that reaches the point renames the file atomically to `halted/<point>.<pid>` and stops itself with SIGSTOP. The
-test then kills the process. Without the variable, a halting point costs one comparison.
+test then kills the process. If the variable is not set, a halting point costs only one comparison.
 
 `models.db.engine` derives the points of the claim path from `rules.claims.machines`. This module has no list of points.
 """

@@ -51,7 +51,10 @@ _ARGUMENTS = {
     "pool": "pool",
     "chain_no": "chain_no",
 }
-"""Arguments of tasks that are logged, with the name of their log field. Lists and reasons are not logged."""
+"""Names of the task arguments that are logged, each with the name of the log field.
+
+Arguments that contain a list or a reason are not logged.
+"""
 
 
 def ids_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,19 +75,19 @@ def about(**ids: Any) -> Iterator[None]:
 
 
 def also_about(**ids: Any) -> None:
-    """Add ids to all further log lines inside the surrounding block of `about`. An id that is None is ignored."""
+    """Add ids to all further log lines inside the surrounding block of `about`. Ids that are None are ignored."""
     structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a log line of Celery contains more than the success of a task."""
+    """Return False if a log line of Celery only reports the success of a task; True otherwise."""
     return record.levelno != logging.INFO or " succeeded in " not in str(record.msg)
 
 
 def configure(*, process: str, level: str = "INFO", style: Literal["json", "console"] = "json") -> None:
     """Write the logs of this process and of its libraries to stderr.
 
-    `process` is the name of the process in each line. `level` is the lowest level that is written.
+    Every line contains `process`, the name of the process. `level` is the lowest level that is written.
     """
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()

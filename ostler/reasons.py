@@ -1,7 +1,7 @@
 """Descriptions of errors in plain words: which server did not answer, and why.
 
-No description contains the name of a Python class or a password (law L13). A description uses only an address, an error
-number or a status that the client reports. It never quotes the text of the server.
+No description contains the name of a Python class or a password (law L13). A description contains only an address, an
+error number or a status that the client library reports. It never quotes the text of the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ UNKNOWN = "the call failed"
 
 _PORTS = {"postgres": 5432, "postgresql": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
 _TIMEOUTS = {"Timeout", "TimeoutError", "ConnectTimeoutError", "ReadTimeoutError"}
-"""Names of exception classes of redis and urllib3. Names avoid an import of these libraries for a message."""
+"""Names of the time-out exceptions of redis and urllib3.
+
+Names are compared instead of classes, so that a description does not need an import of these libraries.
+"""
 _REDIS = {
     "AuthenticationError": "it refuses the user name or the password",
     "AuthenticationRequiredError": "it asks for a password",
@@ -40,9 +43,9 @@ _REDIS = {
     "ResponseError": "it refuses the command, for example because replicas are missing: check its log",
 }
 _POSTGRES = {
-    "55P03": "another session has its rows locked",
+    "55P03": "another session has locked the same rows",
     "40P01": "two sessions waited for each other's rows (deadlock)",
-    "40001": "another session changed its rows at the same time",
+    "40001": "another session changed the same rows at the same time",
     "57014": "Postgres cancelled a statement that took too long",
     "25006": "Postgres is a read-only standby",
     "08": "the connection to Postgres was lost",
@@ -51,7 +54,10 @@ _POSTGRES = {
     "53": "Postgres has run out of connections, memory or disk",
     "57": "Postgres is shutting down or starting",
 }
-"""Descriptions by SQLSTATE or by its class (PostgreSQL documentation, "Appendix A. PostgreSQL Error Codes")."""
+"""Descriptions of Postgres errors, by SQLSTATE or by the first two characters of the SQLSTATE.
+
+Source: PostgreSQL documentation, "Appendix A. PostgreSQL Error Codes".
+"""
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 """OpenSSL's verification codes for a missing issuer or a self-signed certificate."""
 _MEANINGS: dict[type[UpstreamError], str] = {
@@ -59,7 +65,7 @@ _MEANINGS: dict[type[UpstreamError], str] = {
     Gone: "it does not exist",
     Suspended: "the installation is suspended",
     Forbidden: "access is refused",
-    Conflict: "it was changed at the same time",
+    Conflict: "another client changed it at the same time",
     Invalid: "the request is refused",
     Busy: "the runner is busy",
     RateLimited: "the rate limit is reached",
@@ -88,7 +94,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def meaning_of(error: UpstreamError) -> str:
-    """Return a description of an upstream's refusal, or of its outage with the HTTP status."""
+    """Return a description of why GitHub or Kubernetes did not carry out a call."""
     if isinstance(error, Retryable):
         return f"it answered {error.status}" if error.status is not None else "it did not answer"
     return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
@@ -100,13 +106,20 @@ def words_of(error: BaseException) -> str:
 
 
 def reason_and_cure(error: BaseException) -> str:
-    """Return a description of why a call failed, with a cure if the certificate's authority is unknown."""
-    cure = "; set OSTLER_CA_BUNDLE to a file with the authority that signed it" if unknown_authority(error) else ""
+    """Return a description of why a call failed.
+
+    If the authority that signed the server's certificate is unknown, the description contains a cure.
+    """
+    cure = (
+        "; set OSTLER_CA_BUNDLE to a file with the authority that signed the certificate"
+        if unknown_authority(error)
+        else ""
+    )
     return f"{reason_of(error)}{cure}"
 
 
 def unknown_authority(error: BaseException) -> bool:
-    """Return whether a certificate was refused because its authority is not among the trusted ones."""
+    """Return whether a certificate was refused because this process does not trust the authority that signed it."""
     return any(
         isinstance(link, ssl.SSLCertVerificationError) and link.verify_code in _UNKNOWN_AUTHORITY
         for link in _chain(error)
@@ -151,7 +164,10 @@ def _of_the_network(link: OSError) -> str | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes, nearest first. The last cause might belong to another, earlier call."""
+    """Yield an exception, then its cause, then the cause of that cause, and so on.
+
+    The last exceptions might belong to another, earlier call.
+    """
     seen: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in seen:

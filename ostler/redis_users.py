@@ -1,11 +1,11 @@
 """Redis users of Ostler's processes: the rights of each user, as lines of an ACL file for Redis 6.2 and later.
 
-Beat, watch and Flower have no secret except their access to Redis. Each has a user of its own. These users can send
-only to their own queues, and cannot publish control messages, empty the database, or change the keys that limit the
-rate of calls to GitHub.
+Beat, watch and Flower have no secret except their access to Redis. Each of these three processes has a user of its own.
+Their users can send only to their own queues. They cannot publish control messages, empty the database, or change the
+keys that limit the rate of calls to GitHub.
 
-Redis 6.2 allows every command of a user on every key of that user. Beat can therefore also delete the queues that it
-sends to. A user that can push to a queue can push any task to that queue.
+In Redis 6.2, a user may run each permitted command on each permitted key. Beat can therefore also delete the queues
+that it sends to. A user that can push to a queue can push any task to that queue.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ _BEAT = (
 def _queue_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
     """Return key patterns of the Redis lists of `queues`.
 
-    The highest priority uses the name of the queue. Each lower priority has a list with a suffix of three characters.
+    The list of the highest priority has the name of the queue. The list of each lower priority has the same name with a
+    suffix of three characters.
     """
     return tuple(pattern for queue in queues for pattern in (queue, f"{queue}??[369]"))
 
@@ -131,7 +132,7 @@ def acl_file(passwords: Mapping[RedisUser, Secret], *, database: int = 0) -> str
 
 
 def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
-    """Return the password of each user from `OSTLER_REDIS_PASSWORD…`.
+    """Return the password of each user from the variables `OSTLER_REDIS_PASSWORD…` of an environment.
 
     Raises `ConfigurationError` if a password is missing, too short, or equal to that of another user.
     """
@@ -142,7 +143,9 @@ def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
         password = environment.get(name, "")
         if len(password) < LEAST:
             told = f"it has {len(password)} characters" if password else "it is not set"
-            raise ConfigurationError(f"{name}: {told}; must have {LEAST} or more: `openssl rand -hex 24` creates one")
+            raise ConfigurationError(
+                f"{name}: {told}; a password must have {LEAST} characters or more: `openssl rand -hex 24` creates one"
+            )
         found[user] = Secret(password)
     if len({password.reveal() for password in found.values()}) < len(found):
         raise ConfigurationError(
@@ -152,7 +155,7 @@ def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
 
 
 def as_user(url: str, user: RedisUser, password: Secret) -> str:
-    """Return the URL of a Redis with the given user and password as its login."""
+    """Return the URL of a Redis server with the given user and password as its login."""
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password.reveal(), safe='')}@{place}"))

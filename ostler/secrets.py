@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LEAST = 16
-"""Minimum number of characters of a secret that a person chooses. A shorter secret can be guessed by trying."""
+"""Minimum number of characters of a secret that a person chooses. An attacker could guess a shorter secret."""
 
 
 class Secret:

@@ -91,7 +91,8 @@ class Cluster(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
+        default=None,
+        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
     )
     namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
 
@@ -142,7 +143,7 @@ class App(BaseSettings):
     github_api_url: str = Field(
         default="https://api.github.com",
         description=(
-            "Root address of GitHub's REST API. Set it only if it differs from the address that follows from "
+            "Root address of GitHub's REST API. Set it only if it differs from the address that Ostler derives from "
             "OSTLER_GITHUB_URL"
         ),
     )
@@ -168,7 +169,7 @@ class App(BaseSettings):
     @classmethod
     def _api(cls, value: str) -> str:
         if (right := misplaced(value)) is not None:
-            raise ValueError(f"is an address for people; must be {right}")
+            raise ValueError(f"is the address for browsers; must be {right}")
         return value
 
     @field_validator("github_private_key", mode="before")
@@ -220,14 +221,14 @@ class Settings(Stores, App, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Maximum number of runners that Ostler registers per minute for one installation. A third of them may "
-            "be registered at once. Larger values use up GitHub's quota faster"
+            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of this "
+            "number can be registered at once. Larger values use up GitHub's quota faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. Set the new "
-            "and the old secret while you change it"
+            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. While you change "
+            "the secret, set both the new and the old secret"
         )
     )
 
@@ -241,7 +242,8 @@ class Settings(Stores, App, Timed, Logs):
 
     # Kubernetes
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
+        default=None,
+        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
     )
     namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
     dispatch_url: str = Field(
@@ -251,9 +253,9 @@ class Settings(Stores, App, Timed, Logs):
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap in OSTLER_NAMESPACE. Its key `ca.crt` has the certificate authorities that "
-            "runner Pods trust if OSTLER_DISPATCH_URL begins with `https://`. If it is empty, they trust the "
-            "authorities of their image"
+            "Name of a ConfigMap in OSTLER_NAMESPACE. The key `ca.crt` of the ConfigMap has certificate authorities. "
+            "Runner Pods trust them if OSTLER_DISPATCH_URL begins with `https://`. If this setting is empty, runner "
+            "Pods trust the authorities of their image"
         ),
     )
     token_audience: str = Field(
@@ -281,8 +283,8 @@ class Settings(Stores, App, Timed, Logs):
     web_polls_tls_cert: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. A changed file "
-            "is read again. If it is empty, there is no TLS port"
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Web reads the file "
+            "again after a change. If this setting is empty, web opens no TLS port"
         ),
     )
     web_polls_tls_key: str | None = Field(
@@ -357,8 +359,8 @@ class Settings(Stores, App, Timed, Logs):
         default=600,
         ge=60,
         description=(
-            "Seconds for which a node must be unreachable before it counts as gone. Ostler then replaces the Pods "
-            "of the node and deletes them by force. Larger values wait longer for the node to return"
+            "Seconds for which a node must be unreachable before the node counts as gone. Ostler then replaces the "
+            "Pods of the node and deletes these Pods by force. Larger values wait longer for the node to return"
         ),
     )
 
@@ -414,8 +416,8 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=65535,
         description=(
-            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
-            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, these processes serve no metrics. "
+            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 
@@ -439,7 +441,7 @@ class Settings(Stores, App, Timed, Logs):
     def _both_or_none(cls, value: str | None, known: ValidationInfo) -> str | None:
         certificate = known.data.get("web_polls_tls_cert")
         if certificate is not None and value is None:
-            raise ValueError("must be set, because OSTLER_WEB_POLLS_TLS_CERT is")
+            raise ValueError("must be set, because OSTLER_WEB_POLLS_TLS_CERT is set")
         if certificate is None and value is not None:
             raise ValueError("must not be set without OSTLER_WEB_POLLS_TLS_CERT")
         return value
@@ -448,7 +450,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _some_port_for_polls(cls, value: bool, known: ValidationInfo) -> bool:
         if not value and known.data.get("web_polls_tls_cert") is None:
-            raise ValueError("must be true without OSTLER_WEB_POLLS_TLS_CERT: nothing would serve polls")
+            raise ValueError("must be true without OSTLER_WEB_POLLS_TLS_CERT, because otherwise no port serves polls")
         return value
 
     @field_validator("sweeps_paused", mode="before")
@@ -460,7 +462,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _known_sweeps(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [name for name in value if name not in {*SWEEPS, "all"}]:
-            raise ValueError(f"there is no sweep {unknown[0]!r}; there are {', '.join(SWEEPS)}, and all")
+            raise ValueError(f"unknown sweep {unknown[0]!r}. Use one of: {', '.join(SWEEPS)}, all")
         return value
 
     @field_validator("webhook_secrets")
@@ -474,7 +476,7 @@ class Settings(Stores, App, Timed, Logs):
     @classmethod
     def _at_least_one(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
         if not value:
-            raise ValueError("at least one is needed")
+            raise ValueError("must have at least one value")
         return value
 
 
@@ -503,9 +505,12 @@ class BeatSettings(Timed, RedisAlone):
 
 
 class FlowerSettings(RedisAlone):
-    """Settings of `ostler flower`. The process serves people, so its only secrets are Redis and its own logins."""
+    """Settings of `ostler flower`.
 
-    flower_host: str = Field(default="0.0.0.0", description="Network address that `ostler flower` listens on")  # noqa: S104
+    People can log in to this process. Its only secrets are therefore the address of Redis and its own logins.
+    """
+
+    flower_host: str = Field(default="0.0.0.0", description=("Network address that `ostler flower` listens on"))  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
@@ -545,10 +550,10 @@ class FlowerSettings(RedisAlone):
 def check_length(value: str, *, make: str) -> None:
     """Raise ValueError if a secret is too short. The message never contains the secret.
 
-    `make` is a sentence for the message that says how to create a longer secret.
+    `make` is the end of the message. It says how to create a longer secret.
     """
     if len(value) < LEAST:
-        raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
+        raise ValueError(f"must have {LEAST} characters or more, but a value has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:
@@ -578,16 +583,16 @@ def postgres_address(value: Secret) -> Secret:
 def redis_address(value: Secret) -> Secret:
     """Return an address of Redis. An address with `rediss://` gets options that require a verified certificate.
 
-    The authorities are those of `OSTLER_CA_BUNDLE` or of the system. TLS options in the address have precedence.
-    Without these options kombu would accept every certificate. Raises ValueError if the value is not an address of
-    Redis.
+    The certificate is verified with the authorities in `OSTLER_CA_BUNDLE`, or with those of the system if the variable
+    is not set. TLS options in the address have precedence. Without these options kombu would accept every certificate.
+    Raises ValueError if the value is not an address of Redis.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
     _check_port(value)
     database = urlsplit(value.reveal()).path.strip("/")
     if database and not (database.isascii() and database.isdecimal()):
-        raise ValueError("must end in the number of a database, as /0")
+        raise ValueError("must end in the number of a database, for example /0")
     return _verified(value) if value.reveal().startswith("rediss://") else value
 
 
@@ -605,7 +610,7 @@ def _verified(value: Secret) -> Secret:
 def _check_port(value: Secret) -> None:
     """Raise ValueError if the port of an address is not a number.
 
-    The message does not show the port, because it might be a part of a password.
+    The message does not show the port, because the text after the colon might be a part of a password.
     """
     try:
         urlsplit(value.reveal()).port  # noqa: B018  reading it parses it
@@ -628,7 +633,7 @@ def http_address(value: str, *, path: bool = False) -> str:
     if not usable:
         raise ValueError("must be http:// or https:// with a host")
     if path and not parts.path.strip("/"):
-        raise ValueError("must have a path, which is /runners/v1/dispatch where no proxy changes it")
+        raise ValueError("must have a path: /runners/v1/dispatch, unless a proxy changes the path")
     return value
 
 
@@ -660,12 +665,15 @@ def _timing_problem(problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         near = nearest(key, Timings.model_fields)
         meant = "docs/configuration.md lists them" if near is None else f"did you mean {near}?"
-        return f"there is no timing {key!r}; {meant}"
+        return f"unknown timing {key!r}; {meant}"
     return f"{key}: found {problem['input']!r}; {_expected(problem)}; {Timings.model_fields[key].description}"
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Return the expected value in plain words, instead of pydantic's message where possible."""
+    """Return a description of the expected value in plain words.
+
+    For a type of problem without a description of its own, return pydantic's message.
+    """
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "must be a whole number"
@@ -681,7 +689,7 @@ def _expected(problem: ErrorDetails) -> str:
 def known_variables() -> frozenset[str]:
     """Return the variables of all processes and commands.
 
-    The watch needs no entry of its own, because other processes also read all its variables.
+    The function does not read `WatchSettings`, because other classes have the same variables.
     """
     kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
     return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
@@ -702,12 +710,12 @@ def read(kind: type[Read]) -> Read:
 
 @functools.cache
 def load() -> Settings:
-    """Return the settings of this process. The first call reads them. Raises `ConfigurationError`."""
+    """Return the settings of this process. Only the first call reads the environment. Raises `ConfigurationError`."""
     return read(Settings)
 
 
 def load_stores() -> Stores:
-    """Return the settings of an operator's command, which needs no other variable. Raises `ConfigurationError`."""
+    """Return the settings of an operator's command that needs only the stores. Raises `ConfigurationError`."""
     return read(Stores)
 
 

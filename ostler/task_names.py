@@ -93,7 +93,7 @@ QUEUE_OF: Final[Mapping[TaskName, str]] = MappingProxyType(
         CATCH_UP: "sweeps",
     }
 )
-"""The table. A task that is not in it cannot be registered, scheduled or sent."""
+"""The queue of each task. A task that is not in this table cannot be registered, scheduled or sent."""
 
 QUEUES: Final = tuple(dict.fromkeys(QUEUE_OF.values()))
 """All queues, each once. A worker without `--queues` reads all of them."""
@@ -101,7 +101,10 @@ QUEUES: Final = tuple(dict.fromkeys(QUEUE_OF.values()))
 ROUTES: Final = {name: {"queue": queue} for name, queue in QUEUE_OF.items() if queue != "sweeps"} | {
     f"{_PREFIX}*": {"queue": "sweeps"}
 }
-"""`task_routes` for Celery. The first match counts: a task that no other line names goes to the queue `sweeps`."""
+"""`task_routes` for Celery. Celery uses the first entry that matches the name of a task.
+
+The last entry matches every task and names the queue `sweeps`.
+"""
 
 HINTS: Final = frozenset(
     {
@@ -117,13 +120,16 @@ HINTS: Final = frozenset(
         POD_EVENTS,
     }
 )
-"""Messages of no use after `EXPIRES` seconds: by then a sweep has done the work, or people only read the result."""
+"""Tasks with messages that expire after `EXPIRES` seconds.
+
+A later run would be useless, because by then a sweep has done the work. The result of `pod_events` is only for people.
+"""
 
 EXPIRES: Final = 60
 """Seconds after which Celery drops a hint that no worker has received."""
 
 WATCH_QUEUES: Final = tuple(sorted({QUEUE_OF[name] for name in (POOLS, MISSING_PODS, POOL_CHANGED, PODS_CHANGED)}))
-"""The queues of the tasks that the watch sends (`watch.hints`)."""
+"""Names of the queues that receive the tasks of the watch (`watch.hints`)."""
 
 
 def queue_of(name: TaskName) -> str:
@@ -134,12 +140,12 @@ def queue_of(name: TaskName) -> str:
 
 
 def short_name(name: TaskName) -> str:
-    """Return the name of a task without `ostler.`, as logs, metrics and the ledger of sweeps use it."""
+    """Return the name of a task without `ostler.`. Logs, metrics and the ledger of sweeps use this short name."""
     return name.removeprefix(_PREFIX)
 
 
 def task_of(short: str) -> TaskName:
-    """Return the task of a short name. Raises `LookupError` if the table has no such task."""
+    """Return the full name of the task with a short name. Raises `LookupError` if the table has no such task."""
     name = TaskName(f"{_PREFIX}{short}")
     queue_of(name)
     return name

@@ -1,11 +1,12 @@
 """Metrics of all processes: the counters, gauges and histograms that code updates. `docs/metrics.md` lists them.
 
-Code updates a metric where the event happens. `web.health.metrics` has the metrics that are computed from rows or from
-the memory of a process at each scrape. No label has an unbounded number of values (job, claim, Pod, account, repository
-or token), and no label contains a secret (law L13). Every label value that is known in advance starts as 0.
+Code updates a metric where the event happens. Other metrics are computed at each scrape from rows or from the memory of
+a process; `web.health.metrics` has these. No label has an unbounded number of values (job, claim, Pod, account,
+repository or token), and no label contains a secret (law L13). A metric starts at 0 for every label value that is known
+in advance.
 
 If several processes share one port, `PROMETHEUS_MULTIPROC_DIR` names a folder in which the client library stores their
-values. Each of the processes then answers a scrape with the values of all.
+values. Each of these processes then answers a scrape with the values of all of them.
 """
 
 from __future__ import annotations
@@ -325,7 +326,8 @@ def github_answered(method: str, path: str, *, status: int | None, seconds: floa
 def registry() -> CollectorRegistry:
     """Return the metrics that a scrape of this process reads.
 
-    They are the values of this process, or of all processes that share `PROMETHEUS_MULTIPROC_DIR`.
+    If `PROMETHEUS_MULTIPROC_DIR` is set, the metrics have the values of all processes that share this folder. Otherwise
+    they have the values of this process.
     """
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return _registry
@@ -335,12 +337,15 @@ def registry() -> CollectorRegistry:
 
 
 def exposition(found: CollectorRegistry | None = None) -> bytes:
-    """Return the metrics in the text format of Prometheus. Without `found`, they are the metrics of `registry`."""
+    """Return the metrics of `found` in the text format of Prometheus.
+
+    If `found` is None, return the metrics of `registry`.
+    """
     return generate_latest(registry() if found is None else found)
 
 
 def names() -> frozenset[str]:
-    """Return the names of all metrics of this module, as a scrape shows them."""
+    """Return the names of all metrics of this module, in the form that a scrape shows."""
     families = [family for family in _registry.collect() if family.name.startswith("ostler_")]
     return frozenset(family.name + ("_total" if family.type == "counter" else "") for family in families)
 

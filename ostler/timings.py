@@ -78,7 +78,7 @@ class Timings(BaseModel):
         default=40,
         gt=0,
         description=(
-            "Minimum time in seconds that web waits for a job before it answers a poll without one. Larger values "
+            "Minimum time in seconds that web waits for a job before it answers a poll without a job. Larger values "
             "mean fewer polls"
         ),
     )
@@ -86,7 +86,7 @@ class Timings(BaseModel):
         default=55,
         gt=0,
         description=(
-            "Maximum time in seconds that web waits for a job before it answers a poll without one. Larger values "
+            "Maximum time in seconds that web waits for a job before it answers a poll without a job. Larger values "
             "mean fewer polls"
         ),
     )
@@ -95,8 +95,8 @@ class Timings(BaseModel):
         gt=0,
         le=5,
         description=(
-            "Seconds that a delivery waits for the token review. After that it continues without the review. "
-            "Larger values delay deliveries while the API server is slow"
+            "Seconds that a delivery waits for the token review. After this time the delivery continues without the "
+            "review. Larger values delay deliveries while the API server is slow"
         ),
     )
 
@@ -121,17 +121,17 @@ class Timings(BaseModel):
         default=300,
         gt=0,
         description=(
-            "Age in seconds at which a claim without a delivery is released. Larger values wait longer for the "
-            "Pod's poll"
+            "Age in seconds at which a claim without a delivery is released. Larger values give the Pod more time to "
+            "poll"
         ),
     )
     requeue_after: float = Field(
         default=20,
         gt=0,
         description=(
-            "Seconds for which the release of an undelivered claim tries to deregister the runner and to remove "
-            "the stamp. After that the job is queued again. If the stamp could not be removed, the Pod is "
-            "retired. Larger values delay the job"
+            "Seconds for which the release of an undelivered claim tries to deregister the runner and to remove the "
+            "stamp. After this time the job is queued again. If the stamp could not be removed, the Pod is retired. "
+            "Larger values delay the job"
         ),
     )
     spare_after: float = Field(
@@ -154,8 +154,8 @@ class Timings(BaseModel):
         default=300,
         gt=0,
         description=(
-            "Seconds that a job waits for budget before it reserves room for itself. Larger values let small jobs "
-            "overtake a large job for longer"
+            "Seconds that a job waits for room in its account's budget before Ostler reserves room for this job. "
+            "Larger values let small jobs overtake a large job for longer"
         ),
     )
 
@@ -164,8 +164,8 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "Seconds between a delivery to a Pod without a stamp and the stamping of that Pod. Larger values "
-            "leave the Pod without its network policy for longer, and smaller values might interrupt the answer"
+            "Seconds between a delivery to a Pod without a stamp and the stamping of that Pod. Larger values leave "
+            "the Pod without its network policy for longer, and smaller values might interrupt the answer to its poll"
         ),
     )
     unstamp_after: float = Field(
@@ -238,8 +238,8 @@ class Timings(BaseModel):
         default=3600,
         gt=0,
         description=(
-            "Seconds until Ostler asks GitHub about a job that waits, is set aside, or runs on a runner that "
-            "Ostler did not register. Larger values ask less often"
+            "Seconds without progress after which Ostler asks GitHub about a job that is in the state `waiting`, is "
+            "set aside, or runs on a runner that Ostler did not register. Larger values ask less often"
         ),
     )
     finished_job_after: float = Field(
@@ -293,8 +293,8 @@ class Timings(BaseModel):
         default=900,
         gt=0,
         description=(
-            "Maximum number of seconds by which GitHub might list a delivery late. Larger values read more of the "
-            "list again"
+            "Maximum delay in seconds between a delivery and its entry in GitHub's list of deliveries. Each run of "
+            "`redelivery` reads the list again for this time. Larger values need more calls"
         ),
     )
     redelivery_batch: int = Field(
@@ -343,8 +343,8 @@ class Timings(BaseModel):
         default=604800,
         gt=259200,
         description=(
-            "Seconds for which Ostler stores the GUIDs of webhooks. This must be longer than GitHub stores "
-            "deliveries. Larger values use more disk"
+            "Seconds for which Ostler stores the GUIDs of webhooks. The value must be larger than the retention of "
+            "deliveries at GitHub. Larger values use more disk"
         ),
     )
 
@@ -353,8 +353,8 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Number of destructive repairs that one run of a sweep can make in any fleet. Larger values repair "
-            "more at once in a small fleet"
+            "Number of destructive repairs that one run of a sweep can make even if OSTLER_REPAIR_BUDGET_PERCENT "
+            "allows fewer. Larger values repair more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(
@@ -376,8 +376,8 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds after the last successful epoch check during which claims can be released and Pods deleted. "
-            "Larger values continue for longer while the cluster cannot be reached"
+            "Seconds after the last successful epoch check during which Ostler can release claims and delete Pods. "
+            "With larger values, Ostler releases and deletes for longer while it cannot reach the cluster"
         ),
     )
 
@@ -385,7 +385,9 @@ class Timings(BaseModel):
     gate_window: float = Field(
         default=60,
         gt=0,
-        description="Seconds before the evaluation of a gate in which upstream calls count. Larger values react later",
+        description=(
+            "Seconds for which a call to an upstream counts when a gate is evaluated. Larger values react later"
+        ),
     )
     gate_least_errors: int = Field(
         default=5,
@@ -418,8 +420,9 @@ class Timings(BaseModel):
         default=4,
         ge=0,
         description=(
-            "Maximum number of additional healthy evaluations before a gate reopens. The number is drawn at "
-            "random for each closing. Larger values spread the reopening of several deployments more"
+            "Maximum number of additional healthy evaluations before a gate reopens. The number is drawn at random "
+            "each time a gate closes, so that several deployments do not reopen their gates at once. Larger values "
+            "spread these times more"
         ),
     )
 
@@ -438,15 +441,15 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Maximum lifetime in seconds of one watch connection. A connection without data for 5 seconds more is "
-            "closed. Larger values detect a dead connection later"
+            "Maximum lifetime in seconds of one watch connection. A connection that receives no data for 5 seconds "
+            "more than this is closed. Larger values detect a dead connection later"
         ),
     )
     watch_executing_after: float = Field(
         default=5,
         ge=0,
         description=(
-            "Seconds that the watch waits for the webhook of a started job before it reports the job itself. "
+            "Seconds that the watch waits for the webhook of a started job before the watch itself reports the job. "
             "Larger values send fewer tasks"
         ),
     )
@@ -464,4 +467,4 @@ def overrides(value: Any) -> Any:
         found = json.loads(value or "{}")
         if isinstance(found, dict):
             return found
-    raise ValueError('must be a JSON object, as {"sweep_every": 3}')
+    raise ValueError('must be a JSON object, for example {"sweep_every": 3}')

@@ -1,13 +1,14 @@
 """Redis transport of kombu with three changes.
 
-One client per channel: kombu creates a `redis.Redis` object for every command. The object contains only the channel's
-connection pool and a table of about a hundred callbacks, but filling the table costs more than the command. Threads can
-share one client, because all connections belong to the pool, which also detects broken connections.
+One client per channel: this transport creates one `redis.Redis` object per channel. Kombu itself creates an object for
+every command. The object contains only the channel's connection pool and a table of about a hundred callbacks, but
+filling the table takes longer than the command. Threads can share one client, because all connections belong to the
+pool. The pool also detects broken connections.
 
-Send times: every message has a header with the time at which it was sent. A reader of the oldest messages of a queue
-can therefore decide which messages might still wait in the queue.
+Send times: every message has a header with the time at which it was sent. Code that reads the oldest messages of a
+queue can therefore decide which messages might still wait in the queue.
 
-Malformed entries: the transport drops and counts a queue entry that is not JSON or has the wrong shape. Kombu's own
+Malformed entries: the transport drops and counts a queue entry that is not JSON or has the wrong structure. Kombu's own
 consumer raises an exception for such an entry, which would end one worker after another.
 """
 
@@ -36,10 +37,10 @@ SENT_AT = "sent_at"
 
 
 class Reading:
-    """Time at which this process last read its queues, on the monotonic clock.
+    """Time at which this process last read its queues, in seconds of the monotonic clock.
 
-    The time is minus infinity before the first read. A worker at its limit of messages does not read on purpose, so its
-    check of the limit also counts as a read.
+    The time is minus infinity before the first read. A worker that has reached its limit of messages does not read. In
+    this case the check of the limit counts as a read.
     """
 
     at = float("-inf")
@@ -67,7 +68,7 @@ class QoS(redis.QoS):
         return may
 
     def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-        """Return a message of a dead worker to its queue, or drop an entry that is not a message."""
+        """Return an unacknowledged message to its queue, or drop an entry that is not a message."""
         with self.channel.conn_or_acquire(client) as redis_client:
             entry = redis_client.hget(self.unacked_key, tag)
             if entry is not None and not _may_be_restored(entry):
@@ -79,10 +80,10 @@ class QoS(redis.QoS):
 
 
 class Client(client.Redis):
-    """Redis client whose BRPOP drops a malformed entry and then answers as if the queue was empty."""
+    """Redis client whose BRPOP drops a malformed entry and then answers as if the queue were empty."""
 
     def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
-        """Return the answer of Redis to a command, or None for a BRPOP whose entry is malformed."""
+        """Return the answer of Redis to a command, or None for a BRPOP that returned a malformed entry."""
         answer = super().parse_response(connection, command_name, **options)  # type: ignore[no-untyped-call]
         if command_name != "BRPOP":
             return answer
@@ -127,17 +128,18 @@ def _drop(where: str, why: str) -> None:
 
 
 class Channel(redis.Channel):
-    """Kombu channel that reuses one client while its connection pool stays the same."""
+    """Kombu channel that uses one client for all commands until its connection pool is replaced."""
 
     QoS = QoS
 
     _kept: Any = None
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        """Bind a queue to an exchange, and write nothing to Redis if the exchange is a fanout exchange.
+        """Bind a queue to an exchange. Write nothing to Redis if the exchange is a fanout exchange.
 
-        Kombu stores, renews and deletes bindings of fanout exchanges, but no code reads them: the subscription alone
-        delivers the messages. Without these bindings, a process that only receives events needs no write permission.
+        Kombu stores, renews and deletes the bindings of fanout exchanges, but no code reads them. The subscription in
+        Redis delivers the messages. Without the stored bindings, a process that only receives events needs no write
+        permission.
         """
         if self.typeof(exchange).type == "fanout":  # type: ignore[no-untyped-call]
             self._fanout_queues[queue] = exchange, routing_key.replace("#", "*")
@@ -165,7 +167,7 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """Transport for `redis://` and `rediss://` addresses after a call of `install`."""
+    """Transport for `redis://` and `rediss://` addresses. `install` makes kombu use this class."""
 
     Channel = Channel
 
@@ -177,7 +179,7 @@ def _date(headers: dict[str, Any] | None = None, **_: Any) -> None:
 
 
 HEAD = -20, -1
-"""Range for LRANGE of the messages that are delivered next, in the Redis list of a queue."""
+"""Arguments for LRANGE that select the next messages of a queue. Workers take messages from the end of the list."""
 
 
 def head_of(messages: Iterable[bytes | str]) -> datetime | None:
@@ -195,7 +197,7 @@ def _sent_at(message: bytes | str) -> datetime | None:
 def install() -> None:
     """Make every Celery application of this process use this transport.
 
-    The function changes kombu's table of transport names. The setting `broker_transport` does not serve, because Flower
-    would no longer recognise the broker as Redis.
+    The function changes kombu's table of transport names. It does not use Celery's setting `broker_transport`, because
+    Flower would then not recognise the broker as Redis.
     """
     transport.TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{Transport.__name__}"))

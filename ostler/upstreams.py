@@ -1,9 +1,9 @@
-"""Counts of this process's calls to GitHub and Kubernetes and of their failures, since their last write to Postgres.
+"""Counts of this process's calls to GitHub and Kubernetes and of the failed calls among them.
 
-Adapters record every attempt here. `models.upstream.gates` adds up the counts of all processes. A call failed if the
-upstream could not serve it: a 5xx status, an overload or no answer. A refusal or a rate limit counts as an answer,
-because neither shows that the upstream is unhealthy. A call with a time limit below `PATIENCE` seconds that timed out
-is not counted.
+Adapters record every attempt here. The process regularly writes the counts to Postgres and resets them.
+`models.upstream.gates` adds up the counts of all processes. A call failed if the upstream answered with a 5xx status,
+was overloaded, or gave no answer. A refusal or a rate limit is not a failure, because neither shows that the upstream
+is unhealthy. A call with a time limit below `PATIENCE` seconds that timed out is not counted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from enum import StrEnum
 from ostler import telemetry
 
 PATIENCE = 1.0
-"""Time limit of a call in seconds from which a time-out counts as a failure of the upstream.
+"""Minimum time limit of a call, in seconds, if a time-out is to count as a failure of the upstream.
 
-A call with a shorter limit, such as a token review with 0.3 seconds, can time out although the upstream is healthy.
+A call with a shorter limit can time out although the upstream is healthy. An example is a token review with a limit of
+0.3 seconds.
 """
 
 SUCCESS = range(200, 300)
@@ -26,7 +27,7 @@ SERVER_ERROR = 500
 
 
 class Upstream(StrEnum):
-    """Upstream that has a gate."""
+    """A server that has a gate: GitHub or Kubernetes."""
 
     GITHUB = "github"
     KUBERNETES = "kubernetes"
@@ -34,21 +35,21 @@ class Upstream(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Number of counted attempts, and number of failures among them."""
+    """Number of counted attempts, and number of failed attempts among them."""
 
     calls: int
     errors: int
 
 
 class Tally:
-    """Counts of one process. All methods are thread-safe."""
+    """Counts of one process for each upstream. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(Upstream, (0, 0))
 
     def note(self, upstream: Upstream, *, failed: bool) -> None:
-        """Count one attempt, and one failure if `failed` is true."""
+        """Count one attempt. If `failed` is true, count one failure as well."""
         with self._lock:
             calls, errors = self._counts[upstream]
             self._counts[upstream] = calls + 1, errors + failed
@@ -57,7 +58,7 @@ class Tally:
     def take(self) -> Mapping[Upstream, Counts]:
         """Return the counts since the last call of this method, and reset them.
 
-        An upstream without calls is left out.
+        The result has no entry for an upstream without calls.
         """
         with self._lock:
             taken, self._counts = self._counts, dict.fromkeys(Upstream, (0, 0))

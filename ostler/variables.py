@@ -1,7 +1,7 @@
 """Names of the `OSTLER_…` variables, and detection of variables that no setting reads.
 
-A misspelt variable causes a warning and not an error. During a rolling deploy or a rollback, the environment of a
-process might contain variables of a newer version.
+A misspelt variable causes only a warning. During a rolling deploy or a rollback, the environment of a process might
+contain variables of a newer version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHERS = frozenset(
         "OSTLER_TERMINATION_LOG",
     }
 )
-"""Variables that are not settings: tests, Docker Compose or the poller of a runner Pod read them."""
+"""Variables that are not settings. Tests, Docker Compose or the poller of a runner Pod read them."""
 
 _CLOSE = 0.7
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
@@ -44,13 +44,13 @@ class Stranger:
     near: str | None
 
     def __str__(self) -> str:
-        """Return the warning as one line."""
-        meant = "docs/configuration.md lists those that are" if self.near is None else f"did you mean {self.near}?"
-        return f"{self.name} is set, and no setting has this name; {meant}"
+        """Return a warning about this variable in one line."""
+        meant = "docs/configuration.md lists all variables" if self.near is None else f"did you mean {self.near}?"
+        return f"{self.name} is set, but no setting has this name; {meant}"
 
 
 def variable(field: str) -> str:
-    """Return the name of the environment variable for a settings field."""
+    """Return the name of the environment variable for a field of a settings class."""
     return f"{PREFIX}{field.upper()}"
 
 
@@ -62,8 +62,8 @@ def nearest(name: str, among: Iterable[str]) -> str | None:
 def strangers(environment: Mapping[str, str], known: Iterable[str], *, timings: Iterable[str] = ()) -> list[Stranger]:
     """Return the variables in `environment` with the prefix `OSTLER_` that no code reads, sorted by name.
 
-    `known` are the variables of the settings. `timings` are the names of the timings, because some timings were
-    settings in earlier versions. For such a variable the warning names the timing.
+    `known` has the variables of the settings. `timings` has the names of the timings. Some timings were settings in
+    earlier versions, and the result then names the timing that replaced the variable.
     """
     names = {*known, *OTHERS}
     unread = sorted(

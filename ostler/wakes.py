@@ -1,11 +1,12 @@
-"""Wake-ups: how anything outside a worker asks for a task, by its documented name.
+"""Wake-ups: messages that ask workers to run a task now.
 
-A wake is a hint (law L6): losing one costs seconds, since `resume` finds the same rows. Waking a pool is
-`SET ostler:wake:<pool> NX PX 2000` and then the message, so that at most one dispatch runs and one waits.
+A wake is a hint (law L6). Losing a wake costs only seconds, because the sweep `resume` finds the same rows. To wake a
+pool, the sender runs `SET ostler:wake:<pool> NX PX 2000`. The sender then sends the message only if Redis has set the
+key. At any time, at most one dispatch of a pool therefore runs and at most one waits.
 
-Any web tier can do the same with Celery alone (docs/operations/waking.md): `send_task("ostler.dispatch",
-kwargs={"pool": "small"})` with `ostler.task_names.ROUTES` as its `task_routes`; without the key it costs an extra run
-of the matcher and nothing else.
+A process without this module can send a wake with Celery alone (docs/operations/waking.md). The process calls
+`send_task("ostler.dispatch", kwargs={"pool": "small"})` with `ostler.task_names.ROUTES` as its `task_routes`. If the
+process does not set the key, the only cost is an additional run of the matcher.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ WAKE_MS = 2000
 RECONCILE_MS = 10_000
 AUTOSCALE_MS = 1_000
 REST_MS = 2
-"""Milliseconds for each Pod of a pool between two of its reconciles."""
+"""Milliseconds between two reconciles of a pool, for each Pod of the pool."""
 RESTS_FROM = 100
-"""Pods; a smaller pool is reconciled as often as somebody asks."""
+"""Minimum number of Pods of a pool that must wait for `REST_MS`. A smaller pool is reconciled after each wake."""
 COUNT_MS = 60_000
 SINGLE_FLIGHT_MS = 5_000
 
@@ -37,37 +38,37 @@ _TIMEOUT_UNDER_LOCK = 0.2
 
 
 def wake_key(pool_id: int) -> str:
-    """Return the Redis key that says that a dispatch of this pool is on its way."""
+    """Return the Redis key that exists while a dispatch of this pool waits."""
     return f"ostler:wake:{pool_id}"
 
 
 def reconcile_key(pool_id: int) -> str:
-    """Return the Redis key that says that a reconcile of this pool waits."""
+    """Return the Redis key that exists while a reconcile of this pool waits."""
     return f"ostler:reconcile:{pool_id}"
 
 
 def tick_key(pool_id: int) -> str:
-    """Return the Redis key that says that a reconcile of this pool by the list of a tick waits."""
+    """Return the Redis key that exists while a shared reconcile of this pool waits (`Waker.reconcile`)."""
     return f"ostler:tick:{pool_id}"
 
 
 def rest_key(pool_id: int) -> str:
-    """Return the Redis key that lives until the next reconcile of this pool may begin."""
+    """Return the Redis key that exists until the next reconcile of this pool may begin."""
     return f"ostler:rest:{pool_id}"
 
 
 def count_key(pool_id: int) -> str:
-    """Return the Redis key that holds how many Pods this pool had when it was last listed."""
+    """Return the Redis key with the number of Pods that the last list of this pool contained."""
     return f"ostler:pods:{pool_id}"
 
 
 def watch_key(namespace: str) -> str:
-    """Return the Redis key that says that the Pods of a namespace are watched."""
+    """Return the Redis key that exists while the watch receives the events of the Pods in a namespace."""
     return f"ostler:watched:{namespace}"
 
 
 def producer(redis_url: Secret) -> Celery:
-    """Return a Celery app that only sends: one quick try, JSON, no results."""
+    """Return a Celery app that only sends messages. It tries once, encodes as JSON, and requests no results."""
     transport.install()
     app = Celery("ostler-producer", broker=redis_url.reveal(), set_as_current=False)
     app.conf.update(
@@ -89,7 +90,10 @@ def producer(redis_url: Secret) -> Celery:
 
 
 class Waker:
-    """Sends wake-ups; one per process, from one thread at a time. Raises what redis and kombu raise."""
+    """Sender of wake-ups. A process has one, and only one thread uses it at a time.
+
+    Methods pass on the exceptions of redis and kombu unless they say otherwise.
+    """
 
     def __init__(self, redis_url: Secret, *, app: Celery | None = None) -> None:
         self._app = app if app is not None else producer(redis_url)
@@ -101,36 +105,52 @@ class Waker:
         )
 
     def wake(self, pool_id: int, *, after: float = 0) -> bool:
-        """Send a dispatch of this pool, to run in `after` seconds, unless one is waiting; return whether it was."""
+        """Send a dispatch of this pool, unless one is waiting. The dispatch runs `after` seconds from now.
+
+        Return True if the dispatch was sent; False if one is waiting.
+        """
         if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
             return False
         self.send(DISPATCH, after=after, pool_id=pool_id)
         return True
 
     def oldest(self, queue: str) -> datetime | None:
-        """Return when the message was sent that comes next from a queue; None when none waits there."""
+        """Return the send time of the oldest message at the head of a queue.
+
+        Return None if the queue is empty or its messages have no send time.
+        """
         return transport.head_of(self._redis.lrange(queue, *transport.HEAD))
 
     def clear_wake(self, pool_id: int) -> None:
-        """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
+        """Delete the wake key of this pool.
+
+        The matcher calls this method while it holds the lock of the pool. If the call fails, the only cost is a run of
+        the matcher.
+        """
         self._redis_under_lock.delete(wake_key(pool_id))
 
     def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
-        """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks.
+        """Delete the key that says that a reconcile of this pool waits.
 
-        `shared`: it is one by the list of a tick, which has a key of its own.
+        The task calls this method before it lists the Pods of the pool. `shared` is true for a shared reconcile, which
+        has a key of its own (`reconcile`).
         """
         self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
 
     def record_pod_count(self, pool_id: int, *, pods: int) -> None:
-        """Record how many Pods a pool has. The number sets the distance between its next reconciles."""
+        """Record the number of Pods of a pool. It determines the time between the next reconciles of the pool.
+
+        Exceptions of redis are ignored.
+        """
         with suppress(redis.RedisError):
             self._redis.set(count_key(pool_id), pods, px=COUNT_MS)
 
     def may_reconcile(self, pool_id: int) -> bool:
-        """Return whether a reconcile may begin, and have the next one wait: each lists all Pods of the pool.
+        """Return True if a reconcile of this pool may begin; False if the last one began too recently.
 
-        The distance is 2 s for 1,000 Pods, and none for less than 100. Without Redis there is none.
+        Each reconcile lists all Pods of the pool, so the reconciles of a large pool need time between them: 2 s for
+        1,000 Pods, and none for fewer than 100 Pods. If the result is True, the time until the next reconcile starts
+        now. The result is also True if Redis does not answer.
         """
         try:
             pods = int(self._redis.get(count_key(pool_id)) or 0)
@@ -140,19 +160,23 @@ class Waker:
             return True
 
     def mark_watched(self, namespace: str, *, seconds: float) -> None:
-        """Record that for `seconds` the reconcilers of this namespace are woken when a Pod ends."""
+        """Record that the watch wakes the reconcilers of this namespace when a Pod ends.
+
+        The record expires after `seconds` seconds.
+        """
         self._redis.set(watch_key(namespace), "1", px=round(seconds * 1000))
 
     def is_watched(self, namespace: str) -> bool:
-        """Return whether the namespace is watched."""
+        """Return whether `mark_watched` was called for this namespace and its record has not expired."""
         return bool(self._redis.exists(watch_key(namespace)))
 
     @contextmanager
     def single_flight(self, what: str) -> Iterator[bool]:
-        """Yield whether nobody else does `what` now, or did it within the last 5 s.
+        """Yield True if no other block with the same name `what` began within the last 5 s; False otherwise.
 
-        So those who saw the same work share it. It is no lock: Redis may forget it, and without Redis all do all of
-        it. What fails may be done by others at once.
+        With it, workers that find the same work at the same time do the work only once. It is not a lock: if Redis
+        loses the key or does not answer, several workers can get True. If the block raises an exception after True, the
+        key is deleted, so that another worker can do the work at once.
         """
         key = f"ostler:single_flight:{what}"
         try:
@@ -168,11 +192,11 @@ class Waker:
             raise
 
     def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
-        """Send a reconcile of this pool, to run in `after` seconds or later, unless one is waiting.
+        """Send a reconcile of this pool, unless one is waiting. The reconcile runs `after` seconds from now, or later.
 
-        The reconcile of a large pool also waits until its rest is over. If `shared` is True, the reconcile may use the
-        list of Pods of the last tick. That list is older than a wake, so a shared reconcile that waits suppresses only
-        another shared one.
+        The reconcile of a large pool also waits for the time that `may_reconcile` requires. If `shared` is true, the
+        reconcile may use the list of Pods that the last tick requested. This list might be older than a wake. A waiting
+        shared reconcile therefore prevents only further shared reconciles from being sent.
         """
         if shared:
             if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):
@@ -185,8 +209,8 @@ class Waker:
     def autoscale(self) -> None:
         """Send a run of the autoscaler, unless two were sent within the last second.
 
-        The first one of a second runs at once. The second one runs a second later, so that it sees what came after the
-        first one.
+        The first run in a second starts at once. The second run starts a second later, so that it processes changes
+        that came after the first run.
         """
         if self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
             self.send(AUTOSCALE)
@@ -194,10 +218,10 @@ class Waker:
             self.send(AUTOSCALE, after=AUTOSCALE_MS / 1000)
 
     def send(self, name: TaskName, *, after: float = 0, **kwargs: Any) -> None:
-        """Send a task to its queue, to run in `after` seconds; arguments are ids only (law L13).
+        """Send a task to its queue. The task runs `after` seconds from now. Its arguments are only ids (law L13).
 
-        It sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`, `reconcile` or
-        `autoscale`: they send nothing while such a message waits.
+        This method sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`,
+        `reconcile` or `autoscale`. These methods send nothing while such a message waits.
         """
         self._app.send_task(
             name,
@@ -209,7 +233,7 @@ class Waker:
         )
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         self._redis.close()
         self._redis_under_lock.close()
         self._app.close()

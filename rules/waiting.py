@@ -203,7 +203,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.POOL,
                 f"Pools have its labels ({labels}), but none is allowed to serve it: {detail}.",
-                "Loosen that rule in the spec of the RunnerPool, or add a pool that allows it. The job continues "
+                "Relax this rule in the spec of the RunnerPool, or add a pool that allows it. The job continues "
                 "within a minute. Allow jobs of forks only in pools whose nodes and network you would lend to "
                 "strangers (docs/security.md).",
             )
@@ -211,15 +211,20 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.GITHUB,
                 f"Its repository is public, and {detail}; GitHub is asked once for each run.",
-                "Nothing, unless GitHub cannot be reached, or the App lacks the permission to read Actions.",
+                (
+                    "No action is needed, unless GitHub cannot be reached, or the App lacks the permission to read "
+                    "Actions."
+                ),
             )
         case HoldReason.RUNNER_GROUP:
             return Explanation(
                 WaitsFor.POOL,
                 f"GitHub would not assign it to the pool's runner: {detail}. This is checked again at {until}.",
-                "In the organisation: Settings, Actions, Runner groups: create the group, or allow this "
-                "repository (and public ones). Or correct runnerGroup of the RunnerPool; it then continues within a "
-                "minute.",
+                (
+                    "In the organisation: Settings, Actions, Runner groups: create the group, or allow this "
+                    "repository (and public ones). Or correct runnerGroup of the RunnerPool. The job then continues "
+                    "within a minute."
+                ),
             )
         case HoldReason.TWO_POOLS:
             return Explanation(
@@ -257,7 +262,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.GITHUB,
                 f"Its result is unknown ({detail}), and Ostler asks GitHub.",
-                "Nothing, unless GitHub cannot be reached or the App was removed from the account.",
+                "No action is needed, unless GitHub cannot be reached or the App was removed from the account.",
             )
 
 
@@ -265,7 +270,7 @@ def _claimed(job: JobFacts) -> Explanation:
     claim = job.claim
     if claim is None:
         return Explanation(
-            WaitsFor.GITHUB, "It is claimed, but has no live claim; the next run of the sweeps repairs that."
+            WaitsFor.GITHUB, "It is claimed, but has no live claim. The next run of the sweeps repairs this state."
         )
     on = f"claim {claim.id} on Pod {claim.pod}"
     match claim.state:
@@ -279,7 +284,7 @@ def _claimed(job: JobFacts) -> Explanation:
             found = WaitsFor.START, f"It has {on}; GitHub has not reported yet that {claim.runner} executes it."
         case ClaimState.RELEASING:
             failed = "" if claim.last_error is None else f" The last try failed: {claim.last_error}."
-            found = WaitsFor.RELEASE, f"It had {on}, which is being released; then it is queued again.{failed}"
+            found = WaitsFor.RELEASE, f"It had {on}, which is being released. The job is then queued again.{failed}"
         case _:
             found = WaitsFor.END, f"It has {on}, and its runner executes."
     return Explanation(*found)
@@ -293,7 +298,10 @@ def _queued(job: JobFacts) -> Explanation:
     if pool.rerouting:
         return Explanation(
             WaitsFor.POOL,
-            f"Its pool {pool.name} has changed, and its jobs are being matched again, this one soon.",
+            (
+                f"Its pool {pool.name} has changed, and the jobs of the pool are being matched again. This job is "
+                "matched soon."
+            ),
         )
     place = _place(job.ahead)
     brake = pool.brake
@@ -337,7 +345,7 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
         wanted.append(f"--memory {_gib(pool.memory_mib)}")
     if not wanted:
         return (
-            "Wait for one of its Pods to end: a Pod counts until then, even after its job. Or raise the budget: "
+            "Wait until one of its Pods ends. A Pod counts until it ends, even after its job. Or raise the budget: "
             f"`ostler account set {job.account_id}` with --count, --vcpu or --memory."
         )
     return (
@@ -369,16 +377,16 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}", (
-            f"Wait for one to start. If none does within a few minutes: kubectl describe rpool {pool.name}."
+            f"Wait until a Pod starts. If none starts within a few minutes: kubectl describe rpool {pool.name}."
         )
     if not pool.autoscaled or pool.replicas >= most:
-        return counts, f"Wait for one of their jobs to end, or make the pool larger. {_raise(pool, most + 1)}"
+        return counts, f"Wait until one of these jobs ends, or make the pool larger. {_raise(pool, most + 1)}"
     if pool.cluster_gate is not None:
         return f"{counts}, and the autoscaler adds none while the gate of Kubernetes is closed", (
             f"See `ostler gates`: {pool.cluster_gate}."
         )
     return f"{counts}, and the autoscaler may set up to {most}", (
-        "Wait: it adds Pods within seconds. If it does not, `ostler pool list --why` shows the reason."
+        "Wait: the autoscaler adds Pods within seconds. Otherwise `ostler pool list --why` shows the reason."
     )
 
 
@@ -413,7 +421,7 @@ _TROUBLES = {
     ),
     Trouble.POLLER: (
         "its Pods end before their first poll",
-        "See the log of container `poller` of one of them: it shows why web refused the poll.",
+        "See the log of container `poller` of one of these Pods. The log shows why web refused the poll.",
     ),
     Trouble.UNRESPONSIVE: (
         "its Pods run, but web receives no poll from them",
@@ -453,7 +461,7 @@ def _short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
     return (
         f"it uses {usage.count} of {budget.count} jobs, {_cores(usage.vcpu_millicores)} of "
         f"{_cores(budget.vcpu_millicores)} vCPU and {_gib(usage.memory_mib)} of {_gib(budget.memory_mib)} GiB, and "
-        f"this one needs {_cores(pool.vcpu_millicores)} vCPU and {_gib(pool.memory_mib)} GiB"
+        f"this job needs {_cores(pool.vcpu_millicores)} vCPU and {_gib(pool.memory_mib)} GiB"
     )
 
 

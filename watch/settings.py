@@ -11,7 +11,8 @@ class WatchSettings(Timed, RedisAlone):
     """Immutable settings of the watch from the environment."""
 
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig. If it is empty, Ostler uses the ServiceAccount of its Pod"
+        default=None,
+        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
     )
     namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
     alive_file: str | None = Field(
@@ -26,8 +27,8 @@ class WatchSettings(Timed, RedisAlone):
         ge=0,
         le=65535,
         description=(
-            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0 they serve no metrics. `ostler "
-            "web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, these processes serve no metrics. "
+            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 

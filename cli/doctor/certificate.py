@@ -1,7 +1,7 @@
 """Check of the certificate at the address that runner Pods poll: its names and its expiry.
 
-The check reads the certificate from the address itself, so it sees the certificate in force. It does not verify the
-issuer, because no process of Ostler reads the ConfigMap with the CAs that runner Pods trust.
+The check reads the certificate from the address itself, so it sees the certificate that web presents now. The check
+does not verify the issuer, because no process of Ostler reads the ConfigMap with the CAs that runner Pods trust.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from ostler.clock import machine_now
 
 FAILS = timedelta(days=7)
 WARNS = timedelta(days=30)
-"""Remaining lifetime of a certificate below which the check fails, and below which it warns."""
+"""Remaining lifetime of a certificate. With `FAILS` or less the check fails, and with `WARNS` or less it warns."""
 
 CONNECT_WITHIN = 5.0
-"""Maximum seconds for the connection, and for the TLS handshake."""
+"""Maximum seconds to connect to the server, and maximum seconds for the TLS handshake."""
 
-_CURE = "run `helm upgrade` with your values, or renew it where you created it: docs/operations/certificates.md"
+_CURE = (
+    "run `helm upgrade` with your values, or renew the certificate where you created it: "
+    "docs/operations/certificates.md"
+)
 
 
 def certificate(context: Context) -> Verdict:
@@ -44,7 +47,7 @@ def certificate(context: Context) -> Verdict:
         told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"
         return unknown(
             f"{host} cannot be reached from here: {told}",
-            "run it in a worker: kubectl exec deploy/ostler-worker-default -- ostler doctor",
+            "run the command in a worker: kubectl exec deploy/ostler-worker-default -- ostler doctor",
         )
     return judge(found, host=host, now=machine_now())
 
@@ -60,7 +63,7 @@ def read_certificate(host: str, port: int) -> x509.Certificate:
     ):
         shown = secured.getpeercert(binary_form=True)
     if shown is None:
-        raise ssl.SSLError(0, "it shows no certificate")
+        raise ssl.SSLError(0, "it presents no certificate")
     return x509.load_der_x509_certificate(shown)
 
 

@@ -1,7 +1,7 @@
 """List of the checks of all families.
 
-The command imports this module completely before a check runs. Threads that import the same modules concurrently could
-otherwise see partly initialised modules.
+The command imports this module completely before a check runs. Otherwise threads that import the same modules
+concurrently could see partly initialised modules.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ CHECKS: tuple[Check, ...] = (
     Check("sweeps", "fleet", fleet.sweeps),
     Check("webhooks", "fleet", fleet.webhooks),
 )
-"""All checks, in the order that operators should read."""
+"""All checks, in the order of the output."""

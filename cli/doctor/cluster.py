@@ -16,7 +16,7 @@ from k8s_adapters.pools import list_pools
 from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
 
 OLDEST = 30
-"""First minor version of Kubernetes with ValidatingAdmissionPolicies enabled by default."""
+"""First minor version of Kubernetes that enables ValidatingAdmissionPolicies by default."""
 
 
 def kubernetes(context: Context) -> Verdict:
@@ -25,7 +25,7 @@ def kubernetes(context: Context) -> Verdict:
         version = context.kube.request("GET", "/version")
         name = who_am_i(context.kube)
     except ConfigurationError as error:
-        return failed(str(error), "run it where a worker runs, or set OSTLER_KUBECONFIG to a kubeconfig")
+        return failed(str(error), "run the command where a worker runs, or set OSTLER_KUBECONFIG to a kubeconfig")
     except Retryable as error:
         cure = f"check {choose().named}, and that the API server runs there"
         return failed(f"the API server {context.kube.server} does not answer: {cause_of(error)}", cure)
@@ -43,7 +43,10 @@ def kubernetes(context: Context) -> Verdict:
 
 
 def rights(context: Context) -> Verdict:
-    """Check that this identity has the permissions of its process. Another identity is checked for every process."""
+    """Check that this identity has the permissions that its process needs.
+
+    An identity that does not belong to a process of Ostler needs the permissions of all processes.
+    """
     kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)
     if context.lab_cluster:
@@ -61,7 +64,10 @@ def rights(context: Context) -> Verdict:
             f"{name} is not allowed in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)"
         )
     if not mine:
-        return ok(f"{name} has the rights of {', '.join(RIGHTS)}; run it as each of them to check its own rights")
+        return ok(
+            f"{name} has the rights of {', '.join(RIGHTS)}; run the command as each of these processes to "
+            "check its own rights"
+        )
     return ok(f"{name} has the rights of {', '.join(mine)}")
 
 
@@ -80,9 +86,13 @@ def definition(context: Context) -> Verdict:
         except Gone:
             return failed(f"the cluster has no {CRD_NAME}", cure)
         except Forbidden:
-            return unknown("this identity is not allowed to read it", "run it as an administrator, or as a worker")
+            return unknown(
+                "this identity is not allowed to read the definition",
+                "run the command as an administrator, or as a worker",
+            )
         return unknown(
-            f"{CRD_NAME} is served, but this identity is not allowed to read its schema", "run it as an administrator"
+            f"{CRD_NAME} is served, but this identity is not allowed to read the schema of the definition",
+            "run the command as an administrator",
         )
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:
@@ -91,7 +101,10 @@ def definition(context: Context) -> Verdict:
 
 
 def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
-    """Return the paths at which `theirs` lacks or changes a value of `ours`. Additional values do not count."""
+    """Return the paths where `theirs` lacks a value of `ours` or has another value.
+
+    Values that only `theirs` contains do not count.
+    """
     if isinstance(ours, dict):
         if not isinstance(theirs, dict):
             return [place]
@@ -112,7 +125,7 @@ def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
 
 
 def _absent(value: Any, place: str, key: str) -> list[str]:
-    """Return the path of a missing key. An empty value does not count, because the API server omits it."""
+    """Return the path of a key that is missing. An empty value does not count, because the API server omits it."""
     return [f"{place}.{key}"] if value or (isinstance(value, int | float) and not isinstance(value, bool)) else []
 
 
@@ -130,7 +143,7 @@ def admission(context: Context) -> Verdict:
 
 
 def pod_creation(context: Context) -> Verdict:
-    """Check that the admission policy prevents workers from creating any Pods except runner Pods."""
+    """Check that the admission policy prevents workers from creating Pods that are not runner Pods."""
     lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
     answer = refuses_other_pods(context.kube, context.place.namespace)
     if answer.refused:

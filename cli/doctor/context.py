@@ -1,7 +1,7 @@
 """Inputs of the checks: settings, clients, and rows that several checks share.
 
 Each input is created once, when the first check needs it, even if several threads need it. If the creation fails, every
-check that needs the input gets the same exception.
+check that needs this input gets the same exception.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class Rows:
     """Contents of Postgres that the checks read.
 
     `revision` is the revision of the schema. `needed` is the newest revision of this version, or None if the schema is
-    compatible. The fields after `server` are read only from a compatible schema. `images` has the image of each pool,
-    and `versions` the runner version that GitHub listed for it, both by the name of the pool.
+    compatible. The fields after `server` are filled only if the schema is compatible. `images` has the image of each
+    pool, by the name of the pool. `versions` has the runner version that GitHub listed for each pool, also by the name
+    of the pool.
     """
 
     now: datetime
@@ -95,7 +96,11 @@ class Context:
         self._made: dict[str, Callable[[], Any]] = {}
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
-        """Return the result of `make`. Only the first caller for `name` runs it. Every caller gets its exception."""
+        """Return the result of `make`. `name` identifies the input.
+
+        Only the first call for a `name` runs `make`. If `make` raises an exception, every call for that `name` raises
+        the same exception.
+        """
         with self._lock:
             if name not in self._made:
                 self._made[name] = _Kept(make)
@@ -108,7 +113,7 @@ class Context:
 
     @property
     def app(self) -> AppAccess:
-        """Settings of the GitHub App. Raises `ConfigurationError` as `settings` does."""
+        """Settings of the GitHub App. Raises `ConfigurationError` if one is missing or malformed."""
         return self._once("app", load_app)
 
     @property
@@ -118,20 +123,24 @@ class Context:
 
     @property
     def rows(self) -> Rows:
-        """Contents of Postgres. Raises `StoreUnreachable` or `ConfigurationError`."""
+        """Contents of Postgres.
+
+        Raises `StoreUnreachable` if Postgres does not answer, or `ConfigurationError` if its address is not valid.
+        """
         return self._once("rows", _rows)
 
     @property
     def redis_info(self) -> Mapping[str, Any]:
-        """Answer of Redis to INFO, with two further keys. Raises `StoreUnreachable`.
+        """Answer of Redis to INFO, with two additional keys. Raises `StoreUnreachable`.
 
-        `lock` is true if a beat process holds its lock. `heads` has the send time of the next message of each queue.
+        `lock` is true if a beat process holds the lock of beat. `heads` has the send time of the next message of each
+        queue.
         """
         return self._once("redis", _redis)
 
     @property
     def kube(self) -> KubeClient:
-        """Client of the cluster. Raises `ConfigurationError`."""
+        """Client of the cluster. Raises `ConfigurationError` if the kubeconfig cannot be read."""
         return self._once("kube", self._make_kube)
 
     @property
@@ -146,7 +155,7 @@ class Context:
 
     @property
     def github(self) -> GitHub:
-        """Client of GitHub with the App's key. Raises `ConfigurationError`."""
+        """Client of GitHub with the App's key. Raises `ConfigurationError` if a setting of the App is not valid."""
         return self._once("github", self._make_github)
 
     @property

@@ -13,14 +13,15 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 from rules.sweeps.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
-"""Maximum age of the start of the latest sweep if beat and a worker run. `resume` runs every five seconds."""
+"""If beat and a worker run, the latest sweep began within this time. `resume` runs every five seconds."""
 
 MESSAGES_WITHIN = 30.0
-"""Maximum seconds that a message waits for a worker before the check fails."""
+"""Seconds that a message can wait for a worker before the check fails."""
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
-"""Age of the last webhook above which the check warns. Some repositories run no jobs on weekends."""
+"""If the last webhook is older, the check warns. It does not fail, because some repositories run no jobs on weekends.
+"""
 
 
 def beats(context: Context) -> Verdict:
@@ -43,7 +44,10 @@ def beats(context: Context) -> Verdict:
 
 
 def web(context: Context) -> Verdict:
-    """Check that a web process runs. It writes heartbeats only while it receives its own notifications."""
+    """Check that a web process runs.
+
+    A web process writes heartbeats only while it receives its own notifications.
+    """
     found = context.rows
     alive = [beat for beat in found.web_beats if found.now - beat < BEATS_WITHIN]
     if alive:
@@ -67,9 +71,9 @@ def messages(context: Context) -> Verdict:
 
 
 def sweeps(context: Context) -> Verdict:
-    """Check that no sweep is late by three of its periods, and warn about paused sweeps.
+    """Check that every sweep has run within three of its periods, and warn about paused sweeps.
 
-    After a restore of Postgres, the check counts only from the time at which the restore was detected.
+    After a restore of Postgres, the check counts the periods only from the time at which the restore was detected.
     """
     found = context.rows
     if not found.sweeps:
@@ -92,7 +96,10 @@ def sweeps(context: Context) -> Verdict:
     ]
     paused = [each.name for each in found.sweeps if each.paused_at is not None]
     if late:
-        cure = "`ostler sweep list` shows how each last ended; the log line `sweep.failed` of a worker shows why"
+        cure = (
+            "`ostler sweep list` shows how the last run of each sweep ended; the log line `sweep.failed` of a worker "
+            "shows why"
+        )
         return failed(f"sweeps missed three periods: {', '.join(late)}", cure)
     if paused:
         return warning(f"sweeps are paused: {', '.join(paused)}", "`ostler sweep resume NAME` ends a pause")
@@ -100,7 +107,7 @@ def sweeps(context: Context) -> Verdict:
 
 
 def webhooks(context: Context) -> Verdict:
-    """Check that webhooks are accepted."""
+    """Check that web has recently accepted webhooks."""
     found = context.rows
     if found.last_delivery is None:
         return warning("no webhook was ever accepted", "`ostler setup ping` shows the cause")

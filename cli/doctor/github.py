@@ -15,10 +15,10 @@ from ostler.reasons import endpoint
 from rules.claims.mint_questions import cure_of_refusal
 
 SKEW = timedelta(seconds=60)
-"""Maximum lead of this machine's clock over GitHub's. JWTs are dated back by the same time."""
+"""Maximum lead of this machine's clock over GitHub's clock. Ostler dates its JWTs back by the same time."""
 
 BEHIND = timedelta(minutes=5)
-"""Maximum lag of this machine's clock behind GitHub's. A JWT expires nine minutes after its issue."""
+"""Maximum lag of this machine's clock behind GitHub's clock. A JWT expires nine minutes after its issue."""
 
 
 def way(context: Context) -> Verdict:
@@ -55,7 +55,7 @@ def app(context: Context) -> Verdict:
 
 
 def mints(context: Context) -> Verdict:
-    """Check that GitHub refuses no mints. The cause quotes GitHub's own explanation."""
+    """Check that no mint is currently refused. The cause quotes GitHub's own explanation."""
     found = context.rows
     if found.needed is not None:
         return unknown("the database does not fit this version", "run `ostler migrate`")
@@ -67,7 +67,7 @@ def mints(context: Context) -> Verdict:
 
 
 def clock(context: Context) -> Verdict:
-    """Check that this machine's clock agrees with GitHub's. Otherwise GitHub refuses the App's JWTs."""
+    """Check that this machine's clock agrees with GitHub's clock. With a wrong clock, GitHub refuses the App's JWTs."""
     ahead = context.github.clock_ahead(deadline_seconds=CALL_WITHIN)
     if ahead is None:
         return unknown("GitHub's answer has no date")
@@ -81,9 +81,9 @@ def clock(context: Context) -> Verdict:
 
 
 def permissions(context: Context) -> Verdict:
-    """Check that every installation has granted the needed permissions and no others."""
+    """Check that every installation has granted the needed permissions and no further permissions."""
     if not context.installations:
-        return failed("the App is not installed anywhere", "install it: on the App's page, Install App")
+        return failed("the App is not installed anywhere", "install the App: on the App's page, Install App")
     lacking, needless = [], []
     # An App has one set of permissions for all owners. A permission that one kind of owner needs is not needless.
     kinds = {each.organization for each in context.installations}
@@ -93,14 +93,16 @@ def permissions(context: Context) -> Verdict:
         if surplus := wanted.needless(each.permissions, organizations=kinds):
             needless.append(f"{each.login}: {', '.join(surplus)}")
     if lacking:
-        cure = "grant it on the App's page, Permissions & events, and have the owner accept the change"
+        cure = "grant the permission on the App's page, Permissions & events, and have the owner accept the change"
         return failed("; ".join(lacking), cure)
     if suspended := [each.login for each in context.installations if each.suspended]:
         return warning(
             f"suspended at {', '.join(suspended)}", "the owner can end the suspension: Settings, GitHub Apps"
         )
     if needless:
-        return warning(f"more permissions than needed: {'; '.join(needless)}", "remove them on the App's page")
+        return warning(
+            f"more permissions than needed: {'; '.join(needless)}", "remove these permissions on the App's page"
+        )
     return ok(f"exactly the permissions needed, at {', '.join(each.login for each in context.installations)}")
 
 
@@ -123,9 +125,9 @@ def deliveries(context: Context) -> Verdict:
     if not newest.accepted:
         return failed(
             f"the last webhook failed: {meaning(newest.status_code)}",
-            "correct the cause; `redelivery` then requests them again",
+            "correct the cause; `redelivery` then requests the failed webhooks again",
         )
     if open_ones:
-        cure = "`redelivery` requests them again; the log of web shows why they were not accepted"
+        cure = "`redelivery` requests these webhooks again; the log of web shows why web did not accept them"
         return warning(f"{len(open_ones)} of the last {len(latest)} webhooks were not accepted", cure)
     return ok(f"the last {len(latest)} webhooks were accepted")

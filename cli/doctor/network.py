@@ -24,7 +24,7 @@ def job_network(context: Context) -> Verdict:
             parse_policy(each, namespace=namespace) for each in list_policies(context.kube, namespace=namespace)
         )
     except Forbidden:
-        return unknown("this identity is not allowed to read NetworkPolicies", "run it as an administrator")
+        return unknown("this identity is not allowed to read NetworkPolicies", "run the command as an administrator")
     except Malformed as error:
         return unknown(f"a NetworkPolicy of {namespace} cannot be read: {error}")
     job = Pod("job", namespace, {POOL_LABEL: "any", OWNER_LABEL: "1"}, {})
@@ -53,5 +53,7 @@ def _judge(reachable: Addresses, own: OwnAddresses) -> Verdict:
             "check that networkPolicies.runners.allow names only what jobs need",
         )
     if own.unread:
-        return unknown(f"this identity is not allowed to read {' and '.join(own.unread)}", "run it as an administrator")
+        return unknown(
+            f"this identity is not allowed to read {' and '.join(own.unread)}", "run the command as an administrator"
+        )
     return ok(f"jobs cannot reach any of the cluster's {len(own.by_address)} addresses")

@@ -14,10 +14,10 @@ TRIED = 18
 """Major version of Postgres that the tests use."""
 
 SKEW_FAILS = 5.0
-"""Smallest offset in seconds between this machine's clock and that of Postgres that fails the check."""
+"""Minimum difference in seconds between this machine's clock and the clock of Postgres that fails the check."""
 
 FULL = 0.9
-"""Fraction of used connections above which the check warns."""
+"""Fraction of connections in use above which the check warns."""
 
 
 def epoch(context: Context) -> Verdict:
@@ -31,8 +31,8 @@ def epoch(context: Context) -> Verdict:
     if found.doubt is not None:
         cure = (
             "check that beat and a worker on the queue `sweeps` run, and are allowed to get, create and patch the "
-            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A backup of Postgres taken since then looks current: "
-            "if one was restored, run `ostler restore --anyway`"
+            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A backup of Postgres from this time looks current. If such "
+            "a backup was restored, run `ostler restore --anyway`"
         )
         return failed(f"{found.doubt}. Nothing is released or retired", cure)
     return ok(f"at {found.epoch.number}, as new as the cluster")
@@ -55,7 +55,8 @@ def postgres(context: Context) -> Verdict:
     major = found.version.partition(".")[0]
     if major.isdecimal() and int(major) < TRIED:
         return warning(
-            f"Postgres {found.version} answers", f"upgrade it: the tests run on {TRIED}, older versions are not tested"
+            f"Postgres {found.version} answers",
+            f"upgrade Postgres: the tests run on {TRIED}, and older versions are not tested",
         )
     return ok(f"Postgres {found.version} answers, read committed")
 
@@ -82,7 +83,10 @@ def connections(context: Context) -> Verdict:
     if found.connections > FULL * found.most_connections:
         return warning(
             told,
-            "find out which processes hold them: SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1",
+            (
+                "find out which processes hold the connections: SELECT application_name, count(*) FROM "
+                "pg_stat_activity GROUP BY 1"
+            ),
         )
     return ok(told)
 

@@ -25,7 +25,7 @@ def redis(context: Context) -> Verdict:
         return failed(f"Redis {version} is a read-only replica", "name the primary in OSTLER_REDIS_URL")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers and numbers < OLDEST:
-        return warning(f"Redis {version} answers", f"the tests run on {'.'.join(map(str, OLDEST))}; upgrade it")
+        return warning(f"Redis {version} answers", f"the tests run on {'.'.join(map(str, OLDEST))}; upgrade Redis")
     return ok(f"Redis {version} answers")
 
 

@@ -1,4 +1,4 @@
-"""Concurrent execution of the checks. Each check has its own deadline, so no check delays another without limit."""
+"""Concurrent execution of the checks. Each check has its own deadline, so a slow check delays no other check."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ostler.errors import ConfigurationError, StoreUnreachable, UpstreamError
 
 
 def run(checks: Sequence[Check], context: Context) -> list[Finding]:
-    """Run the checks and return their findings in the same order.
+    """Run the checks and return their findings in the order of the checks.
 
-    The command does not wait for a check that exceeds its deadline.
+    The command does not wait for a check after the deadline of that check.
     """
     found: dict[int, Verdict] = {}
     threads = []
@@ -52,9 +52,9 @@ def _run_check(found: dict[int, Verdict], number: int, check: Check, context: Co
 
 
 def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:
-    """Return whether the exit status must be 1: a check failed, or every check is unknown.
+    """Return True if the exit status must be 1, because a check failed or every check is unknown.
 
-    If `strict` is true, every outcome except ok counts.
+    If `strict` is true, return True if any check has an outcome other than ok.
     """
     if findings and all(each.outcome is Outcome.UNKNOWN for each in findings):
         return True

@@ -1,7 +1,8 @@
-"""Check of the runner versions of the pools. GitHub refuses a version 30 days after the release of a newer one.
+"""Check of the runner versions of the pools.
 
-The version of a pool comes from GitHub's list of runners, if a runner of the current template was listed. Otherwise it
-comes from the tag of the pool's image.
+GitHub refuses a version 30 days after the release of the next version. The version of a pool comes from GitHub's list
+of runners, if the list has contained a runner of the current template. Otherwise the version comes from the tag of the
+pool's image.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def runner_version(context: Context) -> Verdict:
     seen = {name: version for name, version in (context.rows.versions or {}).items() if name in images}
     versions = tagged | seen
     if images and not versions:
-        cure = "tag images by runner version, as in actions-runner:2.330.0; GitHub refuses one 30 days after the next"
+        cure = (
+            "tag images by runner version, as in actions-runner:2.330.0; GitHub refuses a version 30 days after the "
+            "next version"
+        )
         said = "no runner of the pools has been listed yet, and the tags of their images have no version"
         return unknown(f"{said}: {', '.join(sorted(set(images.values())))}", cure)
     if not images:
@@ -46,7 +50,10 @@ def runner_version(context: Context) -> Verdict:
 
 
 def _ends(context: Context, versions: list[str]) -> Mapping[str, datetime] | str:
-    """Return the time until which GitHub accepts each version, or a text that says why it is unknown."""
+    """Return for each version the time until which GitHub accepts it.
+
+    If this time is unknown, return a text that says why.
+    """
     place = next((each for each in context.installations if each.organization and not each.suspended), None)
     if place is None:
         return "GitHub can be asked about runner versions only for an organisation, and none has the App"

@@ -1,7 +1,7 @@
 """`ostler setup github` and `ostler setup ping`: create the GitHub App, and test that its webhooks arrive.
 
-GitHub creates the App from a manifest and shows its secrets once. The command writes them into a Secret or a file, and
-nowhere else (law L13).
+GitHub creates the App from a manifest and shows the App's secrets only once. The command writes the secrets into a
+Secret or a file, and nowhere else (law L13).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Set up a new installation: create 
 
 DEFAULT_NAME = "ostler"
 WEBHOOKS = "/webhooks/github"
-"""Path of web for webhooks."""
+"""Path at which web accepts webhooks."""
 
 Within = Annotated[float, typer.Option(help="seconds to wait for GitHub's ping; 0 skips the test")]
 
@@ -60,7 +60,7 @@ def github(
     timeout: Annotated[float, typer.Option(min=1, help="seconds to wait until the App is created")] = 900.0,
     ping_within: Within = 300.0,
 ) -> None:
-    """Create the GitHub App, store its secrets where Ostler reads them, and wait for a webhook."""
+    """Create the GitHub App, store its secrets where Ostler reads them, and wait for a webhook of the App."""
     from cli.setup.page import Page
     from cli.setup.store import store_of
     from github_adapters import manifest as flow
@@ -106,7 +106,7 @@ def github(
 
 
 def _check_webhook_url(url: str, *, github_url: str) -> None:
-    """Raise `ConfigurationError` if GitHub could not reach web at this address."""
+    """Raise `ConfigurationError` if GitHub could not reach web at this URL."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -134,7 +134,7 @@ def _is_local(host: str) -> bool:
 
 
 def homepage_of(webhook_url: str) -> str:
-    """Return the homepage of the App for its manifest, which is the root of the webhook URL."""
+    """Return the homepage of the App for the App's manifest. It is the root of the webhook URL."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(webhook_url)
@@ -144,8 +144,8 @@ def homepage_of(webhook_url: str) -> str:
 def keep(store: Store, made: AppMade, *, api_url: str) -> None:
     """Write the secrets of the App to the store.
 
-    If the store fails, the secrets go into a file in the working directory, because GitHub shows them only once. The
-    command then ends with exit status 1.
+    If the write fails, write the secrets into a file in the working directory, because GitHub shows them only once.
+    Then end the command with exit status 1.
     """
     values = {
         "OSTLER_GITHUB_APP_ID": Secret(made.client_id),
@@ -161,7 +161,7 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
         EnvFile(rescue, replace=False).write(values, api_url=api_url)
         fail(
             f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
-            "which only you may read: take them from there and delete it."
+            "which only you may read: copy the secrets from there and delete the file."
         )
     typer.echo(f"3. App {made.slug} of {made.owner}: its id, key and webhook secret are in {store.where}.")
     if store.further(api_url):

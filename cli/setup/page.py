@@ -1,7 +1,7 @@
 """Local page that sends the App's manifest to GitHub and receives GitHub's code for the new App.
 
-The page listens on 127.0.0.1 and refuses a request with another host name, which prevents DNS rebinding. It accepts a
-code only once and only with the random state that it sent. The states are compared in constant time.
+The page listens on 127.0.0.1. It refuses a request with another host name, which prevents DNS rebinding. It accepts
+only one code, and only with the random state from its own request to GitHub. The states are compared in constant time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _BEGIN = """
 </form>
 """
 _END = "<h1>GitHub made the App</h1><p>Go back to the terminal; this page is not needed any more.</p>"
-_REFUSED = "<h1>This is no answer to our question</h1><p>Begin again from the address in the terminal.</p>"
+_REFUSED = "<h1>This is not the expected answer of GitHub</h1><p>Begin again from the address in the terminal.</p>"
 
 
 class Page:
-    """The local page. GitHub redirects the operator to `callback_url`. Raises OSError if the port is taken."""
+    """The local page. GitHub redirects the operator to `callback_url`. Raises OSError if the port is in use."""
 
     def __init__(self, *, port: int) -> None:
         self.state = secrets.token_urlsafe(32)
@@ -63,7 +63,7 @@ class Page:
         self._thread.join()
 
     def serve(self, *, manifest: str, target: str) -> None:
-        """Set the form of the page. It posts `manifest` to the URL `target`."""
+        """Set the form of the page. The form posts `manifest` to the URL `target`."""
         self._target = target
         self._begin = _BEGIN.format(manifest=html.escape(manifest), target=html.escape(target))
 
@@ -73,7 +73,7 @@ class Page:
         return self._code
 
     def answer(self, path: str, host: str | None) -> tuple[HTTPStatus, str]:
-        """Return status and content for a GET request. `host` is its Host header, or None if it has none."""
+        """Return status and content for a GET request. `host` is the Host header, or None if the request has none."""
         if host != urlsplit(self.url).netloc:
             return HTTPStatus.MISDIRECTED_REQUEST, _REFUSED
         parts = urlsplit(path)

@@ -1,7 +1,7 @@
-"""End-to-end test of webhooks: request the App's ping from GitHub again until web answers it with 2xx.
+"""End-to-end test of webhooks: request a redelivery of the App's ping until web answers it with 2xx.
 
-GitHub sends a ping when an App is created, and stores it for three days. Later, the test uses the newest delivery of
-any event.
+GitHub sends a ping when an App is created, and stores the ping for three days. After that time, the test uses the
+newest delivery of any event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOK_EVERY = 2.0
 SEND_EVERY = 12.0
 """Seconds between two requests for a redelivery. GitHub waits ten seconds for an answer to each delivery."""
 CALL, LAST_CALL = 10.0, 2.0
-"""Maximum seconds for a call, and the minimum when the time of the test is almost over."""
+"""Maximum seconds for a call. If less time is left for the test, a call can still take `LAST_CALL` seconds."""
 
 
 def see_ping(
@@ -33,9 +33,9 @@ def see_ping(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Return None if web answers a webhook with 2xx within `within` seconds, or the problem and its cure otherwise.
+    """Return None if web answers a webhook with 2xx within `within` seconds; otherwise the problem and its cure.
 
-    `say` prints progress. Raises `Retryable`, with problem and cure in its message, if GitHub itself does not answer.
+    `say` prints progress. Raises `Retryable`, with problem and cure in the message, if GitHub itself does not answer.
     """
     began, sent_at, told = clock(), -SEND_EVERY, ""
     before: int | None = None
@@ -45,7 +45,10 @@ def see_ping(
         try:
             newest = _newest(github, within=_call_within(within - (clock() - began)))
             if newest is None:
-                problem = "GitHub has sent no webhook: see on the App's page that its webhook is active and has the URL"
+                problem = (
+                    "GitHub has sent no webhook: check on the App's page that the webhook is active and has the right "
+                    "URL"
+                )
             elif newest.accepted and (before is None or newest.id != before):
                 return None
             else:
@@ -54,7 +57,10 @@ def see_ping(
                     before, sent_at = newest.id, clock()
                     github.redeliver(delivery_id=newest.id, deadline_seconds=_call_within(within - (clock() - began)))
         except Forbidden as error:
-            return f"GitHub does not accept the App's id and key ({error}): see OSTLER_GITHUB_APP_ID and the clock"
+            return (
+                f"GitHub does not accept the App's id and key ({error}): check OSTLER_GITHUB_APP_ID and this machine's "
+                "clock"
+            )
         except UpstreamError as error:
             away, problem = isinstance(error, Retryable), _trouble(error)
         if problem != told:
@@ -77,7 +83,10 @@ def _trouble(error: UpstreamError) -> str:
 
 
 def _late(problem: str, *, within: float, away: bool) -> str:
-    """Return the message for the end of the time. If GitHub is `away`, raise it as `Retryable` instead."""
+    """Return the message for a test that exceeded its time. If `away` is true, raise `Retryable` with this message.
+
+    `away` is true if GitHub does not answer.
+    """
     cure = ". Check OSTLER_GITHUB_API_URL, and that this machine reaches GitHub" if away else ""
     told = f"no webhook arrived within {within:.0f} s: {problem}{cure}. Then run `ostler setup ping`."
     if away:
@@ -90,13 +99,13 @@ def _call_within(left: float) -> float:
 
 
 def _newest(github: GitHub, *, within: float) -> DeliverySeen | None:
-    """Return the latest delivery of the ping, or of any event if there is no ping. None if there is no delivery."""
+    """Return the latest delivery of the ping. If there is no ping, return the latest delivery of any event, or None."""
     listed = github.list_deliveries(policy=replace(ONCE, deadline=within)).deliveries
     return next((each for each in listed if each.event == "ping"), next(iter(listed), None))
 
 
 def meaning(status: int) -> str:
-    """Return the meaning of web's status for a webhook, and what to do. Status 0 means that GitHub got no answer."""
+    """Return the meaning of web's status for a webhook, with a cure. Status 0 means that GitHub got no answer."""
     match status:
         case 0:
             return "GitHub cannot reach the webhook URL: check its host, port and certificate, and that web runs"

@@ -25,19 +25,25 @@ class Store(Protocol):
         """Name of the store for messages."""
 
     def check(self) -> None:
-        """Raise `Conflict` if a write would overwrite secrets without `--replace`. Errors of the store pass through."""
+        """Raise `Conflict` if a write would overwrite secrets without `--replace`.
+
+        Errors of the store are passed on.
+        """
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
-        """Write the values. Raises as `check` does. `api_url` is the root of GitHub's REST API."""
+        """Write the values. `api_url` is the root of GitHub's REST API.
+
+        Raises `Conflict` if the store already has secrets and `--replace` was not given.
+        """
 
     def further(self, api_url: str) -> str | None:
-        """Return a further step for the operator, or None if there is none."""
+        """Return a step that the operator must do next, or None if there is none."""
 
 
 def store_of(
     *, namespace: str | None, secret: str, kubeconfig: str | None, env_file: Path | None, replace: bool
 ) -> Store:
-    """Return the store that the options name. Raises `ConfigurationError` if they name none or two."""
+    """Return the store that the options name. Raises `ConfigurationError` if they name no store or two stores."""
     if (namespace is None) == (env_file is None):
         raise ConfigurationError("--namespace or --env-file: name one place for the App's secrets")
     if env_file is not None:
@@ -73,12 +79,15 @@ class EnvFile:
         fresh.replace(self._path)
 
     def further(self, api_url: str) -> str | None:
-        """Return None, because the file already contains the address of the API."""
+        """Return None, because the file already contains the address of GitHub's API."""
         del api_url
         return None
 
     def _lines(self) -> dict[str, str]:
-        """Return the existing lines by the variable that they set. Other lines have their line number as key."""
+        """Return the existing lines of the file, each under the name of the variable that it sets.
+
+        A line that sets no variable is returned under its line number.
+        """
         if not self._path.exists():
             return {}
         found: dict[str, str] = {}
@@ -89,7 +98,7 @@ class EnvFile:
 
 
 class ClusterSecret:
-    """A Secret in the cluster, which the chart's value `existingSecret` names."""
+    """A Secret in the cluster. The chart's value `existingSecret` names it."""
 
     def __init__(self, namespace: str, name: str, kubeconfig: str | None, *, replace: bool) -> None:
         self._namespace = namespace
@@ -114,7 +123,7 @@ class ClusterSecret:
         put_secret(self._kube, namespace=self._namespace, name=self._name, values=values, replace=self._replace)
 
     def further(self, api_url: str) -> str | None:
-        """Return the value to set in the chart for an Enterprise Server, or None for github.com."""
+        """Return the chart value to set for an Enterprise Server, or None for github.com."""
         return None if api_url == GITHUB_API else f"Set in the chart's values: settings.{API_URL}: {api_url}"
 
 

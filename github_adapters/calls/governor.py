@@ -171,7 +171,7 @@ local have = redis.call('HMGET', KEYS[1], 'born', 'closed', class .. '.known', c
     class .. '.promised', class .. '.next', class .. '.resource')
 local function number(value) return tonumber(value or '') or 0 end
 local function deny(why, after) return {why, string.format('%.3f', after)} end
--- Each whom our own pace denies gets a time of its own to come back, so that they do not all come at once.
+-- Each caller that Ostler's own rate limit delays gets a different wait, so that they do not all retry at once.
 local function put_off(why, soonest, apart)
     local promised = math.max(soonest, number(have[6]) + apart)
     if promised - now <= longest_place then redis.call('HSET', KEYS[1], class .. '.promised', promised) end
@@ -446,5 +446,5 @@ def _keys(installation_id: int) -> list[str]:
 
 
 def _limited(call_class: CallClass, after: float, *, paced: bool = False) -> RateLimited:
-    who = "our own pace" if paced else "GitHub"
+    who = "Ostler's own rate limit" if paced else "GitHub"
     return RateLimited(f"{who} asks to wait before the next {call_class} call", after=after, paced=paced)

@@ -124,9 +124,12 @@ def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3
 def _refused_by(proxy: egress.Proxy, status: int) -> str:
     match status:
         case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return f"the proxy asks for a login (407); write it as http://user:password@host:port into {proxy.variable}"
+            return (
+                "the proxy requires a login (407); write the address as http://user:password@host:port into "
+                f"{proxy.variable}"
+            )
         case HTTPStatus.FORBIDDEN:
-            return "the proxy does not allow this host (403); have it allowed there, or add it to NO_PROXY"
+            return "the proxy does not allow this host (403); allow the host in the proxy, or add it to NO_PROXY"
         case _:
             return f"the proxy answered {status}"
 

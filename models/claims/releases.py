@@ -338,7 +338,7 @@ def end_never_delivered(
             claim.runner_pod_id,
             now=now,
             who=who,
-            why="its stamp cannot be taken off",
+            why="its stamp cannot be removed",
             due_after=retire_due,
             trusted=False,
         )

@@ -24,7 +24,9 @@ class JobOutcome:
 
 
 NO_JOB = JobOutcome(NextStep.REQUEUE, "the claim had no job")
-NOT_SHOWN = JobOutcome(NextStep.RUNNING, "GitHub answers 404, perhaps because access is missing; asked again later")
+NOT_SHOWN = JobOutcome(
+    NextStep.RUNNING, "GitHub answers 404, perhaps because access is missing; Ostler asks again later"
+)
 NO_SUCH_JOB = JobOutcome(NextStep.FINISH, "GitHub has no such job", "unknown")
 
 
@@ -54,12 +56,14 @@ def from_github(
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"
-        return JobOutcome(NextStep.FINISH, f"GitHub says that it is {status}, and that its run is over ({how})", how)
+        return JobOutcome(
+            NextStep.FINISH, f"GitHub says that the job is {status}, and that its run is over ({how})", how
+        )
     if status is None:
         return NOT_SHOWN
     if status == "completed":
-        return JobOutcome(NextStep.FINISH, "GitHub says that it is over", conclusion or "unknown")
+        return JobOutcome(NextStep.FINISH, "GitHub says that the job is over", conclusion or "unknown")
     if status in WAITS:
-        return JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued")
+        return JobOutcome(NextStep.REQUEUE, "GitHub says that the job is queued")
     on = "" if runner is None else f" on runner {runner}"
-    return JobOutcome(NextStep.RUNNING, f"GitHub says that it is {status}{on}")
+    return JobOutcome(NextStep.RUNNING, f"GitHub says that the job is {status}{on}")

@@ -102,6 +102,6 @@ def cure_of_refusal(detail: str) -> str:
     if known is not None:
         return f"{known} One job at a time is tried, and all continue after the first success."
     return (
-        "The job is retried automatically then. If this repeats, check that the App is installed for this repository "
-        "with the permission to administer runners, and check the status page of GitHub."
+        "Ostler then retries the job automatically. If this repeats, check that the App is installed for this "
+        "repository with the permission to administer runners, and check the status page of GitHub."
     )

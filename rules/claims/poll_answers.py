@@ -102,7 +102,7 @@ def _of_undelivered(claim: PolledClaim, *, arrived: bool) -> Answer:
     if claim.state is not ClaimState.MINTED:
         return Answer(Verdict.HOLD, f"claim is {claim.state}")
     if claim.stamp is Stamp.REMOVING and arrived:
-        return Answer(Verdict.DELIVER, "the Pod reaches us, stamped or not", claim.id, cancels_unstamp=True)
+        return Answer(Verdict.DELIVER, "the Pod reaches web, stamped or not", claim.id, cancels_unstamp=True)
     if claim.stamp is Stamp.REMOVING:
         return Answer(Verdict.HOLD, "nothing is delivered while the stamp is being removed")
     return Answer(Verdict.DELIVER, "claim is minted", claim.id)
@@ -113,7 +113,7 @@ def _of_claim(claim: PolledClaim) -> Answer | None:
     if claim.purpose is Purpose.RETIRE:
         return Answer(Verdict.REPLACE, "this Pod is being retired")
     if claim.state is ClaimState.EXECUTING:
-        return Answer(Verdict.REPLACE, "the JIT was seen used")
+        return Answer(Verdict.REPLACE, "a runner already used the JIT")
     if claim.state is ClaimState.RELEASING and claim.delivered:
         return Answer(Verdict.REPLACE, "the claim is being released after its delivery")
     if claim.state is ClaimState.DELIVERED:

@@ -33,7 +33,7 @@ def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> 
     """
     if not queue or not idle or oldest is None or now - oldest < STUCK_AFTER:
         return None
-    return f"jobs wait since {oldest:%H:%M:%S} UTC beside idle Pods"
+    return f"jobs have waited since {oldest:%H:%M:%S} UTC, although Pods are idle"
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,11 +174,11 @@ def refusals(overlay: Any) -> tuple[str, ...]:
     The result is empty if the overlay is allowed.
     """
     if not isinstance(overlay, dict):
-        return ("spec.podTemplate is no object",)
+        return ("spec.podTemplate is not an object",)
     try:
         return tuple(_refusals(overlay))
     except (AttributeError, KeyError, TypeError):
-        return ("spec.podTemplate is not shaped like a Pod",)
+        return ("spec.podTemplate does not have the structure of a Pod",)
 
 
 def _refusals(overlay: Json) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _refusals(overlay: Json) -> Iterator[str]:
     for kind in ("labels", "annotations"):
         for name in metadata.get(kind) or {}:
             if name.startswith(_OURS):
-                yield f"podTemplate.metadata.{kind}[{name}] is Ostler's own"
+                yield f"podTemplate.metadata.{kind}[{name}] is reserved for Ostler"
     spec: Json = overlay.get("spec") or {}
     yield from _unknown(spec, _POD_FIELDS, "podTemplate.spec")
     if spec.get("hostUsers", False) is not False:
@@ -202,7 +202,7 @@ def _refusals(overlay: Json) -> Iterator[str]:
     for container in spec.get("initContainers") or ():
         where = f"podTemplate.spec.initContainers[{container['name']}]"
         if container["name"] in {POLLER, RUNNER}:
-            yield f"{where}: the name is taken"
+            yield f"{where}: the name is already in use"
         yield from _container(container, where)
     for volume in spec.get("volumes") or ():
         yield from _volume(volume)
@@ -211,7 +211,7 @@ def _refusals(overlay: Json) -> Iterator[str]:
 def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
     for field in value:
         if field not in known:
-            yield f"{where}.{field} may not be set"
+            yield f"{where}.{field} must not be set"
 
 
 def _misshapen(value: Any, where: str) -> Iterator[str]:
@@ -223,11 +223,11 @@ def _misshapen(value: Any, where: str) -> Iterator[str]:
         for key, inner in value.items():
             here = f"{where}.{key}"
             if inner is None or key.startswith("$"):
-                yield f"{here}: an overlay may not take anything away"
+                yield f"{here}: an overlay must not remove anything"
             elif key in _MAPS and not isinstance(inner, dict):
-                yield f"{here} is no map"
+                yield f"{here} is not a map"
             elif key in _LISTS and not (isinstance(inner, list) and all(isinstance(each, dict) for each in inner)):
-                yield f"{here} is no list of maps"
+                yield f"{here} is not a list of maps"
             else:
                 yield from _misshapen(inner, here)
     elif isinstance(value, list):
@@ -244,22 +244,22 @@ def _container(container: Json, where: str) -> Iterator[str]:
     if security.get("runAsUser") == 0:
         yield f"{where}.securityContext.runAsUser is root"
     if name == RUNNER and "runAsUser" in security:
-        yield f"{where}.securityContext.runAsUser: the poller's user and the runner's are one, of the Pod"
+        yield f"{where}.securityContext.runAsUser: the containers poller and runner must have the user of the Pod"
     for variable in container.get("env") or ():
         if variable["name"].startswith(_OUR_ENV):
-            yield f"{where}.env[{variable['name']}] is Ostler's own"
+            yield f"{where}.env[{variable['name']}] is reserved for Ostler"
     for mount in container.get("volumeMounts") or ():
         if mount["name"] in _OUR_VOLUMES:
-            yield f"{where}.volumeMounts: volume {mount['name']} is the poller's and the runner's own"
+            yield f"{where}.volumeMounts: volume {mount['name']} is reserved for the containers poller and runner"
         if mount["mountPath"].rstrip("/").startswith(("/var/run/ostler", "/opt/ostler")):
-            yield f"{where}.volumeMounts[{mount['mountPath']}] would cover what Ostler mounts or runs"
+            yield f"{where}.volumeMounts[{mount['mountPath']}] would hide a path that Ostler mounts or runs"
 
 
 def _volume(volume: Json) -> Iterator[str]:
     where = f"podTemplate.spec.volumes[{volume['name']}]"
     if volume["name"] in _OUR_VOLUMES:
-        yield f"{where} is Ostler's own"
+        yield f"{where} is reserved for Ostler"
     yield from _unknown(volume, _VOLUME_KINDS, where)
     for source in (volume.get("projected") or {}).get("sources") or ():
         if "serviceAccountToken" in source:
-            yield f"{where}: a token of the Pod is the poller's alone"
+            yield f"{where}: only the container poller may have a token of the Pod"

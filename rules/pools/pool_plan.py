@@ -28,7 +28,7 @@ class Why(StrEnum):
     DRAINED = "the pool is being deleted"
     TEMPLATE = "the pool's template has changed"
     CORDONED = "its node is cordoned"
-    NOT_STARTED = "it did not come to poll"
+    NOT_STARTED = "it did not poll in time"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,7 +75,9 @@ def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int) -> E
     if cluster.number > ours.number:
         return EpochVerdict(
             Standing.OLDER,
-            f"Postgres is at epoch {ours.number} and the cluster at {cluster.number}: it was put back to an earlier "
-            "state",
+            (
+                f"Postgres is at epoch {ours.number} and the cluster at {cluster.number}: Postgres was restored to an "
+                "earlier state"
+            ),
         )
     return EpochVerdict(Standing.CURRENT, "Postgres is as new as the cluster")

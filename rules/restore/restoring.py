@@ -148,17 +148,19 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
     """Return the action on a Pod after Postgres was restored."""
     runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id, each.certain), default=None)
     if pod.terminal:
-        return PodVerdict(Act.LEAVE, "it has ended: the reconciler sees to it")
+        return PodVerdict(Act.LEAVE, "the Pod has ended: the reconciler cleans it up")
     claim, drops = pod.claim, None
     undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
     if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):
         claim, drops = None, claim  # the Pod has a later claim or another account, so this claim was over
     if claim is not None and claim.delivered:
-        return PodVerdict(Act.LEAVE, f"its claim {claim.id} was delivered before, and goes on")
+        return PodVerdict(Act.LEAVE, f"its claim {claim.id} was already delivered, and continues")
     if pod.used and claim is None:
-        return PodVerdict(Act.LEAVE, "its claim had ended before: `finished_jobs` looks after it")
+        return PodVerdict(Act.LEAVE, "its claim had already ended: `finished_jobs` handles the Pod")
     if pod.used and claim is not None and claim.purpose is Purpose.RETIRE:
-        return PodVerdict(Act.LEAVE, "its claim had ended before, and it is being retired: that asks GitHub first")
+        return PodVerdict(
+            Act.LEAVE, "its claim had already ended, and the Pod is being retired: the retirement asks GitHub first"
+        )
     verdict = may_hold_jit(
         PodEvidence(
             any_delivered=False,
@@ -176,19 +178,19 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
 
 def _busy(claim: RowClaim | None, runner: Registered | None, signs: str) -> PodVerdict:
     if claim is not None:
-        return PodVerdict(Act.EXECUTE, f"claim {claim.id} was delivered since: {signs}", runner)
+        return PodVerdict(Act.EXECUTE, f"claim {claim.id} was delivered after the backup: {signs}", runner)
     if runner is None:
-        return PodVerdict(Act.KEEP, f"its claim is lost, and GitHub shows no runner of it: {signs}")
+        return PodVerdict(Act.KEEP, f"its claim is lost, and GitHub shows no runner of the Pod: {signs}")
     return PodVerdict(Act.REBUILD, f"its claim is lost: {signs}", runner)
 
 
 def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -> PodVerdict:
     if claim is not None and claim.purpose is Purpose.RETIRE:
-        return PodVerdict(Act.LEAVE, "it is being retired, and nothing was delivered to it")
+        return PodVerdict(Act.LEAVE, "the Pod is being retired, and nothing was delivered to it")
     if claim is not None:
-        return PodVerdict(Act.RELEASE, f"claim {claim.id} was not delivered; where it had come to is lost", runner)
+        return PodVerdict(Act.RELEASE, f"claim {claim.id} was not delivered, and its progress is lost", runner)
     if not pod.stamped and runner is None:
-        return PodVerdict(Act.LEAVE, "it is warm, or starts")
+        return PodVerdict(Act.LEAVE, "the Pod is warm or starting")
     if not pod.asked:
         return PodVerdict(Act.KEEP, "its claim is lost, and GitHub could not be asked for its runner")
     return PodVerdict(Act.RELEASE, "its claim is lost, and nothing was delivered", runner)

@@ -135,7 +135,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
         case HoldReason.TWO_POOLS:
             return f"pools {', '.join(map(str, choice.candidates))}"
         case HoldReason.ORIGIN_UNKNOWN:
-            return f"whether its run comes from a fork of {repository} is not known yet"
+            return f"it is not yet known whether its run comes from a fork of {repository}"
         case HoldReason.NOT_ALLOWED:
             told = [
                 f"pool {each.pool}: {describe_rule(each.rule, account_id=account_id, repository=repository)}"

@@ -85,7 +85,7 @@ def judge_group(
     if group is None:
         return GroupVerdict(refusal=f"{_tell(wanted)} does not exist in organisation {owner}", everywhere=True)
     if public and (not group.public or group.visibility == "private"):
-        told = f"{_tell(wanted)} of {owner} does not admit public repositories, and {repository} is one"
+        told = f"{_tell(wanted)} of {owner} does not admit public repositories, and {repository} is public"
         return GroupVerdict(refusal=told)
     if group.visibility not in {"all", "private"}:
         if visible is None:

@@ -124,13 +124,13 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
     Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.
     """
     if gone is None:
-        return _keep("its kubelet may still end it")
+        return _keep("its kubelet might still end the Pod")
     if not may_force(gone, attachable_volumes=attachable_volumes):
-        return _keep("it has a volume that may still be attached")
+        return _keep("the Pod has a volume that might still be attached")
     # Kubernetes reports both that a Pod is over and that its node is gone. The same source twice is one witness (L9).
     busy = may_hold_jit(replace(evidence, terminal=False))
     if busy.busy:
-        return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
+        return _keep("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     if evidence.any_delivered:
         other = Witness(Source.GITHUB, "its runner is removed")
     else:

@@ -50,11 +50,11 @@ class StampedPod:
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
     """Return a verdict that keeps a stamped Pod. Return None if the Pod must be read with a GET and judged again."""
     if not pod.has_row:
-        return _keep("it has no row yet, and without one it cannot be claimed for its retirement")
+        return _keep("Postgres has no row of the Pod yet, so no claim can retire it")
     if pod.has_live_claim:
         return _keep("it has a live claim")
     if pod.ever_delivered:
-        return _keep("a claim of it was delivered: `finished_jobs` looks after it")
+        return _keep("a claim of the Pod was delivered: `finished_jobs` handles the Pod")
     if pod.idle_seconds < grace_seconds:
         return _keep("its last claim ended a moment ago")
     return None
@@ -66,9 +66,9 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
     According to Postgres, no JIT was ever delivered to the Pod.
     """
     if not same_uid or terminating or evidence.terminal:
-        return _keep("it is ending by itself")
+        return _keep("the Pod is already ending")
     if not stamped:
-        return _keep("its stamp is off by now")
+        return _keep("its stamp was removed meanwhile")
     return _never_given(evidence, "stamped, without a claim, and never given a JIT")
 
 
@@ -80,7 +80,7 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
     """
     busy = may_hold_jit(evidence)
     if busy.busy or evidence.any_delivered:
-        return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
+        return _keep("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     exited = evidence.poller_exit_code
     poller = "its poller has not exited" if exited is None else f"its poller exited {exited}"
     return Verdict(
@@ -106,13 +106,13 @@ class QuietPod:
 def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
     """Return the verdict on a Pod that did not poll for `grace_seconds`, or whose poller has ended."""
     if evidence.terminal:
-        return _keep("it is ending by itself")
+        return _keep("the Pod is already ending")
     if evidence.poller_exit_code is not None:
         return _never_given(evidence, "its poller failed")
     if pod.quiet_seconds < grace_seconds:
-        return _keep("it was heard a moment ago")
+        return _keep("it polled a moment ago")
     if not pod.web_beats:
-        return _keep("no web process was there to hear it")
+        return _keep("no web process ran to receive its polls")
     return _never_given(evidence, "it does not poll")
 
 
@@ -168,9 +168,9 @@ def judge_finished(
     if pod.node_gone is not None:
         what = pod.node_gone
     elif pod.outlasts:
-        what = "it has executed for longer than GitHub lets a job run"
+        what = "it has executed for longer than GitHub allows"
     else:
-        what = "its job is over" if pod.job_over else "no job of it is known to run"
+        what = "its job is over" if pod.job_over else "no running job of the Pod is known"
     held = may_hold_jit(
         PodEvidence(
             any_delivered=True,
@@ -184,12 +184,14 @@ def judge_finished(
     )
     return Verdict(
         keep=False,
-        reason=f"{what}, its runner is {pod.runner}, and it has not ended",
+        reason=f"{what}, its runner is {pod.runner}, and the Pod has not ended",
         witnesses=(
             Witness(Source.GITHUB, f"its runner was absent or idle in two checks, {pod.runner} now"),
             Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what),
         ),
-        proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
+        proof="its runner is removed from GitHub first, and a refusal stops the retirement"
+        if held.busy
+        else held.reasons[0],
     )
 
 
@@ -212,7 +214,7 @@ def _judge_removed() -> Verdict:
     )
     return Verdict(
         keep=False,
-        reason="its job is over, its runner is absent, and it has not ended",
+        reason="its job is over, its runner is absent, and the Pod has not ended",
         witnesses=(
             Witness(Source.GITHUB, "its runner was absent in two checks"),
             Witness(Source.POSTGRES, "the job that its runner executed is over"),
@@ -254,7 +256,7 @@ def judge_service_account(
     if terminating:
         return _keep("it is being deleted")
     if age_seconds < grace_seconds:
-        return _keep("it is young: its Pod is created after it")
+        return _keep("it is new: its Pod is created after it")
     if row_is_open:
         return _keep("its Pod is known, or about to be created")
     if pod_exists:

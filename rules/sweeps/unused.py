@@ -115,7 +115,7 @@ _BUSY = {
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"),
     # The execution of the runner is proven, although its job is unknown.
     ClaimedJob.UNKNOWN: UnusedVerdict(
-        UnusedAction.EXECUTE_UNBOUND, "the runner is busy, its job could not be asked for"
+        UnusedAction.EXECUTE_UNBOUND, "the runner is busy, and GitHub could not be asked about its job"
     ),
 }
 _ABSENT = {
@@ -126,8 +126,8 @@ _ABSENT = {
     ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(UnusedAction.SPARE, "the job runs elsewhere"),
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.FINISH, "the job is over and the runner was absent in two checks"),
 }
-UPDATES = UnusedVerdict(UnusedAction.WAIT, "the runner was online, and may be updating itself")
-_JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for")
+UPDATES = UnusedVerdict(UnusedAction.WAIT, "the runner was online, and might be updating itself")
+_JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "GitHub could not be asked about the job")
 
 
 def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:

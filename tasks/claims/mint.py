@@ -380,7 +380,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
         leave(self, rt, work, attempt_id, gone)
         return
     except (UpstreamError, LeaseOver) as unknown:
-        why = meaning_of(unknown) if isinstance(unknown, UpstreamError) else "no time was left to ask"
+        why = meaning_of(unknown) if isinstance(unknown, UpstreamError) else "no time was left to ask GitHub"
         log.warning("mint.installation_unknown", error=why)
         back_off(rt, work, attempt_id, error)
         return
@@ -396,7 +396,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
         accounts.rename_owner(db, account_id=work.account_id, login=seen.login)
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
-        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner was renamed")
 
     rt.transaction(rename)
     raise self.retry(countdown=0)

@@ -113,7 +113,7 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
             postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
         case Gone() if follow_owner(rt, work.registrations[0].installation_id):
-            postpone(rt, work, "its owner has another name")
+            postpone(rt, work, "its owner was renamed")
         case Gone():
             postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
@@ -232,7 +232,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
     if verdict.busy:
         log.error("release.kept", reasons=verdict.reasons)
-        error = "its Pod may hold a JIT: " + ", ".join(verdict.reasons)
+        error = "its Pod might hold a JIT: " + ", ".join(verdict.reasons)
         postpone(rt, work, error, after=OUT_OF_REACH)
         return
     try:
@@ -246,7 +246,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.timings.due_after
     )
     if retire_id is None:
-        postpone(rt, work, "it lost its job meanwhile")
+        postpone(rt, work, "the claim lost its job meanwhile")
         return
     send_retire(rt, retire_id)
     wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)

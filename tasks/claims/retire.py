@@ -68,7 +68,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             postpone(rt, work, "GitHub says that its runner is busy", after=longer(work))
             return
         except OwnerRenamed:
-            postpone(rt, work, "its owner has another name")
+            postpone(rt, work, "its owner was renamed")
             return
         except RateLimited as error:
             postpone_until_token(rt, work, after=error.after)
@@ -76,7 +76,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         verdict = ask(rt, work.pod_uid, living, gone=gone)
     if verdict.busy:
         log.error("retire.kept", reasons=verdict.reasons)
-        postpone(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
+        postpone(rt, work, "the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating:
         record_event(rt, work)

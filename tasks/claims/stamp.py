@@ -40,7 +40,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
     error: str | None = None
-    why = "another value stands there"
+    why = "the annotation has another value"
     outcome: StampOutcome | None = None
     try:
         outcome = write(rt, work, owner=work.account_id).outcome
@@ -90,7 +90,7 @@ def unstamp(*, claim_id: int) -> None:
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("unstamp.refused", reasons=verdict.reasons)
-        give_up_pod(rt, work, "its Pod may hold a JIT")
+        give_up_pod(rt, work, "its Pod might hold a JIT")
         return
     outcome = write(rt, work, owner=None).outcome
     if outcome is StampOutcome.POD_GONE:

@@ -97,7 +97,7 @@ def report_foreign_pod(uid: str, name: str, pool: str) -> None:
 
     Each process logs such a Pod once. Ostler neither counts nor deletes it.
     """
-    cure = f"remove the label {POOL_LABEL} from it, or ignore this: it is neither counted nor deleted"
+    cure = f"remove the label {POOL_LABEL} from the Pod, or ignore this message: the Pod is neither counted nor deleted"
     log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
 
 

@@ -82,7 +82,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         shares = _list_shares(rt, namespace=namespace, pools=pools)
         if shares is None:
             log.warning(
-                "pods.list_not_shared", why=f"it took more than {LIST_SECONDS:.0f} s, or its process is stopping"
+                "pods.list_not_shared", why=f"the list took more than {LIST_SECONDS:.0f} s, or this worker is stopping"
             )
             return ()
         whole_at = utcnow()

@@ -55,7 +55,9 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     if ours.older_since is not None:
         return EpochVerdict(Standing.OLDER, ours.why or "")
     if seen is not None and seen.epoch is None:
-        why = "the ConfigMap of the cluster's epoch says none; delete it if nobody else writes it"
+        why = (
+            "the ConfigMap of the cluster's epoch contains no epoch; delete the ConfigMap if no other program writes it"
+        )
         rt.transaction(epochs.record_doubt, why=why)
         return None
     if verdict.older:

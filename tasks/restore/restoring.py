@@ -82,7 +82,7 @@ PATIENCE = 300.0
 OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
 """Errors with which GitHub refuses to answer for a scope. A repeated call gets the same error."""
 
-ASKED = "asked for, though the epochs do not say so"
+ASKED = "asked for, though the epochs do not say so"  # rows of running restores hold this text
 
 MOST_JOBS = 1000
 """Upper bound on jobs that one transaction holds."""
@@ -173,9 +173,7 @@ class _Restore:
         """Return the message for an operator after Postgres stopped answering: which steps remain and what to do."""
         if self._report.let_go:
             return "The rows are unlocked; `unresolved_jobs` asks GitHub for the jobs that are still held."
-        return (
-            "Completed steps remain. Check that Postgres answers, then run `ostler restore` again; it continues there."
-        )
+        return "Completed steps remain. Check that Postgres answers, then run `ostler restore` again to continue."
 
     def run(self) -> Report:
         """Run all steps. Each step needs the results of the steps before it."""
@@ -217,7 +215,7 @@ class _Restore:
         rt = self._rt
         ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
-            return True, ours.why or "Postgres was put back to an earlier state"
+            return True, ours.why or "Postgres was restored to an earlier state"
         if not (self._dry or self._anyway):
             found = compare(rt)
             unknown = "the epochs could not be compared; `ostler doctor` says why"
@@ -229,7 +227,7 @@ class _Restore:
             return (verdict.older or self._anyway), why
         kept = timedelta(seconds=rt.settings.redelivery_kept)
         if not rt.transaction(redelivery.mark_older, ours.epoch, why=why, kept=kept, unsure=True, now=NOW):
-            raise NotRestored("the epoch changed during the restore; run it again")
+            raise NotRestored("the epoch changed during the restore; run `ostler restore` again")
         return True, why
 
     def _wait_for_steps(self) -> None:
@@ -269,12 +267,13 @@ class _Restore:
 
     def _see_that_it_is_the_cluster(self, pods: Sequence[PodSeen]) -> None:
         """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8)."""
-        rt, namespace, sure = self._rt, self._rt.settings.namespace, "If it is the right one, add --emptied"
+        rt, namespace = self._rt, self._rt.settings.namespace
+        sure = "If this is the right cluster and namespace, run the command again with --emptied"
         if not pods and (live := rt.transaction(restoring.live_claims)):
-            raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
+            raise NotRestored(f"no Pod is in namespace {namespace}, but Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
-            raise NotRestored(f"the cluster's epoch has disappeared from {namespace}. {sure}")
+            raise NotRestored(f"the cluster's epoch has disappeared from namespace {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
         """Return GitHub's runners, and the scopes for which GitHub does not answer. The Pods of these scopes stay.
@@ -326,7 +325,8 @@ class _Restore:
         for judgement in judgements:
             if judgement.row is None and _matters(judgement):
                 failed.append(
-                    f"{judgement.pod.name} (Postgres has no row of its pool {judgement.pod.pool}: put the pool back)"
+                    f"{judgement.pod.name} (Postgres has no row of its pool {judgement.pod.pool}: create the pool "
+                    "again)"
                 )
                 continue
             try:
@@ -445,7 +445,10 @@ class _Restore:
         if risen is None:
             return  # another restore has ended the freeze
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
-            raise NotRestored("another process writes the cluster's epoch; stop any second Ostler, then run it again")
+            raise NotRestored(
+                "another process writes the cluster's epoch; stop every other Ostler of this namespace, then "
+                "run the command again"
+            )
         trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
         rt.transaction(epochs.let_go, risen, trusted_for=trusted_for, now=NOW)
         log.info("restore.done", epoch=risen.number)

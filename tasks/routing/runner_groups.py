@@ -61,7 +61,7 @@ def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
         return judged.verdict.group_id
     refusal = judged.verdict
     if refusal.refusal is None:
-        refusal = GroupVerdict(refusal="which repositories its runner group admits could not be found out")
+        refusal = GroupVerdict(refusal="GitHub did not say which repositories its runner group admits")
     raise Refused(wanted, refusal, judged.until or utcnow() + runner_groups.REFUSED_FOR)
 
 

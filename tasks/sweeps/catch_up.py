@@ -294,7 +294,7 @@ class _Visit:
             if verdict is Catch.BRING:
                 settled &= self._bring(job, states.get(job.job_id))
             elif verdict is Catch.FINISH:
-                settled &= self._finish(job, states.get(job.job_id), why="GitHub says that it is over")
+                settled &= self._finish(job, states.get(job.job_id), why="GitHub says that the job is over")
             else:
                 settled &= verdict is Catch.LEAVE
         if settled and not self._tick.dry:
@@ -363,7 +363,7 @@ class _Visit:
         if listed is not None and listed.status == "completed":
             over_for = utcnow() - (listed.completed_at or listed.created_at)
             waits = job.state is JobState.RUNNING and over_for < self._over_after  # webhook or Pod will report the end
-            return not waits and self._finish(listed, job.state, why="GitHub says that it is over")
+            return not waits and self._finish(listed, job.state, why="GitHub says that the job is over")
         if job.state is JobState.RUNNING:
             return False
         if (
@@ -378,7 +378,7 @@ class _Visit:
             how = run.conclusion or "unknown"
             stuck = replace(listed, conclusion=listed.conclusion or how)
             return self._finish(
-                stuck, JobState.QUEUED, why=f"GitHub shows it as {listed.status} in a run that is over ({how})"
+                stuck, JobState.QUEUED, why=f"GitHub shows the job as {listed.status} in a run that is over ({how})"
             )
         if listed is None and (run is None or run.over) and utcnow() - job.ready_at > LONGEST_QUEUED:
             case = Case(
@@ -387,13 +387,13 @@ class _Visit:
                 job_id=job.id,
                 before=JobState.QUEUED,
                 after=JobState.COMPLETED,
-                witnesses=(Witness(Source.GITHUB, "neither the job nor its run is there"),),
+                witnesses=(Witness(Source.GITHUB, "GitHub has neither the job nor its run"),),
             )
             return self._repair(case, lambda db: rows.give_up(db, job.id, now=utcnow(), who=self._rt.who))[0]
         return False
 
     def _bring(self, job: WorkflowJobEvent, before: JobState | None) -> bool:
-        why = "GitHub shows it as queued, and its webhook did not come"
+        why = "GitHub shows the job as queued, and its webhook did not arrive"
         return self._apply(replace(job, action="queued"), before, what="bring", after=JobState.QUEUED, why=why)
 
     def _finish(self, job: WorkflowJobEvent, before: JobState | None, *, why: str) -> bool:

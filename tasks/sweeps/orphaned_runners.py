@@ -87,7 +87,7 @@ def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) 
 def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
     """Ask GitHub again to remove a runner that might be removed already. If GitHub refuses, the runner stays."""
     remove_runner(tick.rt, cut_off.runner, policy=SWEEP_ROW)
-    tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub has it no more")
+    tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub no longer has the runner")
 
 
 def check(

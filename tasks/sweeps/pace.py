@@ -241,7 +241,7 @@ class Pace:
             self._left = True
             return False
         if stopping():
-            self.incomplete("its process stops")
+            self.incomplete("its process is stopping")
             self._left = True
             return False
         if time.monotonic() - self._renewed_at > RENEW_AFTER:

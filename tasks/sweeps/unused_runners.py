@@ -240,7 +240,7 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOut
         expects=Expect.CLAIM_MOVED if releases_it else Expect.NOTHING,
         kills=releases_it,
         witnesses=(Witness(Source.GITHUB, verdict.reason),),
-        proof="the release deregisters the runner first and obeys a refusal" if releases_it else None,
+        proof="the release deregisters the runner first and stops if GitHub refuses" if releases_it else None,
     )
     if tick.repair(case, body) and releases_it:
         send_release(tick.rt, claim.id)

@@ -99,7 +99,7 @@ def not_found(what: str) -> Refusal:
         HTTPStatus.NOT_FOUND,
         "not-found",
         f"There is no {what} with this id",
-        f"GET /api/v1/{what}s lists those there are.",
+        f"GET /api/v1/{what}s lists all of them.",
     )
 
 
@@ -108,8 +108,8 @@ def unavailable() -> Refusal:
     return Refusal(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "unavailable",
-        "This cannot be answered now",
-        "The database is away or has too much to do; ask again later, or for less at once.",
+        "The request cannot be answered now",
+        "The database does not answer or is overloaded. Try again later, or request less at once.",
         headers={"Retry-After": str(RETRY_AFTER)},
     )
 
@@ -158,7 +158,7 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
     if status is HTTPStatus.BAD_REQUEST:
         return problem(status, "bad-request", "The body cannot be read", "Send JSON in UTF-8.", headers=headers)
     detail = {
-        HTTPStatus.NOT_FOUND: "There is no such path; /api/docs shows those there are.",
+        HTTPStatus.NOT_FOUND: "This path does not exist; /api/docs shows all paths.",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible here; {headers.get('Allow')} is.",
     }.get(status)
     return problem(status, status.name.lower().replace("_", "-"), status.phrase, detail, headers=headers)

@@ -203,7 +203,7 @@ class Place:
 
 
 def denied(governor: Governor, count: int) -> list[Place]:
-    """Ask for a number of mints that our own pace denies; return the place of each."""
+    """Ask for a number of mints that Ostler's own rate limit denies; return the place of each."""
     places = []
     for _ in range(count):
         asked = time.monotonic()

@@ -98,7 +98,7 @@ def test_who_may_not_impersonate_or_make_pods_is_told_so(
     client = make_client(kubeconfig=str(kubeconfig))
     found = refuses_the_collector(client, namespace)
     assert found.refused is None
-    assert "could not be made" in found.why
+    assert "could not be created" in found.why
     roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     verbs = ["create", "delete", "list"]
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]
@@ -110,7 +110,7 @@ def test_who_may_not_impersonate_or_make_pods_is_told_so(
     }
     admin.request("POST", f"{roles}/rolebindings", body=binding)
     deadline = time.monotonic() + 60
-    while "could not be made" in found.why and time.monotonic() < deadline:
+    while "could not be created" in found.why and time.monotonic() < deadline:
         found = refuses_the_collector(client, namespace)
     assert (found.refused, found.cure and "impersonate" in found.cure) == (None, True)
     assert pods(admin, namespace) == []

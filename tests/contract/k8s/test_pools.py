@@ -53,7 +53,7 @@ def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeCl
 
     problems = {pool.name: pool.problem for pool in list_pools(admin, namespace=namespace)}
 
-    assert problems == {"good": None, "bad": "podTemplate.spec.hostNetwork may not be set"}
+    assert problems == {"good": None, "bad": "podTemplate.spec.hostNetwork must not be set"}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeCl
         ({"provisioning": {"startTimeout": "99999999h"}}, "longer than a year"),
         ({"autoscaling": {"scaleDownDelay": "99999999h"}}, "longer than a year"),
         ({"maxJobDuration": "8761h"}, "longer than a year"),
-        ({"podTemplate": {"metadata": {"labels": None}}}, "take anything away"),
-        ({"podTemplate": {"spec": None}}, "take anything away"),
+        ({"podTemplate": {"metadata": {"labels": None}}}, "must not remove anything"),
+        ({"podTemplate": {"spec": None}}, "must not remove anything"),
     ],
 )
 def test_what_no_reader_could_use_is_a_problem_of_its_pool_alone(

@@ -138,7 +138,7 @@ SETTINGS = (
     mistake("worker", 2, "OSTLER_DISPATCH_URL: found 'foo'; must be http://", **full(DISPATCH_URL="foo")),
     mistake("worker", 2, "OSTLER_GITHUB_API_URL: found 'github'", **full(GITHUB_API_URL="github")),
     mistake("worker", 2, "OSTLER_LOG_LEVEL: found 'LOUD'; must be 'DEBUG'", **full(LOG_LEVEL="LOUD")),
-    mistake("worker", 2, "there is no sweep 'nope'", **full(SWEEPS_PAUSED="nope")),
+    mistake("worker", 2, "unknown sweep 'nope'", **full(SWEEPS_PAUSED="nope")),
     mistake("flower", 2, "must be user:password", REDIS_URL="redis://h/0", FLOWER_BASIC_AUTH="hunter2"),
     mistake("sweep run unresolved_jobs", 2, "OSTLER_REDIS_URL: it is not set", DATABASE_URL=DEAD),
 )
@@ -273,7 +273,7 @@ COMMANDS = (
 
 def test_wrong_kubeconfig_is_one_line_for_every_command(bare: dict[str, str], files: Files, tmp_path: Path) -> None:
     wrong = {
-        files.garbage: "is not a usable kubeconfig: it does not have the parts of one",
+        files.garbage: "is not a usable kubeconfig: it does not have the parts of a kubeconfig",
         files.binary: "it is not text",
         files.empty: "is empty",
         tmp_path: "cannot be read",

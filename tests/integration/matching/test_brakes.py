@@ -16,7 +16,7 @@ from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
 
-QUEUED = JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued")
+QUEUED = JobOutcome(NextStep.REQUEUE, "GitHub says that the job is queued")
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_pods_of_an_old_template_neither_count_nor_reset(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "job_outcome",
     [
-        JobOutcome(NextStep.FINISH, "GitHub says that it is over", "cancelled"),
+        JobOutcome(NextStep.FINISH, "GitHub says that the job is over", "cancelled"),
         JobOutcome(NextStep.RUNNING, "it runs elsewhere"),
     ],
     ids=["over", "elsewhere"],

@@ -60,7 +60,7 @@ def test_a_postgres_that_was_put_back_is_noticed_and_the_clusters_epoch_stays(un
     found = row(untrusted)
     assert (found.number, found.trusted_until, cluster(untrusted)["epoch"]) == (1, None, "2")
     assert found.lost_from == found.confirmed_at
-    assert "put back to an earlier state" in found.why
+    assert "restored to an earlier state" in found.why
 
 
 def test_an_empty_postgres_beside_a_cluster_with_an_epoch_is_another_one(untrusted: Stage) -> None:
@@ -185,7 +185,7 @@ def test_a_config_map_that_says_no_epoch_is_doubt(untrusted: Stage) -> None:
     assert standing(untrusted) is None
     found = row(untrusted)
     assert (found.number, found.trusted_until) == (0, None)
-    assert "says none" in found.why
+    assert "contains no epoch" in found.why
 
 
 def test_the_adapter_itself_refuses_to_go_back(untrusted: Stage) -> None:

@@ -98,7 +98,7 @@ def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(cluster
         db.execute(text("UPDATE epochs SET older_since = now() + interval '1 s'"))
         assert hold_open_jobs(db, limit=10) == 1
         db.execute(text("UPDATE epochs SET older_since = NULL"))
-    found = UnresolvedVerdict(Move.LIFT, JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued"))
+    found = UnresolvedVerdict(Move.LIFT, JobOutcome(NextStep.REQUEUE, "GitHub says that the job is queued"))
     held = job(clusterless)
     with clusterless.rt.engine.begin() as db:
         unresolved = UnresolvedJob(

@@ -672,7 +672,7 @@ def test_after_a_reinstall_the_new_installation_is_asked(world: World) -> None:
 
 
 def test_our_own_pace_is_waited_for_and_costs_nothing(world: World) -> None:
-    world.github.refuses = [RateLimited("our own pace", after=0.01, paced=True)] * 2
+    world.github.refuses = [RateLimited("Ostler's own rate limit", after=0.01, paced=True)] * 2
     world.github.run(job(7))
     world.tick()
     assert world.shown(7) == ("queued", None)

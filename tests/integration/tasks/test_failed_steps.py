@@ -174,7 +174,7 @@ def test_delivered_claim_is_released_at_once_when_it_loses_its_job_during_the_ch
         asked.setattr(StubGitHub, "get_job", lambda _self, **_: meanwhile())
         release.run(claim_id=claim)
     row = stage.see(claim)
-    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, "it lost its job meanwhile")
+    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, "the claim lost its job meanwhile")
     resume.run()
     stage.released()
     assert stage.see(claim).end_reason is not None

@@ -174,7 +174,7 @@ def test_a_mint_that_waits_for_its_turn_leaves_no_row_however_often(
         return Signature()
 
     monkeypatch.setattr(mint, "signature_from_request", again)
-    github.refuses = RateLimited("our own pace", after=1, paced=True)
+    github.refuses = RateLimited("Ostler's own rate limit", after=1, paced=True)
     for _ in range(3):
         mint.run(claim_id=claim_id, chain_no=None)
     assert sent == [1, 1, 1]

@@ -198,7 +198,7 @@ def test_refusal_of_an_overtaken_mint_changes_nothing(
 def test_late_answer_about_a_running_job_holds_no_job_that_has_ended(clusterless: Stage) -> None:
     stage = clusterless
     stage.job(1, state="completed")
-    running = JobOutcome(NextStep.RUNNING, "GitHub says that it is in_progress")
+    running = JobOutcome(NextStep.RUNNING, "GitHub says that the job is in_progress")
     transaction(stage.rt.engine, lambda db: releases.apply_job_outcome(db, 1, running, now=utcnow(), who="late"))
     (job,) = stage.rows("SELECT state, hold_reason FROM jobs")
     assert (job.state, job.hold_reason) == ("completed", None)

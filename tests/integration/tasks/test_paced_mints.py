@@ -34,7 +34,7 @@ class PacingGitHub:
 
     def __init__(self) -> None:
         self.paced: set[str] = set()
-        self.answer = RateLimited("our own pace", after=60, paced=True)
+        self.answer = RateLimited("Ostler's own rate limit", after=60, paced=True)
 
     def mint(self, *, name: str, scope: Scope, **_rest: Any) -> Jit:
         del scope
@@ -74,7 +74,7 @@ def test_worker_consumes_other_messages_when_many_mints_are_paced(clusterless: S
     stage = clusterless
     waiting = [claimed(stage, number) for number in range(PACED)]
     github.paced = {f"pod-{number}" for number in range(PACED)}
-    github.answer = RateLimited("our own pace", after=145, paced=True)
+    github.answer = RateLimited("Ostler's own rate limit", after=145, paced=True)
     for claim_id in waiting:
         mint.apply_async(kwargs={"claim_id": claim_id, "chain_no": 1})
     eventually(lambda: all(stage.see(claim_id).last_error for claim_id in waiting), "every mint was paced")

@@ -477,7 +477,7 @@ def pace(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, after: float) -> None
     def paced(**call: Any) -> None:
         turn = next(turns)
         if turn >= 2 and turn % 2 == 0:
-            raise RateLimited("our own pace", after=after, paced=True)
+            raise RateLimited("Ostler's own rate limit", after=after, paced=True)
         redeliver(**call)
 
     monkeypatch.setattr(stage.github, "redeliver", paced)

@@ -530,7 +530,7 @@ def test_late_answer_about_a_job_makes_no_spare_of_a_claim_that_executes_it(clus
     stage.job(7, state="running")
     claim = stage.claim("pod-1", job_id=7, state="executing")
     before = stage.see(claim)
-    cancelled = JobOutcome(NextStep.FINISH, "GitHub says that it is over", conclusion="cancelled")
+    cancelled = JobOutcome(NextStep.FINISH, "GitHub says that the job is over", conclusion="cancelled")
     made = transaction(
         stage.rt.engine,
         lambda db: sweeps.make_spare(db, claim, job_id=7, job_outcome=cancelled, now=utcnow(), who="late"),

@@ -285,8 +285,8 @@ def test_lost_pod_is_reported_as_observed_and_its_runner_is_named(stage: Stage, 
     (end,) = stage.rows("SELECT why FROM claim_events WHERE claim_id = :id AND to_state = 'ended'", id=claim)
     assert end.why == (
         "its Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API, as `kubectl drain` does; "
-        "container `runner` exited 143; reason EvictionByEvictionAPI; GitHub says that it is in_progress on runner "
-        + RUNNER
+        "container `runner` exited 143; reason EvictionByEvictionAPI; GitHub says that the job is in_progress on "
+        "runner " + RUNNER
     )
     story = transaction(stage.rt.engine, lambda db: job_story(db, 7, now=utcnow()))
     assert story is not None

@@ -60,7 +60,7 @@ def test_certificate_of_an_unknown_authority_is_refused_with_the_cure(github: Up
     told = refusal(github.url, {}, method)
     assert github.url.removeprefix("https://") in told
     assert "its certificate is not accepted (" in told
-    assert told.endswith("; set OSTLER_CA_BUNDLE to a file with the authority that signed it")
+    assert told.endswith("; set OSTLER_CA_BUNDLE to a file with the authority that signed the certificate")
 
 
 def test_certificate_for_another_name_is_refused_whatever_is_trusted(github: Upstream, ca: PrivateCa) -> None:
@@ -96,7 +96,7 @@ def test_login_is_sent_to_the_proxy_and_not_to_github(github: Upstream, ca: Priv
         assert get(f"https://{NAME}", {**trusted, "HTTPS_PROXY": with_login}).status == 200
         told = refusal(f"https://{NAME}", {**trusted, "HTTPS_PROXY": proxy.replace("http://", "http://bob:hunter2@")})
     assert all(not call.authorization for call in github.calls)
-    assert "asks for a login (407)" in told
+    assert "requires a login (407)" in told
     assert "HTTPS_PROXY" in told
     assert "hunter2" not in told
 
@@ -104,7 +104,7 @@ def test_login_is_sent_to_the_proxy_and_not_to_github(github: Upstream, ca: Priv
 def test_plain_http_answer_407_is_the_proxys_and_no_answer_of_github() -> None:
     with Upstream() as github, forward_proxy("--map", to(github, 80), "--login-env", "L", env={"L": "a:b"}) as proxy:
         told = refusal(f"http://{NAME}", {"HTTP_PROXY": proxy})
-    assert "asks for a login (407)" in told
+    assert "requires a login (407)" in told
 
 
 def test_proxy_that_does_not_allow_github_is_named_with_the_cure() -> None:
@@ -112,7 +112,7 @@ def test_proxy_that_does_not_allow_github_is_named_with_the_cure() -> None:
         told = refusal(f"https://{NAME}", {"HTTPS_PROXY": proxy})
     assert told == (
         f"GitHub at {NAME}:443, by the proxy {proxy.removeprefix('http://')}, did not answer: "
-        "the proxy does not allow this host (403); have it allowed there, or add it to NO_PROXY"
+        "the proxy does not allow this host (403); allow the host in the proxy, or add it to NO_PROXY"
     )
 
 

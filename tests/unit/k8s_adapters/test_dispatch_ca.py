@@ -57,4 +57,4 @@ def test_pods_with_and_without_the_cas_have_different_hashes(pool: PoolSeen) -> 
 
 def test_overlay_may_not_bring_a_volume_of_that_name() -> None:
     overlay = {"spec": {"volumes": [{"name": "ostler-ca", "configMap": {"name": "mine"}}]}}
-    assert refusals(overlay) == ("podTemplate.spec.volumes[ostler-ca] is Ostler's own",)
+    assert refusals(overlay) == ("podTemplate.spec.volumes[ostler-ca] is reserved for Ostler",)

@@ -56,7 +56,7 @@ def test_another_disk_is_another_template_so_that_idle_pods_are_rolled(resources
     [
         ({"ephemeralStorageLimit": "5Gi"}, "less than ephemeralStorage, which is 10240Mi"),
         ({"ephemeralStorage": "2Gi", "ephemeralStorageLimit": "1Gi"}, "less than ephemeralStorage"),
-        ({"ephemeralStorage": "much"}, "spec.resources.ephemeralStorage is no quantity"),
+        ({"ephemeralStorage": "much"}, "spec.resources.ephemeralStorage is not a quantity"),
         ({"ephemeralStorageLimit": "1e5000"}, "spec.resources.ephemeralStorageLimit must be more than 0"),
     ],
 )

@@ -67,13 +67,13 @@ def test_first_named_kubeconfig_is_used_even_when_it_is_wrong(home: Path, monkey
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"127.0.0.1 localhost\n::1 localhost\n", "the parts of one"),
+        (b"127.0.0.1 localhost\n::1 localhost\n", "the parts of a kubeconfig"),
         (b"", "empty"),
-        (b"[1, 2]", "the parts of one"),
+        (b"[1, 2]", "the parts of a kubeconfig"),
         (b"a: [", "not YAML (line"),
         (b"\xff\xfe\x00\x01", "not text"),
         (b"current-context: x\nclusters: []\ncontexts: []\nusers: []\n", "context"),
-        (b"clusters: 7\n", "the parts of one"),
+        (b"clusters: 7\n", "the parts of a kubeconfig"),
     ],
 )
 def test_garbage_kubeconfig_is_one_line_without_class_name(home: Path, content: bytes, why: str) -> None:

@@ -97,7 +97,7 @@ def test_failure_of_a_repair_is_not_explained_by_what_it_repairs() -> None:
     [
         (NotInstalled("x"), "the App is not installed there"),
         (Forbidden("x"), "access is refused"),
-        (Conflict("x"), "it was changed at the same time"),
+        (Conflict("x"), "another client changed it at the same time"),
         (Retryable("x", status=502), "it answered 502"),
         (Retryable("x"), "it did not answer"),
     ],
@@ -116,7 +116,7 @@ class Refusal(Exception):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("55P03", "another session has its rows locked"),
+        ("55P03", "another session has locked the same rows"),
         ("57P01", "Postgres is shutting down or starting"),
         ("23505", "Postgres refuses the row: it breaks a constraint"),
         ("22012", "Postgres refuses the statement (SQLSTATE 22012)"),

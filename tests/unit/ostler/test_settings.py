@@ -70,7 +70,7 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_DATABASE_URL", "hello", "postgresql://"),
         ("OSTLER_DATABASE_URL", "postgres://user:hunter2/x@host/db", "%2F"),
         ("OSTLER_REDIS_URL", "redis://:hunter2@host:port/0", "%40"),
-        ("OSTLER_REDIS_URL", "redis://:hunter2@host/first", "as /0"),
+        ("OSTLER_REDIS_URL", "redis://:hunter2@host/first", "example /0"),
         ("OSTLER_DISPATCH_URL", "foo", "must be http:// or https:// with a host"),
         ("OSTLER_DISPATCH_URL", "http://web", "/runners/v1/dispatch"),
         ("OSTLER_DISPATCH_URL", "https://web:port/runners/v1/dispatch", "must be http:// or https:// with a host"),
@@ -83,18 +83,18 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_CA_BUNDLE", "/etc/hostname", "must be a file with certificates in PEM"),
         ("OSTLER_REDIS_URL", "http://:hunter2@host", "redis://"),
         ("OSTLER_WEBHOOK_SECRETS", " , ", "at least one"),
-        ("OSTLER_WEBHOOK_SECRETS", "hunter2", "16 characters or more, and one has 7: `openssl rand -hex 32`"),
-        ("OSTLER_WEBHOOK_SECRETS", "a secret of these tests, hunter2", "one has 7"),
-        ("OSTLER_WEBHOOK_SECRETS", "hunter2-hunter2", "one has 15"),
+        ("OSTLER_WEBHOOK_SECRETS", "hunter2", "16 characters or more, but a value has 7: `openssl rand -hex 32`"),
+        ("OSTLER_WEBHOOK_SECRETS", "a secret of these tests, hunter2", "a value has 7"),
+        ("OSTLER_WEBHOOK_SECRETS", "hunter2-hunter2", "a value has 15"),
         ("OSTLER_WEB_PORT", "hunter2", "'hunter2'"),
         ("OSTLER_WEB_PORT", "70000", "'70000'"),
         ("OSTLER_WORKER_THREADS", "0", "'0'"),
         ("OSTLER_LOG_LEVEL", "LOUD", "'LOUD'"),
         ("OSTLER_START_TIMEOUT", "nan", "'nan'"),
-        ("OSTLER_TIMINGS", "sweep_every=3", 'must be a JSON object, as {"sweep_every": 3}'),
-        ("OSTLER_TIMINGS", "[3]", 'must be a JSON object, as {"sweep_every": 3}'),
-        ("OSTLER_TIMINGS", '{"swep_every": 3}', "there is no timing 'swep_every'; did you mean sweep_every?"),
-        ("OSTLER_TIMINGS", '{"xyzzy": 3}', "there is no timing 'xyzzy'; docs/configuration.md lists them"),
+        ("OSTLER_TIMINGS", "sweep_every=3", 'must be a JSON object, for example {"sweep_every": 3}'),
+        ("OSTLER_TIMINGS", "[3]", 'must be a JSON object, for example {"sweep_every": 3}'),
+        ("OSTLER_TIMINGS", '{"swep_every": 3}', "unknown timing 'swep_every'; did you mean sweep_every?"),
+        ("OSTLER_TIMINGS", '{"xyzzy": 3}', "unknown timing 'xyzzy'; docs/configuration.md lists them"),
         ("OSTLER_TIMINGS", '{"sweep_every": "3"}', "sweep_every: found '3'; must be a number; Interval in"),
         ("OSTLER_TIMINGS", '{"sweep_every": true}', "sweep_every: found True; must be a number"),
         ("OSTLER_TIMINGS", '{"sweep_every": NaN}', "sweep_every: found nan; must be a number"),
@@ -276,7 +276,7 @@ def test_password_of_flower_below_16_characters_is_refused_and_not_shown(
         load_flower()
     line = str(error.value)
     assert line.startswith("OSTLER_FLOWER_BASIC_AUTH: ")
-    assert f"16 characters or more, and one has {len(password)}: `openssl rand -hex 24` creates one" in line
+    assert f"16 characters or more, but a value has {len(password)}: `openssl rand -hex 24` creates one" in line
     assert "hunter2" not in line
 
 

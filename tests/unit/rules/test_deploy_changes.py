@@ -211,7 +211,7 @@ def test_a_guard_is_wanted_for_every_namespace_and_the_missing_ones_are_named() 
     assert found.subjects == ("a", "z")
     assert "to a, z." in found.reason
     (none,) = judge_admission(read(), RUNNERS)
-    assert none.reason.startswith("No ValidatingAdmissionPolicy keeps")
+    assert none.reason.startswith("No ValidatingAdmissionPolicy prevents")
     assert none.subjects == ("runners",)
 
 

@@ -165,7 +165,7 @@ def test_any_rule_of_ingress_is_told_with_its_policy() -> None:
     opened = base(ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "debug"}}}]}])
     verdict = judged(None, read(opened, idle(), of_web(), web(), pool()))
     assert dangers(verdict) == [Danger.OPEN_INGRESS]
-    assert only(verdict).startswith("Policy base let")
+    assert only(verdict).startswith("Policy base allow")
 
 
 def test_private_addresses_are_told_unless_they_are_allowed() -> None:
@@ -240,7 +240,7 @@ def test_idle_pods_need_both_ends_of_the_way_to_web() -> None:
     ):
         verdict = judged(None, after)
         assert dangers(verdict) == [Danger.IDLE_MISSES_WEB]
-        assert "Deployment ostler/web:" in only(verdict)
+        assert "Deployment ostler/web." in only(verdict)
         assert [row.reaches_web for row in verdict.rows if row.state == "idle"] == [False, False]
 
 
@@ -283,10 +283,12 @@ def test_other_ports_at_the_same_addresses_are_told() -> None:
 def test_a_direction_that_is_ruled_first_or_last_is_told() -> None:
     open_out = policy("base", [IS_RUNNER], policyTypes=["Ingress"])
     unruled = read(open_out, idle(), of_web(), web(), pool())
-    assert "Egress of stamped Pods changes: no policy ruled it, now one does." in only(judged(unruled, sound()))
+    assert "Egress of stamped Pods changes: no policy controlled it before, and one does now." in only(
+        judged(unruled, sound())
+    )
     lost = judged(sound(), unruled).refusals
     assert [each.danger for each in lost] == [Danger.NOT_RULED, Danger.PEERS_CHANGE]
-    assert "Egress of stamped Pods changes: a policy ruled it, now none does." in lost[1].reason
+    assert "Egress of stamped Pods changes: a policy controlled it before, and none does now." in lost[1].reason
 
 
 def test_labels_of_peers_that_no_manifest_has_are_compared() -> None:

@@ -96,11 +96,11 @@ def test_a_date_in_a_label_is_text() -> None:
         ({"egress": [{"to": [{"pods": {}}]}]}, r"to\[0\] must have podSelector, namespaceSelector or ipBlock"),
         (
             {"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}]},
-            r"to\[0\]: ipBlock must stand",
+            r"to\[0\]: ipBlock must not be combined",
         ),
         (
             {"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "namespaceSelector": {}}]}]},
-            r"to\[0\]: ipBlock must st",
+            r"to\[0\]: ipBlock must not be comb",
         ),
         ({"egress": [{"to": [{"ipBlock": 7}]}]}, r"to\[0\].ipBlock.cidr is missing"),
         ({"egress": [{"to": [{"ipBlock": {}}]}]}, r"to\[0\].ipBlock.cidr is missing"),

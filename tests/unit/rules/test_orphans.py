@@ -193,9 +193,9 @@ def test_a_runner_that_stays_says_what_github_saw(online: bool, busy: bool, seen
     ("pod", "what", "witness"),
     [
         ({"node_gone": "its node is deleted", "outlasts": True}, "its node is deleted", Source.KUBERNETES),
-        ({"outlasts": True}, "longer than GitHub lets a job run", Source.POSTGRES),
+        ({"outlasts": True}, "longer than GitHub allows", Source.POSTGRES),
         ({}, "its job is over", Source.POSTGRES),
-        ({"job_over": False}, "no job of it is known to run", Source.POSTGRES),
+        ({"job_over": False}, "no running job of the Pod is known", Source.POSTGRES),
     ],
 )
 def test_a_finished_pod_goes_for_the_strongest_reason_in_the_words_of_its_source(

@@ -58,7 +58,9 @@ def test_a_release_that_an_upstream_failed_says_so() -> None:
         id=9, state=ClaimState.RELEASING, stamp=Stamp.ON, pod="small-1", runner=None, last_error="Retryable"
     )
     found = explain(replace(JOB, state=JobState.CLAIMED, claim=claim))
-    assert found.summary.endswith("which is being released; then it is queued again. The last try failed: Retryable.")
+    assert found.summary.endswith(
+        "which is being released. The job is then queued again. The last try failed: Retryable."
+    )
 
 
 @pytest.mark.parametrize("reason", list(HoldReason))
@@ -109,15 +111,19 @@ def no_pod(**changes: Any) -> Explanation:
     [
         ({"replicas": 0, "taken": 0}, "its replicas is 0", "`ostler pool scale small 1`"),
         ({"replicas": 3, "taken": 3}, "3 of 3 have a job", "`ostler pool scale small 4`"),
-        ({"replicas": 3, "taken": 1}, "the others start", "Wait for one to start"),
+        ({"replicas": 3, "taken": 1}, "the others start", "Wait until a Pod starts"),
         (
             {"replicas": 3, "taken": 1, "without_surge": True},
             "because no node has room for one more",
-            "Wait for one to start",
+            "Wait until a Pod starts",
         ),
         ({"paused": True}, "paused", "`ostler pool resume small`"),
         ({"problem": "image: it is empty"}, "image: it is empty", "Correct the spec"),
-        ({"autoscaled": True, "max_replicas": 9, "replicas": 3, "taken": 3}, "up to 9", "it adds Pods within seconds"),
+        (
+            {"autoscaled": True, "max_replicas": 9, "replicas": 3, "taken": 3},
+            "up to 9",
+            "the autoscaler adds Pods within seconds",
+        ),
         ({"autoscaled": True, "max_replicas": 3, "replicas": 3, "taken": 3}, "3 of 3", "spec.autoscaling.maxReplicas"),
         ({"autoscaled": True, "max_replicas": 0, "replicas": 0, "taken": 0}, "maxReplicas is 0", "to 1 or more"),
         (
@@ -168,7 +174,7 @@ def test_waiting_is_not_advised_where_the_whole_budget_is_too_small() -> None:
     for found in (none, small):
         assert (found.waits_for, "Wait for" in (found.cure or "")) == (WaitsFor.BUDGET, False)
     full = explain(replace(JOB, usage=Usage(count=2, vcpu_millicores=0, memory_mib=0)))
-    assert "Wait for one of its Pods to end" in (full.cure or "")
+    assert "Wait until one of its Pods ends" in (full.cure or "")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +308,7 @@ def test_nothing_is_said_of_rows_that_may_be_old() -> None:
 
 def test_a_release_that_nothing_failed_says_no_more() -> None:
     found = claimed(ClaimState.RELEASING)
-    assert found.summary.endswith("then it is queued again.")
+    assert found.summary.endswith("The job is then queued again.")
 
 
 def test_a_job_without_a_pool_is_told_apart_from_one_whose_pool_goes() -> None:
@@ -335,8 +341,8 @@ def test_only_what_is_too_small_of_a_budget_is_to_be_raised(budget: Budget, cure
 
 def test_a_budget_that_admits_just_one_job_is_waited_for() -> None:
     just = replace(JOB, budget=Budget(1, 2000, 4096), usage=Usage(1, 2000, 4096))
-    assert "Wait for one of its Pods" in (explain(just).cure or "")
-    assert "uses 1 of 1 jobs, 2 of 2 vCPU and 4 of 4 GiB, and this one needs 2 vCPU and 4 GiB" in explain(just).summary
+    assert "Wait until one of its Pods ends" in (explain(just).cure or "")
+    assert "uses 1 of 1 jobs, 2 of 2 vCPU and 4 of 4 GiB, and this job needs 2 vCPU and 4 GiB" in explain(just).summary
 
 
 def test_a_pool_of_one_pod_is_no_pool_of_none() -> None:

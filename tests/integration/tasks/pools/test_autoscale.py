@@ -257,7 +257,7 @@ def test_jobs_that_wait_for_long_beside_an_idle_pod_bring_no_more(stage: Stage) 
     queue(stage, 2)
     autoscale.run()
     assert (replicas(stage), decision(stage)["verdict"]) == (5, "left")
-    assert "beside idle Pods" in decision(stage)["why"]
+    assert "although Pods are idle" in decision(stage)["why"]
     stage.rows("DELETE FROM offers")
     autoscale.run()
     assert replicas(stage) == 7
