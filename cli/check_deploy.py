@@ -189,7 +189,7 @@ def _key(key: tuple[str, str, str]) -> dict[str, str]:
 
 
 def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
-    from deploys.manifests import told
+    from deploys.manifests import title_of
 
     words = {None: "-", True: "yes", False: "NO"}
     print_table(
@@ -209,7 +209,7 @@ def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
     typer.echo()
     print_table(
         ("what", Column("object", Kind.TEXT), Column("becomes", Kind.TEXT)),
-        ((each.action, told(each.key), told(each.to) if each.to else None) for each in verdict.changes),
+        ((each.action, title_of(each.key), title_of(each.to) if each.to else None) for each in verdict.changes),
         empty="nothing is deleted or renamed",
     )
     for note in notes:

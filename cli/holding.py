@@ -96,7 +96,7 @@ def hold(
             if report.connected:  # a failure before the first connection is not a break
                 report.broken += 1
                 if len(report.breaks) < _KEPT:
-                    report.breaks.append({"at": round(now - began, 1), "how": _told(error)})
+                    report.breaks.append({"at": round(now - began, 1), "how": _describe(error)})
         else:
             report.answers += 1
             report.longest = max(report.longest, round(clock() - now, 3))
@@ -177,7 +177,7 @@ def _drop(link: socket.socket | None) -> None:
             link.close()
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error.strerror if isinstance(error, OSError) and error.strerror else error)[:100]

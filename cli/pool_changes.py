@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_PODS = 10_000
 TRIES = 5
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 """Seconds between two checks of a draining pool."""
 OUTAGE = 60.0
 """Seconds without an answer of the API server after which the command stops waiting for a drain."""
@@ -62,7 +62,7 @@ def scale(
 
     with in_cluster(verb="patch") as cluster:
         before, after = _changed(cluster, name, change)
-    _tell(
+    _print(
         after,
         f"{name}: {before.replicas} → {after.replicas} replicas"
         if before.replicas != after.replicas
@@ -144,7 +144,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
             if left != said and not quiet:
                 typer.echo(left, err=True)
             said = left
-            end = time.monotonic() + LOOK_EVERY
+            end = time.monotonic() + CHECK_EVERY
             while time.monotonic() < end and not interrupted:
                 time.sleep(0.1)
             if interrupted:
@@ -184,7 +184,7 @@ def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
         before, after = _changed(cluster, name, change)
     state = "paused" if paused else "not paused"
     already = " already" if before.paused == paused else ""
-    _tell(after, f"{name} is {state}{already}", as_json=as_json)
+    _print(after, f"{name} is {state}{already}", as_json=as_json)
 
 
 def _refuse_terminating(pool: PoolSeen) -> None:
@@ -211,7 +211,7 @@ def _changed(
     raise AssertionError("unreachable")
 
 
-def _tell(pool: PoolSeen, words: str, *, as_json: bool) -> None:
+def _print(pool: PoolSeen, words: str, *, as_json: bool) -> None:
     if as_json:
         print_json(shown(pool))
     else:

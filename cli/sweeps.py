@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from models.browse.sweeps import SweepSeen
 
-LOOK_EVERY = 0.2
+CHECK_EVERY = 0.2
 LONGEST_WHY = 200
 
 app = typer.Typer(no_args_is_help=True, help="Show, pause and run the sweeps, which find and repair lost work.")
@@ -273,7 +273,7 @@ def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
         found = query(lambda db: run_asked(db, asked))
         if found is not None and found.outcome != Outcome.RUNNING:
             return found
-        time.sleep(LOOK_EVERY)
+        time.sleep(CHECK_EVERY)
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deploys.deploys import Danger, Refusal
-from deploys.manifests import DEFINITION, POOL_KIND, Key, Object, told
+from deploys.manifests import DEFINITION, POOL_KIND, Key, Object, title_of
 
 DRAIN_FINALIZER = "ostler.dev/drain"
 
@@ -82,7 +82,7 @@ def judge_changes(
         if kind == "Namespace." and name in namespaces:
             yield Refusal(
                 Danger.NAMESPACE_DELETED,
-                (told(change.key),),
+                (title_of(change.key),),
                 f"The runners' namespace {name} is deleted with every Pod in it, busy or not. Nothing prevents that.",
                 (
                     "Keep the namespace with the annotation `helm.sh/resource-policy: keep`. Delete it after all its "
@@ -92,7 +92,7 @@ def judge_changes(
         if change.key == DEFINITION:
             yield Refusal(
                 Danger.DEFINITION_DELETED,
-                (told(change.key),),
+                (title_of(change.key),),
                 "The definition of RunnerPool is deleted, and with it every pool of the cluster.",
                 (
                     "Keep the definition with the annotation `helm.sh/resource-policy: keep`. Delete it after all "
@@ -104,8 +104,8 @@ def judge_changes(
             if DRAIN_FINALIZER not in finalizers:
                 yield Refusal(
                     Danger.POOL_WITHOUT_FINALIZER,
-                    (told(change.key),),
-                    f"{told(change.key)} is {change.action}, and its live object lacks the finalizer "
+                    (title_of(change.key),),
+                    f"{title_of(change.key)} is {change.action}, and its live object lacks the finalizer "
                     f"{DRAIN_FINALIZER}: the busy Pods of the pool would be deleted too.",
                     "Workers on the queue `pools` add the finalizer: check that they run, and deploy again.",
                 )

@@ -52,7 +52,7 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
         told = (
             "other labels select their peers, and the manifests might not contain all such Pods"
             if same
-            else _told(was, will)
+            else _describe_reach(was, will)
         )
         reason = f"{direction} of stamped Pods changes: {told}."
         return [
@@ -65,8 +65,8 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
         Refusal(
             Danger.POLICY_REWRITTEN,
             (),
-            f"Policy {name}, which selects stamped Pods, {_told_write(name, old, new)}. The peers stay the same, but "
-            "the network plugin computes the rules of every such Pod again.",
+            f"Policy {name}, which selects stamped Pods, {_describe_write(name, old, new)}. The peers stay the same, "
+            "but the network plugin computes the rules of every such Pod again.",
             cure,
         )
         for name in sorted({*old, *new})
@@ -210,13 +210,13 @@ def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> fr
     )
 
 
-def _told_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+def _describe_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     if name not in old:
         return "is new"
     return "is rewritten" if name in new else "is deleted"
 
 
-def _told(was: Reach, will: Reach) -> str:
+def _describe_reach(was: Reach, will: Reach) -> str:
     if not was.policies or not will.policies:
         return (
             "no policy controlled it before, and one does now"

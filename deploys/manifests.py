@@ -138,7 +138,7 @@ def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
     for body in _flat(bodies):
         found = _object(body, namespace)
         if found.key in objects:
-            raise Malformed(f"{told(found.key)} appears twice")
+            raise Malformed(f"{title_of(found.key)} appears twice")
         objects[found.key] = found
     mine = [each for each in objects.values() if not each.hook]
     policies = [each for each in mine if each.key[0] == POLICY_KIND]
@@ -151,7 +151,7 @@ def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
         services=tuple(_shaped(_service, each) for each in _of(mine, "Service.")),
         runner_namespaces=frozenset(name for each in mine for name in _shaped(_runner_namespaces, each)),
         web_addresses=_web_addresses(policies),
-        not_evaluated=tuple(sorted(told(each.key) for each in mine if each.key[0] in NOT_EVALUATED)),
+        not_evaluated=tuple(sorted(title_of(each.key) for each in mine if each.key[0] in NOT_EVALUATED)),
     )
 
 
@@ -166,14 +166,14 @@ def _shaped(read: Callable[[Object], T], given: Object) -> T:
     except Malformed:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"{told(given.key)} does not match its kind ({type(error).__name__})") from None
+        raise Malformed(f"{title_of(given.key)} does not match its kind ({type(error).__name__})") from None
 
 
 def _policy(given: Object) -> Policy:
     return parse_policy(given.body, namespace=given.key[1])
 
 
-def told(key: Key) -> str:
+def title_of(key: Key) -> str:
     """Return the name of an object for messages, such as `Service ostler/web`."""
     kind = key[0].partition(".")[0]
     return f"{kind} {key[1]}/{key[2]}" if key[1] else f"{kind} {key[2]}"
@@ -266,7 +266,7 @@ def _workload(given: Object) -> Workload | None:
             if port.get("name"):
                 named[str(port["name"])] = protocol, number
     ports = Ports(tuple((each, Intervals.of(numbers[each])) for each in sorted(numbers)))
-    return Workload(Pod(told(given.key), given.key[1], labels, named), ports)
+    return Workload(Pod(title_of(given.key), given.key[1], labels, named), ports)
 
 
 def _containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -292,7 +292,7 @@ def _service(given: Object) -> Service:
     try:
         return Service(given.key[1], _texts(spec.get("selector")), blocks(sorted(texts)))
     except ValueError as error:
-        raise Malformed(f"{told(given.key)}: {error}") from None
+        raise Malformed(f"{title_of(given.key)}: {error}") from None
 
 
 def _runner_namespaces(given: Object) -> list[str]:
@@ -316,5 +316,5 @@ def _web_addresses(policies: Iterable[Object]) -> Addresses:
         try:
             found = found.union(blocks(part.strip() for part in text.split(",") if part.strip()))
         except ValueError as error:
-            raise Malformed(f"{told(each.key)}: annotation {WEB_ADDRESSES}: {error}") from None
+            raise Malformed(f"{title_of(each.key)}: annotation {WEB_ADDRESSES}: {error}") from None
     return found

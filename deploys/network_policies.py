@@ -136,7 +136,7 @@ def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     object of this policy therefore have the same text.
     """
 
-    def kept(field: str) -> dict[str, Any]:
+    def listed(field: str) -> dict[str, Any]:
         return {k: v for k, v in (metadata.get(field) or {}).items() if not k.startswith(_WRITTEN_BY_TOOLS)}
 
     def spelt(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         "policyTypes": spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])],
         **{field: [spelt(rule) for rule in spec.get(field) or []] for field in ("ingress", "egress")},
     }
-    return json.dumps([kept("labels"), kept("annotations"), said], sort_keys=True, default=str)
+    return json.dumps([listed("labels"), listed("annotations"), said], sort_keys=True, default=str)
 
 
 def _rule(given: Any, peers_field: str, where: str) -> Rule:

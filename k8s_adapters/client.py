@@ -31,7 +31,7 @@ from k8s_adapters.retry import Answer, TruncatedAnswer, find_failure, retry
 from ostler.clock import Timing, utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from ostler.reasons import endpoint
-from ostler.upstreams import PATIENCE, SERVER_ERROR, SUCCESS, TALLY, Upstream
+from ostler.upstreams import COUNTED_FROM, SERVER_ERROR, SUCCESS, TALLY, Upstream
 from rules.upstream.retry import ONCE, RetryPolicy, parse_retry_after
 
 Json = dict[str, Any]
@@ -420,14 +420,15 @@ def _counted(seconds: float | None) -> Iterator[None]:
     """Count an attempt for the gate of Kubernetes. `seconds` is the time limit of the attempt, or None for no limit.
 
     Two kinds of failure are not counted, because they do not show a failure of Kubernetes. The first is an error in
-    this process. The second is a network failure, such as a timeout, of an attempt with a time limit below `PATIENCE`.
+    this process. The second is a network failure, such as a timeout, of an attempt with a time limit below
+    `COUNTED_FROM`.
     """
     handled = sys.exception()
     try:
         yield
     except Exception as error:
         failure = find_failure(error, handled=handled)
-        if failure is None or (failure.status is None and seconds is not None and seconds < PATIENCE):
+        if failure is None or (failure.status is None and seconds is not None and seconds < COUNTED_FROM):
             raise
         status = failure.status
         failed = status is None or status >= SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS

@@ -29,7 +29,7 @@ def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: di
     purpose that are older than two hours. A command that was killed might have left them. Raises the errors of
     `KubeClient.request`.
     """
-    _forget_left(client, namespace=namespace, purpose=purpose)
+    _delete_left_over(client, namespace=namespace, purpose=purpose)
     body = probe_pod(purpose=purpose, labels=labels, spec=spec)
     return client.request("POST", object_path("pods", namespace=namespace), body=body)
 
@@ -83,7 +83,7 @@ def restricted(container: Json) -> Json:
     }
 
 
-def _forget_left(client: KubeClient, *, namespace: str, purpose: str) -> None:
+def _delete_left_over(client: KubeClient, *, namespace: str, purpose: str) -> None:
     query = {"labelSelector": f"{POOL_LABEL}={PROBE_POOL},{PROBE_LABEL}={purpose}"}
     for each in client.request("GET", object_path("pods", namespace=namespace), query=query).get("items") or []:
         if utcnow() - datetime.fromisoformat(each["metadata"]["creationTimestamp"]) > _LEFT_AFTER:

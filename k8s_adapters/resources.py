@@ -16,7 +16,7 @@ from ostler.errors import Conflict, Forbidden, Gone, Retryable
 from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4  # tries while the object under the name disappears between two calls
-_LOOK_EVERY = 0.1  # seconds between two reads of a terminating object
+_CHECK_EVERY = 0.1  # seconds between two reads of a terminating object
 _SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the cache of the admission plugin lags behind
 
 
@@ -114,7 +114,7 @@ def _becomes_true(client: KubeClient, condition: Callable[[], bool], within: flo
     while not condition():
         if client.timing.clock() >= deadline:
             return False
-        client.timing.sleep(_LOOK_EVERY)
+        client.timing.sleep(_CHECK_EVERY)
     return True
 
 

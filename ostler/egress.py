@@ -164,7 +164,7 @@ def _load(context: ssl.SSLContext, variable: str, path: str) -> None:
         raise ConfigurationError(f"{variable}: found {path!r}; {error}") from None
 
 
-def told(environment: Mapping[str, str], url: str) -> str:
+def describe(environment: Mapping[str, str], url: str) -> str:
     """Return a description of how a process connects to `url`.
 
     The description names the proxy, and the files with trusted certificate authorities.

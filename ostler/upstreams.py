@@ -3,7 +3,7 @@
 Adapters record every attempt here. The process regularly writes the counts to Postgres and resets them.
 `models.upstream.gates` adds up the counts of all processes. A call failed if the upstream answered with a 5xx status,
 was overloaded, or gave no answer. A refusal or a rate limit is not a failure, because neither shows that the upstream
-is unhealthy. A call with a time limit below `PATIENCE` seconds that timed out is not counted.
+is unhealthy. A call with a time limit below `COUNTED_FROM` seconds that timed out is not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from ostler import telemetry
 
-PATIENCE = 1.0
+COUNTED_FROM = 1.0
 """Minimum time limit of a call, in seconds, if a time-out is to count as a failure of the upstream.
 
 A call with a shorter limit can time out although the upstream is healthy. An example is a token review with a limit of

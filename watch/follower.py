@@ -136,7 +136,7 @@ class Follower(threading.Thread, Generic[T]):
         if self._subject.counted:
             telemetry.watch_event(event.kind)
         if event.item is not None:
-            self._subject.see(event.item, deleted=event.kind == "DELETED")
+            self._subject.observe(event.item, deleted=event.kind == "DELETED")
         elif event.kind != "BOOKMARK":
             log.warning("watch.event_unreadable", of=self._subject.name, kind=event.kind)
 

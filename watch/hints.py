@@ -23,7 +23,7 @@ from rules.upstream.watching import Hint
 GATHER = 0.1
 """Minimum seconds between two messages."""
 
-KEEPER_EVERY = 1.0
+RECONCILE_EVERY = 1.0
 """Minimum seconds between two wakes of the reconciler of one pool. Each reconcile lists all Pods of the pool."""
 
 EVERYTHING_EVERY = 10.0
@@ -135,7 +135,7 @@ class Hints:
             self._everything = True
             self._changed.notify()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all hints that were not sent. Another process is the leader now and sees the same Pods."""
         with self._changed:
             for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
@@ -198,7 +198,7 @@ class Hints:
         return batch
 
     def _pool_due(self, pool: str) -> float:
-        return self._kept.get(pool, -KEEPER_EVERY) + KEEPER_EVERY
+        return self._kept.get(pool, -RECONCILE_EVERY) + RECONCILE_EVERY
 
     def _wait(self, now: float) -> float | None:
         """Return the seconds until a hint is due, or None if no hint is waiting."""

@@ -111,7 +111,7 @@ class _Watch:
         elif not leads and self._follower is not None:
             log.warning("watch.leadership_lost")
             self._unfollow()
-            self._hints.forget()
+            self._hints.clear()
         if self._follower is not None and self._follower.connected:
             self._say_so()
 

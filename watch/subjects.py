@@ -40,7 +40,7 @@ class Subject(Protocol[T]):
     def connect(self, version: str, *, seconds: int) -> Watch[T]:
         """Return a watch that starts at resource version `version` and ends after `seconds`."""
 
-    def see(self, item: T, *, deleted: bool) -> None:
+    def observe(self, item: T, *, deleted: bool) -> None:
         """Compare `item`, from a list or an event, with the remembered state of the object.
 
         `deleted` is true if the object was deleted.
@@ -66,7 +66,7 @@ class Pods:
         for uid in set(self._sights).difference(pod.uid for pod in pods):
             self._note(uid, None)
         for pod in pods:
-            self.see(pod, deleted=False)
+            self.observe(pod, deleted=False)
         self._hints.resync()  # only rows reveal a Pod that was gone before the first list of this process
         return len(pods), version
 
@@ -74,7 +74,7 @@ class Pods:
         """Return a watch of Pods that starts at resource version `version` and ends after `seconds`."""
         return PodWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
 
-    def see(self, item: PodSeen, *, deleted: bool) -> None:
+    def observe(self, item: PodSeen, *, deleted: bool) -> None:
         """Compare one Pod with its remembered state. `deleted` is true if the Pod was deleted."""
         # A Pod that is over and has no other container becomes terminal within a moment. Only the terminal state
         # causes a hint then, so that the Pod causes one hint and not two.
@@ -121,14 +121,14 @@ class Pools:
         for uid in set(self._sights).difference(pool.uid for pool in pools):
             self._note(uid, None)
         for pool in pools:
-            self.see(pool, deleted=False)
+            self.observe(pool, deleted=False)
         return len(pools), version
 
     def connect(self, version: str, *, seconds: int) -> PoolWatch:
         """Return a watch of pools that starts at resource version `version` and ends after `seconds`."""
         return PoolWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
 
-    def see(self, item: PoolSeen, *, deleted: bool) -> None:
+    def observe(self, item: PoolSeen, *, deleted: bool) -> None:
         """Compare one pool with its remembered state. `deleted` is true if the pool was deleted."""
         sight = PoolObservation(item.name, item.generation, terminating=item.terminating)
         self._note(item.uid, None if deleted else sight)

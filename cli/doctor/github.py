@@ -25,7 +25,7 @@ def way(context: Context) -> Verdict:
     """Check that GitHub can be reached with the proxy and the certificate authorities of this environment."""
     try:
         url = context.app.github_api_url
-        told = f"{endpoint(url)} is reached {egress.told(os.environ, url)}"
+        told = f"{endpoint(url)} is reached {egress.describe(os.environ, url)}"
         context.github.get_app(deadline_seconds=CALL_WITHIN)
     except ConfigurationError as error:
         return failed(str(error), "docs/operations/corporate-networks.md describes proxies and private authorities")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from github_adapters.client import GitHub
     from github_adapters.endpoints.deliveries import DeliverySeen
 
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 SEND_EVERY = 12.0
 """Seconds between two requests for a redelivery. GitHub waits ten seconds for an answer to each delivery."""
 CALL, LAST_CALL = 10.0, 2.0
@@ -68,7 +68,7 @@ def see_ping(
             told = problem
         if clock() - began >= within:
             return _late(problem, within=within, away=away)
-        sleep(max(0.0, min(LOOK_EVERY, within - (clock() - began))))
+        sleep(max(0.0, min(CHECK_EVERY, within - (clock() - began))))
 
 
 def _trouble(error: UpstreamError) -> str:

@@ -19,7 +19,7 @@ import urllib3
 from ostler import egress, telemetry
 from ostler.errors import Retryable
 from ostler.reasons import endpoint, reason_and_cure
-from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
+from ostler.upstreams import COUNTED_FROM, SERVER_ERROR, TALLY, Upstream
 
 API_VERSION = "2022-11-28"
 CONNECTIONS = 32
@@ -199,7 +199,7 @@ class Http:
             raise Retryable(f"GitHub at {self._where()} did not answer: {self._why(error)}") from None
         finally:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
-            if status is not None or allowed >= PATIENCE:
+            if status is not None or allowed >= COUNTED_FROM:
                 TALLY.note(Upstream.GITHUB, failed=status is None or status >= SERVER_ERROR)
         followed = 0 if response.retries is None else len(response.retries.history)
         return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)

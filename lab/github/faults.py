@@ -51,7 +51,7 @@ class AbortableProtocol(HttpToolsProtocol):
         self.app_state = {**self.app_state, "transport": transport}
 
 
-LOOK_EVERY = 0.2
+CHECK_EVERY = 0.2
 """Seconds between two checks whether the fault that delays a request is still in force."""
 
 _NOT_THE_API = ("/_lab", "/_runner")
@@ -96,7 +96,7 @@ class Faults:
         """Wait until the fault's delay is over or the fault is removed."""
         until = time.monotonic() + fault.delay_seconds
         while (left := until - time.monotonic()) > 0 and fault in self.active:  # noqa: ASYNC110 - a list cannot notify
-            await asyncio.sleep(min(left, LOOK_EVERY))
+            await asyncio.sleep(min(left, CHECK_EVERY))
 
 
 async def _discard(message: Message) -> None:

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lab.github.entities import Account, Repository, Run, stamp
-from lab.github.faults import LOOK_EVERY, endpoint
+from lab.github.faults import CHECK_EVERY, endpoint
 from lab.github.identity import App, Identity
 from lab.github.limits import Limits
 from lab.github.payloads import app_view, group_view, installation_view, job_view, run_view
@@ -390,7 +390,7 @@ class Rest:
         """Wait until `answer_delay_seconds` have passed. Lowering that setting also releases the calls that wait."""
         began, knobs = time.monotonic(), self._world.knobs
         while (left := began + knobs.answer_delay_seconds - time.monotonic()) > 0:  # noqa: ASYNC110 - nothing notifies
-            await asyncio.sleep(min(left, LOOK_EVERY))
+            await asyncio.sleep(min(left, CHECK_EVERY))
 
     @staticmethod
     def _repository(request: Request, caller: Caller) -> Repository | None:

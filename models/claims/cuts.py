@@ -20,7 +20,7 @@ from models.tables.claim_leases import lease
 from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
-LOOKS = 50
+MOST_CHECKS = 50
 """Greatest number of Pods that are checked in one run of `resume`."""
 
 _SUSPECTS = f"""
@@ -47,7 +47,7 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
         due_at=now + timedelta(seconds=due_after),
         now=now,
         before=now - timedelta(seconds=cut_off_after),
-        limit=LOOKS,
+        limit=MOST_CHECKS,
     )
     return list(found)
 

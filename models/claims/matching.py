@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.db import epochs
-from models.db.engine import note
+from models.db.engine import record_point
 from models.db.prepared import Prepared
 from models.db.sql import text
 from models.routing.usage import usage_of
@@ -287,7 +287,7 @@ def insert_claims(
         who=WHO,
     )
     made = [Made(row.id, row.job_id, row.pod_uid) for row in rows]
-    note(db, "claim", machine=allowed("claim").machine, rows=len(made))
+    record_point(db, "claim", machine=allowed("claim").machine, rows=len(made))
     move_many_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
     return made
 

@@ -18,7 +18,7 @@ from models.routing.installations import mark_working
 from models.tables import mint_attempts, pod_facts
 from models.tables.claim_leases import Leased, lease
 from models.tables.transitions import move_claim
-from models.upstream.backoffs import forget
+from models.upstream.backoffs import delete
 from rules.claims.mint_questions import REPOSITORY, asked_for
 from rules.claims.runner_names import make_runner_name
 
@@ -98,7 +98,7 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
     return None if row is None else stamp_work(db, row)
 
 
-def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
+def record_found(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
     """Record the annotation that was found on the Pod instead of the expected one.
 
     Returns True if the lease of the step is still valid, and False otherwise. Only a step with a valid lease may
@@ -342,7 +342,7 @@ def commit_mint(
         due=now + timedelta(seconds=due_after),
     )
     mint_attempts.close(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
-    recovered = forget(
+    recovered = delete(
         db,
         [
             ("installation", str(work.installation_id)),

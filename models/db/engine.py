@@ -215,7 +215,7 @@ def _mark() -> Iterator[None]:
         _local.depth -= 1
 
 
-def note(db: Connection, point: str, *, machine: str, rows: int) -> None:
+def record_point(db: Connection, point: str, *, machine: str, rows: int) -> None:
     """Record that the open transaction will commit the transition `point` of `machine` for this number of rows.
 
     The code of each transition calls this function. After the commit, a metric counts the recorded transitions. The

@@ -167,7 +167,7 @@ def rise_above(db: Connection, cluster: Epoch | None) -> Epoch | None:
     return None if row is None else Epoch(row.number, row.database)
 
 
-def let_go(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetime) -> bool:
+def end_freeze(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: datetime) -> bool:
     """End the freeze after a restore, and trust the rows until `now` plus `trusted_for`.
 
     The caller has written `epoch` to the cluster. Returns False if the epoch of these rows differs from `epoch`, or if

@@ -49,7 +49,7 @@ def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool
     ).one_or_none()
     if is_known is None or not rename_owner(db, account_id=event.owner_id, login=event.login):
         return False
-    backoffs.forget_repositories(db, login=event.former)
+    backoffs.delete_repositories(db, login=event.former)
     backoffs.end_waits(db, account_id=event.owner_id, now=now)
     return True
 

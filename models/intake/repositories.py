@@ -51,7 +51,7 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
     )
     if not jobs and not claims:
         return False
-    backoffs.forget(db, [("repository", renaming.former)])
+    backoffs.delete(db, [("repository", renaming.former)])
     backoffs.end_waits(db, account_id=renaming.account_id, now=now)
     return True
 

@@ -43,7 +43,7 @@ class PodListRow(Base):
     pods: Mapped[bytes] = mapped_column(LargeBinary, comment="deflated JSON: names of fields, and a row per Pod")
 
 
-def keep(
+def store(
     db: Connection, *, namespace: str, shares: Mapping[str, bytes], taken_at: datetime, whole_at: datetime
 ) -> None:
     """Store a complete list. `shares` maps the name of each pool to the packed Pods of the pool.

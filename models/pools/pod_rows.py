@@ -125,7 +125,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
             )
         elif row.uid is None and row.attempt_id == pod.attempt_id:
             # The response to the creation was lost. A row that was given up in the meantime is reopened.
-            pod_births.take_up(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
+            pod_births.adopt(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
         if pod.over and (row is None or row.terminal_at is None):
             # A Pod that is over, never polled and is not terminal is a failed start. The plan counts and retires it.
             seen = pod_facts.record_over(

@@ -18,7 +18,7 @@ from models.claims.releases import insert_retire
 from models.db.sql import text
 from models.tables import pod_births
 from rules.pools.pool_plan import TICK, PoolPlan, Why
-from rules.pools.starts import Starts, Trouble, failed, over_quota, refused, taken
+from rules.pools.starts import Starts, Trouble, accepted, failed, over_quota, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ def record_failed_start(
 def record_taken(db: Connection, pool_id: int) -> None:
     """Record that the API server accepted a Pod of this pool. An earlier refusal or quota problem no longer applies."""
     starts = starts_of(lock_pool(db, pool_id))
-    if taken(starts) != starts:
-        _write_starts(db, pool_id, taken(starts))
+    if accepted(starts) != starts:
+        _write_starts(db, pool_id, accepted(starts))
 
 
 def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
@@ -222,12 +222,12 @@ def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, no
     before = pool.status
     if before == status:
         return False
-    if before is None or _told(before) != _told(status):
+    if before is None or _conditions(before) != _conditions(status):
         return True
     return pool.status_at is None or (now - pool.status_at).total_seconds() >= every
 
 
-def _told(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _conditions(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
 
 

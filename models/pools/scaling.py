@@ -239,7 +239,7 @@ def decisions(db: Connection) -> list[Decision]:
     ]
 
 
-def note(
+def record_decision(
     db: Connection, pool_id: int, scaling: Mapping[str, Any], *, up: bool = False, down: bool = False, now: datetime
 ) -> None:
     """Record a decision on a pool.

@@ -144,7 +144,7 @@ def come_back(
     )
     renames.set_installation_of_jobs(db, account_id=account_id, installation_id=installation_id)
     renames.set_installation_of_claims(db, account_id=account_id, installation_id=installation_id)
-    backoffs.forget_account(db, installation_id=installation_id, account_id=account_id, login=login)
+    backoffs.delete_account(db, installation_id=installation_id, account_id=account_id, login=login)
     # The installation is locked after claims and backoffs, as in the commit of a mint. Another order could deadlock.
     db.execute(
         text("""

@@ -160,7 +160,7 @@ def _judge(
     )
 
 
-def keep(
+def store(
     db: Connection, *, installation_id: int, repository_id: int, groups: Sequence[GroupSeen], now: datetime
 ) -> None:
     """Store a list of groups from GitHub, and delete lists that are older than `KEPT_FOR`.
@@ -183,7 +183,7 @@ def keep(
     db.execute(text("DELETE FROM runner_group_lists WHERE read_at < :before"), {"before": now - KEPT_FOR})
 
 
-def forget(db: Connection, installation_id: int) -> None:
+def delete(db: Connection, installation_id: int) -> None:
     """Delete all cached lists of an installation, because GitHub refused a request that relied on these lists."""
     db.execute(
         text("DELETE FROM runner_group_lists WHERE installation_id = :installation"), {"installation": installation_id}

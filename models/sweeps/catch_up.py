@@ -156,7 +156,9 @@ def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
     )
 
 
-def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None) -> bool:
+def record_visit(
+    db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None
+) -> bool:
     """Record the progress of a repository's check.
 
     If the check is complete, `checked_at` is the time at which the check began. Otherwise `checked_at` is None. Return

@@ -138,7 +138,7 @@ def wait(db: Connection, *, not_before: datetime | None) -> None:
     )
 
 
-def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
+def record_failed(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
     """Record failed deliveries.
 
     A delivery that web has accepted since the failed attempt is not recorded. If another session has locked the row of
@@ -233,12 +233,12 @@ def record_page(
             "scan_cursor": progress.scan_cursor,
         },
     )
-    remember(db, failed, now=now)
-    _forget(db, list(accepted))
+    record_failed(db, failed, now=now)
+    _delete(db, list(accepted))
     return True
 
 
-def _forget(db: Connection, guids: Sequence[str]) -> int:
+def _delete(db: Connection, guids: Sequence[str]) -> int:
     """Delete the redelivery rows of accepted deliveries, and return how many rows were deleted.
 
     For each webhook of a job, a stall is recorded. The stall began with the first failed attempt and ended when the
@@ -268,7 +268,7 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
     return len(rows)
 
 
-def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
+def close_settled(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
     """Delete the rows of accepted deliveries, and the rows of deliveries that GitHub no longer stores.
 
     Return how many deliveries were accepted, and the GUIDs of the lost deliveries. A delivery is lost if GitHub no
@@ -278,7 +278,7 @@ def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequ
     come = db.execute(
         text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}
     ).scalars()
-    accepted = _forget(db, list(come))
+    accepted = _delete(db, list(come))
     lost = db.execute(
         text("""
             DELETE FROM redeliveries

@@ -172,7 +172,7 @@ def write(
     return list(inserted.scalars())
 
 
-def settle(db: Connection, repair_id: int, *, outcome: Repaired, note: str | None, now: datetime) -> bool:
+def finish(db: Connection, repair_id: int, *, outcome: Repaired, note: str | None, now: datetime) -> bool:
     """Record the result of an open repair. Return False without a change if a result was already recorded."""
     settled = db.execute(
         text("""

@@ -124,7 +124,7 @@ def give_back(db: Connection, wanted: Wanted) -> None:
     )
 
 
-def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) -> None:
+def store(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) -> None:
     """Store a complete list for all processes, and cancel this process's reservation.
 
     A stored list that is newer is not replaced, unless the time of the stored list is in the future.

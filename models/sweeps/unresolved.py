@@ -112,7 +112,7 @@ def left_runners(db: Connection, job_id: int) -> list[Registration]:
     return [Registration(*row) for row in rows]
 
 
-def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
+def apply_verdict(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
     """Apply the verdict on a job.
 
     Return False without a change if the job has changed, started or been claimed since `job` was read.

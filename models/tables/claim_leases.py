@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.db import epochs
-from models.db.engine import note
+from models.db.engine import record_point
 from models.db.sql import text
 from models.tables.stalls import OVERDUE, OVERDUE_SINCE
 from rules.claims.machines import allowed
@@ -81,7 +81,7 @@ def lease(
         },
     ).one_or_none()
     if row is not None:
-        note(db, name, machine=transition.machine, rows=1)
+        record_point(db, name, machine=transition.machine, rows=1)
     return row
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.db.engine import note
+from models.db.engine import record_point
 from models.db.sql import text
 from rules.claims.machines import Machine
 
@@ -90,5 +90,5 @@ def insert(
     rows = db.execute(_INSERT, values | {"jobs": json.dumps(jobs), "who": who}).all()
     inserted = [row.job_id for row in rows if row.job_id is not None]
     if inserted:
-        note(db, "job_seen", machine=Machine.JOB, rows=len(inserted))
+        record_point(db, "job_seen", machine=Machine.JOB, rows=len(inserted))
     return Inserted({row.guid for row in rows if row.guid is not None}, inserted)

@@ -131,7 +131,7 @@ def adopt_pod(
     return bool(row.adopted) if row.pools else None
 
 
-def take_up(db: Connection, *, pool_id: int, name: str, uid: str, template_hash: str) -> None:
+def adopt(db: Connection, *, pool_id: int, name: str, uid: str, template_hash: str) -> None:
     """Record the UID of a Pod that a list shows although the response to its creation was lost.
 
     If the row was given up in the meantime (`give_up`), it is opened again.

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause
 
-from models.db.engine import note
+from models.db.engine import record_point
 from models.db.prepared import Prepared
 from models.db.sql import text
 from models.tables import stalls
@@ -87,7 +87,7 @@ def _move(
         },
     ).all()
     if rows:
-        note(db, name, machine=transition.machine, rows=len(rows))
+        record_point(db, name, machine=transition.machine, rows=len(rows))
         if transition.machine is Machine.CLAIM:
             stalls.moved(db, name, rows, now=now)
     return rows
@@ -151,7 +151,7 @@ def move_many_jobs(
     )
     moved = [row.id for row in rows]
     if moved:
-        note(db, name, machine=transition.machine, rows=len(moved))
+        record_point(db, name, machine=transition.machine, rows=len(moved))
     return moved
 
 
@@ -202,4 +202,4 @@ def insert_events(
         """),
         {"ids": list(ids), "name": name, "state": state, "now": now, "who": who, "why": why},
     )
-    note(db, name, machine=allowed(name).machine, rows=len(ids))
+    record_point(db, name, machine=allowed(name).machine, rows=len(ids))

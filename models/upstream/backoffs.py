@@ -161,7 +161,7 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
     )
 
 
-def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
+def record_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
     """Store that GitHub asked an installation to wait for `seconds` seconds. The quota "" stands for all calls."""
     db.execute(
         text("""
@@ -187,7 +187,7 @@ def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping
     return {row.key.removeprefix(prefix): float(row.left_seconds) for row in rows}
 
 
-def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
+def delete(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
     """End the backoffs of these (kind, key) pairs after a successful call. Return True if at least one existed."""
     gone = db.execute(
         text("""
@@ -199,16 +199,16 @@ def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
     return gone.rowcount > 0
 
 
-def forget_repositories(db: Connection, *, login: str) -> None:
+def delete_repositories(db: Connection, *, login: str) -> None:
     """End the backoffs of all repositories of an owner's former login."""
     db.execute(
         text("DELETE FROM backoffs WHERE kind = 'repository' AND starts_with(key, :former)"), {"former": f"{login}/"}
     )
 
 
-def forget_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
+def delete_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
     """End every backoff of an account and of its installation, because GitHub might now accept the refused calls."""
-    forget(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
+    delete(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
     db.execute(
         text("""
             DELETE FROM backoffs WHERE (kind = 'runner_group' AND starts_with(key, :installation))

@@ -192,7 +192,7 @@ def read(db: Connection) -> Sequence[Row[Any]]:
     ).all()
 
 
-def forget(db: Connection, *, now: datetime) -> None:
+def delete_old(db: Connection, *, now: datetime) -> None:
     """Delete counts that are older than `KEPT`."""
     db.execute(
         text("""

@@ -111,7 +111,7 @@ def over_quota(starts: Starts, *, detail: str) -> Starts:
     return replace(starts, trouble=Trouble.QUOTA, detail=detail)
 
 
-def taken(starts: Starts) -> Starts:
+def accepted(starts: Starts) -> Starts:
     """Return the state after the API server accepted a Pod. Earlier refusals and quota problems no longer apply."""
     if starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}:
         return starts

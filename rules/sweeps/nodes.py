@@ -124,13 +124,13 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
     Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.
     """
     if gone is None:
-        return _keep("its kubelet might still end the Pod")
+        return _leave_alone("its kubelet might still end the Pod")
     if not may_force(gone, attachable_volumes=attachable_volumes):
-        return _keep("the Pod has a volume that might still be attached")
+        return _leave_alone("the Pod has a volume that might still be attached")
     # Kubernetes reports both that a Pod is over and that its node is gone. The same source twice is one witness (L9).
     busy = may_hold_jit(replace(evidence, terminal=False))
     if busy.busy:
-        return _keep("the Pod might hold a JIT: " + ", ".join(busy.reasons))
+        return _leave_alone("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     if evidence.any_delivered:
         other = Witness(Source.GITHUB, "its runner is removed")
     else:
@@ -138,5 +138,5 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
     return Verdict(keep=False, reason=str(gone), witnesses=(other, Witness(Source.KUBERNETES, str(gone))))
 
 
-def _keep(reason: str) -> Verdict:
+def _leave_alone(reason: str) -> Verdict:
     return Verdict(keep=True, reason=reason)

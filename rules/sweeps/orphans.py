@@ -29,7 +29,7 @@ class Verdict:
     proof: str | None = None
 
 
-def _keep(reason: str) -> Verdict:
+def _leave_alone(reason: str) -> Verdict:
     return Verdict(keep=True, reason=reason)
 
 
@@ -50,13 +50,13 @@ class StampedPod:
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
     """Return a verdict that keeps a stamped Pod. Return None if the Pod must be read with a GET and judged again."""
     if not pod.has_row:
-        return _keep("Postgres has no row of the Pod yet, so no claim can retire it")
+        return _leave_alone("Postgres has no row of the Pod yet, so no claim can retire it")
     if pod.has_live_claim:
-        return _keep("it has a live claim")
+        return _leave_alone("it has a live claim")
     if pod.ever_delivered:
-        return _keep("a claim of the Pod was delivered: `finished_jobs` handles the Pod")
+        return _leave_alone("a claim of the Pod was delivered: `finished_jobs` handles the Pod")
     if pod.idle_seconds < grace_seconds:
-        return _keep("its last claim ended a moment ago")
+        return _leave_alone("its last claim ended a moment ago")
     return None
 
 
@@ -66,9 +66,9 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
     According to Postgres, no JIT was ever delivered to the Pod.
     """
     if not same_uid or terminating or evidence.terminal:
-        return _keep("the Pod is already ending")
+        return _leave_alone("the Pod is already ending")
     if not stamped:
-        return _keep("its stamp was removed meanwhile")
+        return _leave_alone("its stamp was removed meanwhile")
     return _never_given(evidence, "stamped, without a claim, and never given a JIT")
 
 
@@ -80,7 +80,7 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
     """
     busy = may_hold_jit(evidence)
     if busy.busy or evidence.any_delivered:
-        return _keep("the Pod might hold a JIT: " + ", ".join(busy.reasons))
+        return _leave_alone("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     exited = evidence.poller_exit_code
     poller = "its poller has not exited" if exited is None else f"its poller exited {exited}"
     return Verdict(
@@ -106,13 +106,13 @@ class QuietPod:
 def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
     """Return the verdict on a Pod that did not poll for `grace_seconds`, or whose poller has ended."""
     if evidence.terminal:
-        return _keep("the Pod is already ending")
+        return _leave_alone("the Pod is already ending")
     if evidence.poller_exit_code is not None:
         return _never_given(evidence, "its poller failed")
     if pod.quiet_seconds < grace_seconds:
-        return _keep("it polled a moment ago")
+        return _leave_alone("it polled a moment ago")
     if not pod.web_beats:
-        return _keep("no web process ran to receive its polls")
+        return _leave_alone("no web process ran to receive its polls")
     return _never_given(evidence, "it does not poll")
 
 
@@ -158,13 +158,13 @@ def judge_finished(
     executed job ended at least `absent_after` seconds ago.
     """
     if pod.runner == "busy":
-        return _keep("its runner is busy")
+        return _leave_alone("its runner is busy")
     if _was_removed(pod, checks_apart=checks_apart, absent_after=absent_after):
         return _judge_removed()
     if not pod.overdue:
-        return _keep(f"its job ended a moment ago, and its runner is {pod.runner}")
+        return _leave_alone(f"its job ended a moment ago, and its runner is {pod.runner}")
     if pod.free_for_seconds is None or pod.free_for_seconds < checks_apart:
-        return _keep(f"its runner is {pod.runner} for the first time")
+        return _leave_alone(f"its runner is {pod.runner} for the first time")
     if pod.node_gone is not None:
         what = pod.node_gone
     elif pod.outlasts:
@@ -232,13 +232,13 @@ def judge_runner(
     like the name of a runner of Ostler (L3).
     """
     if not ours:
-        return _keep("it is not ours")
+        return _leave_alone("it is not ours")
     if online or busy:
-        return _keep("it is online" if online else "it is busy")
+        return _leave_alone("it is online" if online else "it is busy")
     if has_live_claim:
-        return _keep("its claim is live")
+        return _leave_alone("its claim is live")
     if idle_seconds < grace_seconds:
-        return _keep("its claim ended a moment ago")
+        return _leave_alone("its claim ended a moment ago")
     return Verdict(
         keep=False,
         reason="registered, offline, and its claim has ended",
@@ -254,13 +254,13 @@ def judge_service_account(
     `row_is_open` is true if the ServiceAccount's Pod is planned or exists, according to Postgres.
     """
     if terminating:
-        return _keep("it is being deleted")
+        return _leave_alone("it is being deleted")
     if age_seconds < grace_seconds:
-        return _keep("it is new: its Pod is created after it")
+        return _leave_alone("it is new: its Pod is created after it")
     if row_is_open:
-        return _keep("its Pod is known, or about to be created")
+        return _leave_alone("its Pod is known, or about to be created")
     if pod_exists:
-        return _keep("its Pod is there")
+        return _leave_alone("its Pod is there")
     return Verdict(
         keep=False,
         reason="its Pod is gone",

@@ -17,7 +17,7 @@ from rules.claims.stamps import parse
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.runtime import Runtime
 
-LOOKS = 2
+CHECKS = 2
 
 
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
@@ -29,7 +29,7 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
     later claim (L12). Raises what the Kubernetes adapter raises.
     """
     expected = work.expected
-    for look in range(1, LOOKS + 1):
+    for look in range(1, CHECKS + 1):
         if owner is not None and _is_later(expected, work.claim_id):
             return StampResult(outcome=StampOutcome.MOVED_ON, seen=expected, owner=None)
         if owner is None:
@@ -54,13 +54,13 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
                 policy=policy(work),
             )
         seen = result.seen
-        if result.outcome is not StampOutcome.MOVED_ON or seen is None or look == LOOKS:
+        if result.outcome is not StampOutcome.MOVED_ON or seen is None or look == CHECKS:
             return result
 
-        def believe(db: Connection, seen: str = seen) -> bool:
-            return steps.believe(db, work, seen=seen, now=utcnow())
+        def record(db: Connection, seen: str = seen) -> bool:
+            return steps.record_found(db, work, seen=seen, now=utcnow())
 
-        if not rt.transaction(believe):
+        if not rt.transaction(record):
             return result
         expected = seen
     raise AssertionError("unreachable")

@@ -161,7 +161,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
     attempt_id = work.attempt_id if work.previous is None else None
     if isinstance(error, Gone | Forbidden | Invalid) and work.runner_group != DEFAULT:
         # The group might have been deleted or replaced. Without stored groups, the next mint asks GitHub for them.
-        rt.transaction(runner_groups.forget, int(work.installation_id or 0))
+        rt.transaction(runner_groups.delete, int(work.installation_id or 0))
     match error:
         case RateLimited():
             if error.paced:

@@ -28,18 +28,18 @@ OUT_OF_REACH = 60.0
 """Seconds until Ostler tries again to remove a runner that the App is not permitted to remove."""
 
 
-FIRST_LOOK = 5.0
-LONGEST_LOOK = 60.0
-"""Seconds until an unfinished retirement is checked again. The wait grows from `FIRST_LOOK` to `LONGEST_LOOK`."""
+FIRST_WAIT = 5.0
+LONGEST_WAIT = 60.0
+"""Seconds until an unfinished retirement is checked again. The wait grows from `FIRST_WAIT` to `LONGEST_WAIT`."""
 
 
 def longer(work: ReleaseWork) -> float:
     """Return the seconds until the next check of a retirement.
 
-    The wait equals the time since the retirement began, but is at least `FIRST_LOOK` and at most `LONGEST_LOOK`. Up to
+    The wait equals the time since the retirement began, but is at least `FIRST_WAIT` and at most `LONGEST_WAIT`. Up to
     that maximum, the waits therefore double.
     """
-    return min(max((utcnow() - work.since).total_seconds(), FIRST_LOOK), LONGEST_LOOK)
+    return min(max((utcnow() - work.since).total_seconds(), FIRST_WAIT), LONGEST_WAIT)
 
 
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:

@@ -219,7 +219,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     words = describe(scaled)
     if up or down or {**words, "at": None} != {**(row.scaling or {}), "at": None}:
         words["at"] = now.isoformat()
-        rt.transaction(scaling.note, row.id, words, up=up, down=down, now=now)
+        rt.transaction(scaling.record_decision, row.id, words, up=up, down=down, now=now)
     if not (up or down):
         telemetry.SCALINGS.labels(decision.verdict).inc()
         return

@@ -87,7 +87,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
             return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")
-        rt.transaction(pod_lists.keep, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at)
+        rt.transaction(pod_lists.store, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at)
         halt("pod_lists.after_commit")
     except UpstreamError as error:
         log.warning("pods.list_not_shared", why=meaning_of(error))

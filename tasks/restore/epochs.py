@@ -51,7 +51,7 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):
-        seen, ours, verdict = _look(rt)
+        seen, ours, verdict = _read_epochs(rt)
     if ours.older_since is not None:
         return EpochVerdict(Standing.OLDER, ours.why or "")
     if seen is not None and seen.epoch is None:
@@ -101,10 +101,10 @@ def _noting(rt: Runtime, what: str) -> Iterator[None]:
 
 def judge_only(rt: Runtime) -> EpochVerdict:
     """Return the verdict of a comparison that changes nothing. Raises what the Kubernetes client raises."""
-    return _look(rt)[2]
+    return _read_epochs(rt)[2]
 
 
-def _look(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict]:
+def _read_epochs(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict]:
     """Return the epoch of the cluster, the epoch of Postgres and the verdict. The cluster is read first (L8)."""
     seen = read(rt)
     stamps = stamped_by(rt) if seen is None else {}

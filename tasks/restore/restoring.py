@@ -64,7 +64,7 @@ T = TypeVar("T")
 Say = Callable[[str], None]
 log = structlog.get_logger(__name__)
 
-SETTLED = 10.0
+QUIET_SECONDS = 10.0
 """Wait in seconds after the begin of the freeze.
 
 During this wait, the kubelet reports every poller that exited before the freeze.
@@ -76,7 +76,7 @@ STEPS_END = 30.0
 This time exceeds every `LEASE` of the transition table.
 """
 
-PATIENCE = 300.0
+WAIT_SECONDS = 300.0
 """Longest total time in seconds that a restore waits for GitHub's rate limits. The remaining jobs then stay held."""
 
 OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
@@ -203,7 +203,7 @@ class _Restore:
             return report
         self._apply_all(report.judgements)
         self._hold_jobs()
-        self._let_go()
+        self._end_freeze()
         report.let_go = True
         self._ask_for_jobs()
         return report
@@ -234,7 +234,7 @@ class _Restore:
         """Wait until every step that began before the freeze has ended, and the effects of these steps are visible."""
         rt = self._rt
         frozen = rt.transaction(epochs.read, now=NOW).older_since
-        until = (frozen or utcnow()) + timedelta(seconds=SETTLED)
+        until = (frozen or utcnow()) + timedelta(seconds=QUIET_SECONDS)
         end = time.monotonic() + STEPS_END
         while utcnow() < until or rt.transaction(restoring.leased, now=NOW):
             if time.monotonic() > end:
@@ -248,7 +248,7 @@ class _Restore:
         listed = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
         pods = [pod for pod in listed if pod.pool != PROBE_POOL]
         if not self._emptied:
-            self._see_that_it_is_the_cluster(pods)
+            self._check_cluster(pods)
         if self._dry:
             return pods
         for pool in pools:
@@ -265,7 +265,7 @@ class _Restore:
             rt.transaction(restoring.skip_claim_ids, highest)
         return pods
 
-    def _see_that_it_is_the_cluster(self, pods: Sequence[PodSeen]) -> None:
+    def _check_cluster(self, pods: Sequence[PodSeen]) -> None:
         """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8)."""
         rt, namespace = self._rt, self._rt.settings.namespace
         sure = "If this is the right cluster and namespace, run the command again with --emptied"
@@ -426,7 +426,7 @@ class _Restore:
             age=now - job.ready_at,
         )
         if verdict.move is not Move.KEEP:
-            rt.transaction(unresolved.settle, job, verdict, now=now, who=restoring.WHO)
+            rt.transaction(unresolved.apply_verdict, job, verdict, now=now, who=restoring.WHO)
         self._later(job)  # `unresolved_jobs` asks again about a job that still runs
         return "unknown to GitHub" if seen is None else seen.status
 
@@ -434,7 +434,7 @@ class _Restore:
         after = utcnow() + timedelta(seconds=self._rt.timings.unresolved_after)
         self._rt.transaction(job_holds.ask_later, [job.id], ask_after=after)
 
-    def _let_go(self) -> None:
+    def _end_freeze(self) -> None:
         """Raise the epoch above the cluster's, write it to the cluster, then end the freeze.
 
         If the write fails, the freeze does not end.
@@ -450,20 +450,20 @@ class _Restore:
                 "run the command again"
             )
         trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
-        rt.transaction(epochs.let_go, risen, trusted_for=trusted_for, now=NOW)
+        rt.transaction(epochs.end_freeze, risen, trusted_for=trusted_for, now=NOW)
         log.info("restore.done", epoch=risen.number)
 
     def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:
         """Repeat a call as long as GitHub's rate limit refuses it, after the wait that GitHub demands.
 
-        Raises `RateLimited` if all waits of this restore together would exceed `PATIENCE` seconds.
+        Raises `RateLimited` if all waits of this restore together would exceed `WAIT_SECONDS` seconds.
         """
         while True:
             try:
                 return call(policy)
             except RateLimited as error:
                 self._waited += error.after
-                if self._waited > PATIENCE:
+                if self._waited > WAIT_SECONDS:
                     raise
                 time.sleep(max(0.05, error.after))
 

@@ -80,5 +80,5 @@ def _ask(rt: Runtime, wanted: Wanted, ask: Ask, *, login: str, seconds: float) -
         installation_id=installation_id, login=login, visible_to=name, deadline_seconds=seconds
     )
     rt.transaction(
-        runner_groups.keep, installation_id=installation_id, repository_id=repository_id, groups=groups, now=NOW
+        runner_groups.store, installation_id=installation_id, repository_id=repository_id, groups=groups, now=NOW
     )

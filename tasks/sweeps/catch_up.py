@@ -149,7 +149,7 @@ def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None
             tick.incomplete("rate limited")
         if error is not None and not isinstance(error, EXPECTED):  # stored data of another version might be the cause
             place.lists, place.settled = {}, {}
-    visiting.remember(whole=why is None)
+    visiting.record(whole=why is None)
     return why
 
 
@@ -210,9 +210,9 @@ class _Visit:
                     place.next_run = run_id + 1
                     self._tolerate_unanswered()
         place.next_run = None
-        self._look_after_ours(active)
+        self._check_our_runs(active)
 
-    def remember(self, *, whole: bool) -> None:
+    def record(self, *, whole: bool) -> None:
         """Store the progress of the check. `whole`: True if the check is complete."""
         if self._tick.dry:
             return
@@ -220,7 +220,7 @@ class _Visit:
         checked_at = place.began_at if whole else None
         place.began_at = None if whole else place.began_at
         kept = self._rt.transaction(
-            lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), checked_at=checked_at),
+            lambda db: rows.record_visit(db, self._tick.lease_no, place, tried_at=utcnow(), checked_at=checked_at),
         )
         if not kept:
             raise Overtaken
@@ -270,7 +270,7 @@ class _Visit:
             self._place.lists[status] = before
             return known[1]
         if first.etag is not None and first.total <= PAGE:  # an etag is of one page only
-            self._place.lists[status] = {"etag": first.etag, "runs": [_kept(run) for run in runs]}
+            self._place.lists[status] = {"etag": first.etag, "runs": [_stored(run) for run in runs]}
         return runs
 
     def _visit_run(self, run: RunSeen) -> None:
@@ -302,7 +302,7 @@ class _Visit:
 
     # Jobs
 
-    def _look_after_ours(self, active: Mapping[int, RunSeen]) -> None:
+    def _check_our_runs(self, active: Mapping[int, RunSeen]) -> None:
         """Ask GitHub for the runs of stored jobs that have been open for long, except the runs in `active`."""
         found = self._tick.read(
             rows.overdue, self._place.repository, active=active, older_than=self._over_after, now=NOW
@@ -431,7 +431,7 @@ class _Visit:
 
         went, applied = self._repair(case, body)
         if applied is not None:
-            self._tell(applied)
+            self._wake(applied)
         return went
 
     def _repair(self, case: Case, body: Callable[[Connection], T | None]) -> tuple[bool, T | None]:
@@ -445,7 +445,7 @@ class _Visit:
             self._tick.skipped(error, row=case.job_id)
             return False, None
 
-    def _tell(self, applied: intake.Applied) -> None:
+    def _wake(self, applied: intake.Applied) -> None:
         telemetry.REMAPS.inc(applied.remaps)
         for seconds in applied.starts:
             telemetry.RUNNER_START_SECONDS.observe(seconds)
@@ -535,7 +535,7 @@ class _Visit:
         self._rt.transaction(rows.give_back, self._place.installation_id, calls=calls, quota=quota)
 
 
-def _kept(run: RunSeen) -> dict[str, Any]:
+def _stored(run: RunSeen) -> dict[str, Any]:
     return asdict(run) | {"created_at": run.created_at.isoformat()}
 
 

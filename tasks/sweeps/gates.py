@@ -49,7 +49,7 @@ def gates(tick: Tick) -> None:
     rule = rule_of(rt.settings)
     for upstream in Upstream:
         tick.part(upstream, partial(evaluate, rt, upstream, rule))
-    tick.part("old counts", lambda: rt.transaction(rows.forget, now=NOW))
+    tick.part("old counts", lambda: rt.transaction(rows.delete_old, now=NOW))
 
 
 def ask(rt: Runtime, upstream: Upstream) -> None:

@@ -27,7 +27,7 @@ from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
 
-LOOKED_BACK = timedelta(days=14)
+SEARCHED_BACK = timedelta(days=14)
 """Time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
 
 APPLIED_WITHIN = timedelta(days=1)
@@ -44,7 +44,7 @@ def orphaned_runners(tick: Tick) -> None:
     If GitHub does not answer for an installation, the tick skips all further scopes of the installation (L14).
     """
     now = utcnow()
-    since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
+    since, unheard_since = now - SEARCHED_BACK, now - APPLIED_WITHIN
     unavailable: set[int] = set()
     for scope in tick.read(orphans.scopes_of_runners, since=since, unheard_since=unheard_since):
         if scope.installation_id not in unavailable:
@@ -87,7 +87,7 @@ def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) 
 def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
     """Ask GitHub again to remove a runner that might be removed already. If GitHub refuses, the runner stays."""
     remove_runner(tick.rt, cut_off.runner, policy=SWEEP_ROW)
-    tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub no longer has the runner")
+    tick.finish_repair(cut_off.repair_id, Repaired.VERIFIED, "GitHub no longer has the runner")
 
 
 def check(

@@ -27,14 +27,14 @@ def prune(tick: Tick) -> None:
     A tick that runs out of time leaves the rest to the next one.
     """
     now = utcnow()
-    for kind, kept in kept_for(tick.rt.settings).items():
-        if not forget(tick, kind, before=now - timedelta(seconds=kept)):
+    for kind, kept in retentions(tick.rt.settings).items():
+        if not delete_old(tick, kind, before=now - timedelta(seconds=kept)):
             if not tick.dry:
                 tick.rt.waker.send(PRUNE, after=AGAIN)
             return
 
 
-def kept_for(settings: Settings) -> dict[Kind, float]:
+def retentions(settings: Settings) -> dict[Kind, float]:
     """Return how many seconds the rows of each kind are stored after their work has ended.
 
     The kinds are in the order of deletion.
@@ -53,7 +53,7 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
     }
 
 
-def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
+def delete_old(tick: Tick, kind: Kind, *, before: datetime) -> bool:
     """Delete the old rows of one kind page by page. Return False if rows are left to the next tick.
 
     A dry run only counts the rows.

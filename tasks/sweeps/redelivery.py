@@ -39,13 +39,13 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-LOOK_RESERVE = 12.0
+CHECK_RESERVE = 12.0
 SCAN_RESERVE = 8.0
 ASK_RESERVE = 2.0
 """Seconds of the tick that must be left for another page or request.
 
-`LOOK_RESERVE` applies to the check of recent deliveries, `SCAN_RESERVE` to the scan, and `ASK_RESERVE` to the requests.
-Each reserve leaves time for the following steps.
+`CHECK_RESERVE` applies to the check of recent deliveries, `SCAN_RESERVE` to the scan, and `ASK_RESERVE` to the
+requests. Each reserve leaves time for the following steps.
 """
 
 MOST_FAILURES = 3
@@ -104,7 +104,7 @@ class _Sweep:
         floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None
         try:
-            while remaining() > LOOK_RESERVE and self._tick.goes_on(reserve=0):
+            while remaining() > CHECK_RESERVE and self._tick.goes_on(reserve=0):
                 page = self._page(cursor)
                 end = _end(page, is_first=cursor is None, floor=floor)
                 if end is PageEnd.WHOLE:
@@ -187,7 +187,7 @@ class _Sweep:
 
         Webhooks that GitHub no longer stores are counted as lost.
         """
-        accepted, lost = self._rt.transaction(asks.settle, kept=self._kept, now=NOW)
+        accepted, lost = self._rt.transaction(asks.close_settled, kept=self._kept, now=NOW)
         self._counts["recovered"] += accepted
         for guid in lost:
             log.error("redelivery.lost", delivery=guid)
@@ -203,7 +203,7 @@ class _Sweep:
             try:
                 return self._ask_one(due)
             except RateLimited as limited:
-                self._tick.settle(self._tick.written, Repaired.FAILED, "rate limited")
+                self._tick.finish_repair(self._tick.written, Repaired.FAILED, "rate limited")
                 self._rt.transaction(asks.take_back, due, now=NOW)
                 if not limited.paced or remaining() - limited.after < ASK_RESERVE:
                     raise
@@ -229,7 +229,7 @@ class _Sweep:
 
         def begin(db: Connection) -> bool:
             if self._shown:
-                asks.remember(db, list(self._shown.values()), now=utcnow())
+                asks.record_failed(db, list(self._shown.values()), now=utcnow())
             return asks.begin_ask(db, due, next_after=after, now=utcnow())
 
         begun = self._tick.repair(case, begin)

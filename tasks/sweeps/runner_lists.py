@@ -125,7 +125,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
             # An empty list is suspicious. It is not shared, so that two checks never judge by the same empty list.
             runner_lists.give_back(db, wanted)
         else:
-            runner_lists.keep(db, wanted, taken, now=utcnow())
+            runner_lists.store(db, wanted, taken, now=utcnow())
 
     rt.transaction(keep)
     if not tick.dry:

@@ -122,7 +122,7 @@ class Tick(Pace):
             if not result:
                 return None, None
             if begun is not None:
-                repairs.settle(db, begun, outcome=Repaired.DONE, note=None, now=utcnow())
+                repairs.finish(db, begun, outcome=Repaired.DONE, note=None, now=utcnow())
                 return result, begun
             return result, self._write(db, [case], Repaired.DONE, once=once)
 
@@ -137,7 +137,7 @@ class Tick(Pace):
         self._counts.moved_on += 1
         self._killed -= case.kills  # nothing was killed, so another repair gets the place in the budget
         if begun is not None:
-            self.settle(begun, Repaired.MOVED_ON)
+            self.finish_repair(begun, Repaired.MOVED_ON)
         else:
             telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
         log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
@@ -189,11 +189,11 @@ class Tick(Pace):
         self._did(case, self.written)
         return True
 
-    def settle(self, repair_id: int | None, outcome: Repaired, note: str | None = None) -> None:
+    def finish_repair(self, repair_id: int | None, outcome: Repaired, note: str | None = None) -> None:
         """Record the outcome of a repair if the sweep knows it before a later tick checks it."""
         if repair_id is None:
             return
-        settled = self.rt.transaction(repairs.settle, repair_id, outcome=outcome, note=note, now=NOW)
+        settled = self.rt.transaction(repairs.finish, repair_id, outcome=outcome, note=note, now=NOW)
         if settled:
             telemetry.REPAIRS.labels(self._spec.name, outcome).inc()
 
@@ -258,7 +258,7 @@ class Tick(Pace):
         try:
             call()
         except UpstreamError as error:
-            self.settle(begun, Repaired.FAILED, meaning_of(error))
+            self.finish_repair(begun, Repaired.FAILED, meaning_of(error))
             raise
 
     def _fence(self, db: Connection) -> None:

@@ -129,7 +129,7 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     try:
         moved = tick.repair(
             case,
-            lambda db: unresolved.settle(db, job, verdict, now=utcnow(), who=rt.who),
+            lambda db: unresolved.apply_verdict(db, job, verdict, now=utcnow(), who=rt.who),
             call=(lambda: remove_left(tick, job)) if requeued else None,
         )
     except Busy:

@@ -167,5 +167,5 @@ def assert_in_force(celery: Celery) -> None:
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
-def _keep_our_logging(**_: Any) -> None:
+def _keep_own_logging(**_: Any) -> None:
     """Do nothing. While this receiver exists, Celery does not replace the logging of `ostler.logging`."""

@@ -31,7 +31,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
         try:
             transaction(
                 engine,
-                lambda db: backoffs.remember_limit(
+                lambda db: backoffs.record_limit(
                     db, installation_id=installation_id, quota=quota, seconds=seconds, now=utcnow()
                 ),
             )

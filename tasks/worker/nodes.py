@@ -141,7 +141,7 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
     return judge_node(None if node is None else node.health, lost_after=rt.settings.node_lost_after, now=utcnow())
 
 
-def forget() -> None:
+def clear() -> None:
     """Drop the cached list, so that the next check lists the nodes again. For tests, which cannot wait ten seconds."""
     with _asking:
         _known.clear()

@@ -235,7 +235,7 @@ def test_the_turn_of_a_killed_process_is_anothers_when_it_runs_out(
     assert list(ask(rt).runners) == ["runner-7"]
 
     late = RunnerList(now - timedelta(seconds=5), {})
-    transaction(rt.engine, lambda db: runner_lists.keep(db, killed, late, now=utcnow()))  # it was not killed after all
+    transaction(rt.engine, lambda db: runner_lists.store(db, killed, late, now=utcnow()))  # it was not killed after all
     assert list(ask(rt).runners) == ["runner-7"]
 
 

@@ -43,7 +43,7 @@ class Connections:
 
         If the cap is reached, drop the connection that has waited longest.
         """
-        self.forget(connection)
+        self.remove(connection)
         if len(self) >= self.most:
             self.dropped += 1
             longest = next(iter(self._waiting), connection)
@@ -59,7 +59,7 @@ class Connections:
             del self._waiting[connection]
             self._working.add(connection)
 
-    def forget(self, connection: Droppable) -> None:
+    def remove(self, connection: Droppable) -> None:
         """Remove a connection that was closed or proven. The connection then no longer counts in the cap."""
         self._waiting.pop(connection, None)
         self._working.discard(connection)

@@ -118,7 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers of the connection and break the reference cycles of the connection."""
-        self._connections.forget(self)
+        self._connections.remove(self)
         self._expect(None)
         self._expect_reader(None)
         super().connection_lost(exc)
@@ -128,7 +128,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def proven(self) -> None:
         """Remove the connection from the cap until the present request is answered."""
-        self._connections.forget(self)
+        self._connections.remove(self)
 
     def drop(self) -> None:
         """Abort the connection."""

@@ -27,7 +27,7 @@ from ostler.logging import get_logger
 from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
-LOOK_EVERY = 10.0
+CHECK_EVERY = 10.0
 """Seconds between two checks of the files.
 
 The kubelet updates the files within one or two minutes after a Secret has changed.
@@ -83,7 +83,7 @@ class Certificate:
 
     def __init__(self, certificate: str, key: str) -> None:
         self._paths = (Path(certificate), Path(key))
-        self._told: str | None = None
+        self._reported: str | None = None
         self._loaded = self._load(self._read())
 
     @property
@@ -108,22 +108,22 @@ class Certificate:
             if changed:
                 self._loaded = self._load(files)
         except ConfigurationError as error:
-            if self._told != str(error):
-                self._told = str(error)
+            if self._reported != str(error):
+                self._reported = str(error)
                 log.warning("tls.certificate_not_read", error=str(error), ends_at=self.ends_at.isoformat())
             return False
-        self._told = None
+        self._reported = None
         if changed:
             log.info("tls.certificate_read", ends_at=self.ends_at.isoformat())
         return changed
 
     async def keep(self) -> None:
-        """Check the files every `LOOK_EVERY` seconds until this task is cancelled.
+        """Check the files every `CHECK_EVERY` seconds until this task is cancelled.
 
         An unexpected error is logged and does not end the task.
         """
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(CHECK_EVERY)
             try:
                 self.check()
             except Exception:
@@ -228,7 +228,7 @@ class Gate:
         except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
             _failed.add(reason=getattr(error, "reason", None) or type(error).__name__)
         finally:
-            self._connections.forget(waiting)
+            self._connections.remove(waiting)
 
 
 class _Handshake:

@@ -45,7 +45,7 @@ class Watchdog:
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:
         self._periods = periods
         self._since = since if since is not None else utcnow()
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     def check(self, db: Connection) -> Sequence[SweepStanding]:
         """Return the state of every sweep.
@@ -62,9 +62,9 @@ class Watchdog:
             late = is_late(last=last, since=since, period=self._periods[each.name], paused=paused, now=now)
             found.append(SweepStanding(each.name, max(0.0, (now - last).total_seconds()), late, paused))
         late_now = frozenset(each.name for each in found if each.late)
-        for name in sorted(late_now - self._told):
+        for name in sorted(late_now - self._reported):
             log.error("sweep.late", sweep=name)
-        for name in sorted(self._told - late_now):
+        for name in sorted(self._reported - late_now):
             log.info("sweep.on_time_again", sweep=name)
-        self._told = late_now
+        self._reported = late_now
         return found

@@ -215,7 +215,7 @@ class Batches:
             if going_on:
                 batch, going_on = await self._take()
                 if batch:
-                    await self._settle(_Group(batch, lock_ms=LOCK_MS))
+                    await self._resolve(_Group(batch, lock_ms=LOCK_MS))
             else:
                 await asyncio.sleep(self._pause() or 0)
             await self._work_aside()
@@ -250,11 +250,11 @@ class Batches:
                 for waiting in group.waiting:
                     waiting.refuse()
             else:
-                await self._settle(group)
+                await self._resolve(group)
             if self._monotonic() >= end:
                 return
 
-    async def _settle(self, group: _Group) -> None:
+    async def _resolve(self, group: _Group) -> None:
         received = [waiting.received for waiting in group.waiting]
         result = await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, received, group.lock_ms)
         contended: list[_Waiting] = []

@@ -149,7 +149,7 @@ class Publisher:
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 if isinstance(item, int):
-                    self._forget_wake(item)
+                    self._clear_wake(item)
             except Exception:  # a message that cannot be sent must not stop the other messages (L14)
                 self.failures += 1
                 log.exception("publisher.message_failed")
@@ -181,7 +181,7 @@ class Publisher:
             else:
                 self._messages.appendleft(item)
 
-    def _forget_wake(self, pool_id: int) -> None:
+    def _clear_wake(self, pool_id: int) -> None:
         # The key might exist although no message was sent. The key would then suppress the next wake.
         try:
             self._sender.clear_wake(pool_id)

@@ -61,7 +61,7 @@ class Poll:
         """Return whether the poll has been held long enough and must be answered now."""
         return self._loop.time() >= self.ends_at
 
-    def settle(self, answer: Answer) -> None:
+    def resolve(self, answer: Answer) -> None:
         """Set the answer of the poll, unless the poll has an answer already.
 
         The verdict HOLD sets no answer.

@@ -146,9 +146,9 @@ class Offering:
 
     async def _flush(self) -> None:
         for part in (self._offer_waiting, self._withdraw, self._ask):
-            await self._alone(part)
+            await self._guarded(part)
 
-    async def _alone(self, part: Callable[[], Awaitable[None]]) -> None:
+    async def _guarded(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run one part of the work. If this part fails, the other parts still run."""
         try:
             await part()
@@ -215,7 +215,7 @@ class Offering:
             raise
         except Exception:
             if len(polls) == 1:
-                polls[0].settle(Answer(Verdict.NOT_YET, "the rows of this Pod cannot be read"))
+                polls[0].resolve(Answer(Verdict.NOT_YET, "the rows of this Pod cannot be read"))
                 raise
             await self._offer_halves(polls, rows, until=until)
             return
@@ -227,7 +227,7 @@ class Offering:
             if found.verdict is Verdict.NOT_YET and facts[poll.pod_uid].locked:
                 self._put_off(poll, row, found)
             else:
-                poll.settle(found)
+                poll.resolve(found)
 
     @staticmethod
     def _judge(poll: Poll, facts: PollFacts) -> Answer:
@@ -249,7 +249,7 @@ class Offering:
         """
         for poll, row in zip(polls, rows, strict=True):
             if not row.again:
-                poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
+                poll.resolve(Answer(Verdict.NOT_YET, "the database did not answer"))
             elif self.held.get(poll.pod_uid) is poll:
                 self._waiting.setdefault(poll.pod_uid, poll)
 
@@ -261,7 +261,7 @@ class Offering:
         self._counts["offers.locked"] += 1
         poll.written = row.again
         if not row.again and poll.tries >= _FRESH_TRIES:
-            poll.settle(found)
+            poll.resolve(found)
         else:
             self.add_later(poll)
 
@@ -299,7 +299,7 @@ class Offering:
         for claim in minted:
             poll = self.held.get(claim.pod_uid)
             if poll is not None and poll.id == claim.poll_id:
-                poll.settle(Answer(Verdict.DELIVER, "found by asking", claim.claim_id))
+                poll.resolve(Answer(Verdict.DELIVER, "found by asking", claim.claim_id))
         for pod_uid in changed:
             if pod_uid in self.held:
                 self.add(self.held[pod_uid])

@@ -81,7 +81,7 @@ class Polls:
         """Answer every held poll with 204. From then on, answer every new poll with 204 at once."""
         self._stopping = True
         for poll in list(self._held.values()):
-            poll.settle(Answer(Verdict.NOTHING, "this process stops"))
+            poll.resolve(Answer(Verdict.NOTHING, "this process stops"))
 
     # Calls of the listener
 
@@ -99,10 +99,10 @@ class Polls:
         if poll is None:
             return
         if isinstance(notice, Minted):
-            poll.settle(Answer(Verdict.DELIVER, "heard", notice.claim_id))
+            poll.resolve(Answer(Verdict.DELIVER, "heard", notice.claim_id))
         elif notice.poll_id == poll.id:
             poll.superseded = True
-            poll.settle(Answer(Verdict.NOTHING, "a newer poll came to another process"))
+            poll.resolve(Answer(Verdict.NOTHING, "a newer poll came to another process"))
 
     def tick(self) -> None:
         """Query the claims that wait for a Pod of this process."""
@@ -148,9 +148,9 @@ class Polls:
         older = self._held.get(poll.pod_uid)
         if older is not None:
             older.superseded = True
-            older.settle(Answer(Verdict.NOTHING, "a newer poll came"))
+            older.resolve(Answer(Verdict.NOTHING, "a newer poll came"))
         self._held[poll.pod_uid] = poll
-        timer = loop.call_later(hold, poll.settle, _OVER)
+        timer = loop.call_later(hold, poll.resolve, _OVER)
         watcher = loop.create_task(_watch(request, poll))
         self._offering.add(poll)
         to = Recipient(
@@ -218,7 +218,7 @@ async def _watch(request: Request, poll: Poll) -> None:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             poll.closed = True
-            poll.settle(Answer(Verdict.NOTHING, "the connection closed"))
+            poll.resolve(Answer(Verdict.NOTHING, "the connection closed"))
             return
 
 

@@ -204,7 +204,7 @@ def test_a_finalizer_that_is_taken_off_meanwhile_is_missed(shell: Shell, monkeyp
 
 
 def test_a_drain_is_followed_until_the_pool_is_gone(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_changes, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(pool_changes, "CHECK_EVERY", 0.05)
     shell.pool(held=True)
     path = adapter.pool_path(shell.namespace, "small")
     shell.kube.request("PATCH", f"{path}/status", body={"status": {"warm": 0, "busy": 2}}, content_type=MERGE_PATCH)

@@ -267,7 +267,7 @@ class Traffic:
         if chance.random() < 0.1:
             account = str(chance.choice(ACCOUNTS))
             self.commit(lambda db: backoffs.record_failure(db, kind="account", key=account, reason="test", now=now))
-            self.commit(lambda db: backoffs.forget(db, [("account", account)]))
+            self.commit(lambda db: backoffs.delete(db, [("account", account)]))
             self.commit(_end_waits)
 
 

@@ -126,6 +126,6 @@ def test_counts_are_not_kept_for_ever(database: Database) -> None:
     engine = database.engine
     saw(engine, GITHUB, calls=1, errors=0, at=-4000)
     saw(engine, GITHUB, calls=1, errors=0, at=0)
-    transaction(engine, lambda db: gates.forget(db, now=NOW))
+    transaction(engine, lambda db: gates.delete_old(db, now=NOW))
     with engine.connect() as db:
         assert db.execute(text("SELECT count(*) FROM upstream_calls")).scalar_one() == 1

@@ -152,7 +152,7 @@ def test_there_is_no_probe_while_github_asks_to_wait_or_no_pod_is_there(stage: S
     assert stage.rows("SELECT hold_reason FROM jobs")[0].hold_reason == "backoff"
     stage.pod(pool)
     with stage.engine.begin() as db:
-        backoffs.remember_limit(db, installation_id=1, quota="", seconds=30, now=NOW)
+        backoffs.record_limit(db, installation_id=1, quota="", seconds=30, now=NOW)
     assert match(stage, pool, now=LATER) == ()
 
     assert len(match(stage, pool, now=NOW + timedelta(seconds=31))) == 1
@@ -172,6 +172,6 @@ def test_a_job_that_has_another_reason_to_wait_is_no_probe(stage: Stage) -> None
 def test_the_end_of_a_backoff_ends_the_waits_of_its_jobs(stage: Stage) -> None:
     held(stage, 3)
     with stage.engine.begin() as db:
-        assert backoffs.forget(db, [("installation", "1")])
-        assert not backoffs.forget(db, [("installation", "1")])
+        assert backoffs.delete(db, [("installation", "1")])
+        assert not backoffs.delete(db, [("installation", "1")])
         assert backoffs.end_waits(db, account_id=1, now=LATER - timedelta(seconds=5)) == 3

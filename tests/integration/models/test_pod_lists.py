@@ -24,7 +24,7 @@ def test_a_share_is_replaced_by_a_newer_one_or_if_it_is_of_the_future(
 ) -> None:
     for taken_at in (before, after):
         with database.engine.begin() as db:
-            pod_lists.keep(db, namespace="n", shares={"small": b"x"}, taken_at=taken_at, whole_at=NOW)
+            pod_lists.store(db, namespace="n", shares={"small": b"x"}, taken_at=taken_at, whole_at=NOW)
     with database.engine.begin() as db:
         assert db.execute(text("SELECT taken_at FROM pod_lists")).scalar_one() == stays
 

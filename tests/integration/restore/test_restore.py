@@ -114,7 +114,7 @@ class World:
 def world(stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> World:
     """Two Pods of account 1, both epochs at 2."""
     assert pod
-    monkeypatch.setattr(restoring, "SETTLED", 0)
+    monkeypatch.setattr(restoring, "QUIET_SECONDS", 0)
     stage.job(1, state="completed")
     stage.rows("INSERT INTO installations VALUES (501, 1, now())")
     stage.rt.github = Crowd()
@@ -361,7 +361,7 @@ def test_restore_killed_at_any_step_releases_nothing_and_the_next_finishes_it(
         (restoring._Restore, ("_apply", apply_one), 1),
         (models_restoring, ("hold_open_jobs", killed), 2),
         (restoring, ("write_epoch", killed), 2),
-        (epochs, ("let_go", killed), 2),
+        (epochs, ("end_freeze", killed), 2),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, *replaced)

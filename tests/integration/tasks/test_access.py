@@ -13,7 +13,7 @@ from models.db.engine import transaction
 from models.intake import intake
 from models.restore.restoring import hold_open_jobs
 from models.routing.accounts import set_access
-from models.sweeps.unresolved import UnresolvedJob, settle
+from models.sweeps.unresolved import UnresolvedJob, apply_verdict
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.claims.job_outcomes import JobOutcome, NextStep
@@ -112,7 +112,7 @@ def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(cluster
             ready_at=held.queued_at,
             runner_name=None,
         )
-        assert settle(db, unresolved, found, now=utcnow(), who="test")
+        assert apply_verdict(db, unresolved, found, now=utcnow(), who="test")
 
     rematch.run()
     assert job(clusterless).hold_reason == "unknown_account"

@@ -234,7 +234,7 @@ def test_old_counts_of_gates_are_deleted_when_one_is_locked(stage: Stage) -> Non
     for upstream in Upstream:
         stage.rows("INSERT INTO upstream_calls VALUES (:upstream, :at, 1, 0)", upstream=upstream, at=old)
     with locked(stage, "SELECT 1 FROM upstream_calls WHERE upstream = :upstream", upstream=next(iter(Upstream))):
-        transaction(stage.rt.engine, lambda db: gate_rows.forget(db, now=utcnow()))
+        transaction(stage.rt.engine, lambda db: gate_rows.delete_old(db, now=utcnow()))
         assert len(stage.rows("SELECT FROM upstream_calls")) == len(Upstream) - 1
 
 
@@ -243,7 +243,7 @@ def test_failed_deliveries_are_written_down_when_one_of_them_is_locked(stage: St
 
     def remember(*guids: str) -> None:
         failed = [redelivery.Failed(guid, number, now) for number, guid in enumerate(guids, 1)]
-        transaction(stage.rt.engine, lambda db: redelivery.remember(db, failed, now=now))
+        transaction(stage.rt.engine, lambda db: redelivery.record_failed(db, failed, now=now))
 
     remember("a")
     with locked(stage, "SELECT 1 FROM redeliveries WHERE guid = 'a'"):
@@ -254,12 +254,12 @@ def test_failed_deliveries_are_written_down_when_one_of_them_is_locked(stage: St
 def test_accepted_and_lost_deliveries_are_forgotten_when_one_of_them_is_locked(stage: Stage) -> None:
     now = utcnow()
     failed = [redelivery.Failed(guid, number, now) for number, guid in enumerate("abcd", 1)]
-    transaction(stage.rt.engine, lambda db: redelivery.remember(db, failed, now=now))
+    transaction(stage.rt.engine, lambda db: redelivery.record_failed(db, failed, now=now))
     for guid in "ab":
         stage.rows("INSERT INTO deliveries VALUES (:guid, 'workflow_job', 'queued', 7, 'accepted', now())", guid=guid)
     with locked(stage, "SELECT 1 FROM redeliveries WHERE guid IN ('a', 'c')"):
         kept = timedelta(seconds=-60)
-        accepted, lost = transaction(stage.rt.engine, lambda db: redelivery.settle(db, kept=kept, now=now))
+        accepted, lost = transaction(stage.rt.engine, lambda db: redelivery.close_settled(db, kept=kept, now=now))
     assert (accepted, lost) == (1, ["d"])
 
 

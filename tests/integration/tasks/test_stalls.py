@@ -218,7 +218,7 @@ def test_a_webhook_that_came_late_had_been_stalled_from_its_failure_on(stage: St
             ('job', 'workflow_job', 'queued', 7, 'accepted', now() - interval '20 s'),
             ('ping', 'ping', '', NULL, 'ignored', now())
     """)
-    found = transaction(stage.rt.engine, lambda db: redelivery.settle(db, kept=timedelta(days=3), now=utcnow()))
+    found = transaction(stage.rt.engine, lambda db: redelivery.close_settled(db, kept=timedelta(days=3), now=utcnow()))
     assert found == (2, [])
     ((cause, by, seconds),) = served(stage)
     assert (cause, by, round(seconds)) == ("webhook_lost", "redelivery", 80)

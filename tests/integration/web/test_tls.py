@@ -69,7 +69,7 @@ class Cluster:
 def cluster(
     database: Database, redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cluster]:
-    monkeypatch.setattr(tls, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(tls, "CHECK_EVERY", 0.05)
     with open_stage(database, redis_server) as stage:
         cluster = Cluster(stage, tmp_path)
         yield cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ostler.egress import bypasses, proxy_for, told, trust
+from ostler.egress import bypasses, describe, proxy_for, trust
 from ostler.errors import ConfigurationError
 from tests.private_ca import PrivateCa
 
@@ -39,7 +39,7 @@ def test_login_of_a_proxy_is_decoded_and_shown_nowhere() -> None:
     found = proxy_for(GITHUB, environment)
     assert found is not None
     assert found.login == "corp\\ann:p@ss"
-    for text in (repr(found), str(found), found.url, told(environment, GITHUB)):
+    for text in (repr(found), str(found), found.url, describe(environment, GITHUB)):
         assert "ann" not in text
         assert "p@ss" not in text
 
@@ -110,9 +110,9 @@ def test_file_without_certificates_is_named(content: str | None, why: str, tmp_p
 
 
 def test_way_to_an_address_is_told_in_words() -> None:
-    assert told({}, GITHUB) == "directly, trusting the system's certificate authorities"
+    assert describe({}, GITHUB) == "directly, trusting the system's certificate authorities"
     environment = {"HTTPS_PROXY": "http://u:hunter2@proxy:3128", "OSTLER_CA_BUNDLE": "/etc/ca.pem"}
-    assert told(environment, GITHUB) == (
+    assert describe(environment, GITHUB) == (
         "by the proxy proxy:3128 (HTTPS_PROXY), trusting the system's certificate authorities "
         "and those of /etc/ca.pem (OSTLER_CA_BUNDLE)"
     )

@@ -10,7 +10,7 @@ from deploys.deploy_admission import judge_admission
 from deploys.deploy_changes import DRAIN_FINALIZER, Action, changes_of, judge_changes
 from deploys.deploy_plan import Deploy, Live, Verdict, judge
 from deploys.deploys import Danger
-from deploys.manifests import POOL_LABEL, Manifests, read_manifests, told
+from deploys.manifests import POOL_LABEL, Manifests, read_manifests, title_of
 from deploys.selectors import Malformed
 
 RUNNERS = frozenset({"runners"})
@@ -33,7 +33,7 @@ def read(*bodies: dict[str, Any]) -> Manifests:
 
 def changes(old: Manifests, new: Manifests) -> list[tuple[str, str, str | None]]:
     return [
-        (each.action, told(each.key), told(each.to) if each.to else None)
+        (each.action, title_of(each.key), title_of(each.to) if each.to else None)
         for each in changes_of(old.objects, new.objects)
     ]
 
@@ -232,7 +232,7 @@ def test_what_of_a_cluster_is_of_the_release_goes_with_it(by: str) -> None:
         read(labelled("a", "ci", by=by), labelled("b", "ci", by=by), labelled("c", "other", by=by), labelled("d", None))
     )
     verdict = judge(Deploy(old=None, new=read(labelled("a", "ci", by=by)), live=live))
-    assert [told(each.key) for each in verdict.changes] == ["RunnerPool runners/b"]
+    assert [title_of(each.key) for each in verdict.changes] == ["RunnerPool runners/b"]
     assert {row.pool for row in verdict.rows} >= {"runners/a", "runners/b", "runners/c", "runners/d"}
     assert verdict.namespaces == RUNNERS
 

@@ -8,7 +8,7 @@ import pytest
 
 from deploys.addresses import Addresses, blocks
 from deploys.intervals import Intervals
-from deploys.manifests import OWNER_LABEL, POOL_LABEL, WEB_ADDRESSES, Manifests, addresses_of, read_manifests, told
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, WEB_ADDRESSES, Manifests, addresses_of, read_manifests, title_of
 from deploys.network_reach import Pod, Ports
 from deploys.selectors import Malformed
 
@@ -39,7 +39,7 @@ def test_an_object_is_known_by_its_kind_group_namespace_and_name() -> None:
         ("Namespace.", "", "a"),
         ("Secret.", "home", "old"),
     ]
-    assert [told(key) for key in found.objects][1:4] == ["ConfigMap other/a", "Deployment home/a", "Namespace a"]
+    assert [title_of(key) for key in found.objects][1:4] == ["ConfigMap other/a", "Deployment home/a", "Namespace a"]
 
 
 @pytest.mark.parametrize(

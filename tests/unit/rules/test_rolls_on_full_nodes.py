@@ -11,7 +11,7 @@ import pytest
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
 from rules.pools.pool_status import PoolNow, conditions_of
-from rules.pools.starts import NOTHING_YET, Starts, Trouble, over_quota, recovered, taken
+from rules.pools.starts import NOTHING_YET, Starts, Trouble, accepted, over_quota, recovered
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 TICK, STARTS_IN, ENDS_IN = 10, 20, 10
@@ -111,7 +111,7 @@ class Cluster:
             if self.quota and len(self.pods) >= self.room(self.seconds):
                 self.starts = over_quota(self.starts, detail="pods: all used")
                 break
-            self.starts = taken(self.starts)
+            self.starts = accepted(self.starts)
             self.pods.append(Pod(len(self.pods) + self.seconds * 100, self.seconds))
         self.fewest_warm.append(self.warm)
 

@@ -12,12 +12,12 @@ from rules.pools.starts import (
     NOTHING_YET,
     Starts,
     Trouble,
+    accepted,
     backoff_seconds,
     failed,
     over_quota,
     recovered,
     refused,
-    taken,
     trouble_of,
     trouble_of_ended,
 )
@@ -30,7 +30,7 @@ def test_refusals_back_off_when_pods_are_taken_in_between() -> None:
     starts, pauses = NOTHING_YET, []
     for turn in range(4):
         now = NOW + timedelta(minutes=turn)
-        starts = taken(refused(starts, detail="no", now=now))
+        starts = accepted(refused(starts, detail="no", now=now))
         assert starts.create_after is not None
         pauses.append((starts.create_after - now).total_seconds())
     assert (starts.failures, pauses) == (4, [0, 5, 10, 20])
@@ -39,13 +39,13 @@ def test_refusals_back_off_when_pods_are_taken_in_between() -> None:
 @pytest.mark.parametrize("trouble", [Trouble.REFUSED, Trouble.QUOTA])
 def test_a_creation_removes_what_the_api_server_said_and_nothing_else(trouble: Trouble) -> None:
     starts = Starts(failures=3, failed_at=NOW, create_after=NOW, trouble=trouble, detail="no")
-    assert taken(starts) == Starts(failures=3, failed_at=NOW, create_after=NOW)
+    assert accepted(starts) == Starts(failures=3, failed_at=NOW, create_after=NOW)
 
 
 @pytest.mark.parametrize("trouble", sorted(set(Trouble) - {Trouble.REFUSED, Trouble.QUOTA}))
 def test_a_creation_changes_nothing_of_pods_that_did_not_poll(trouble: Trouble) -> None:
     starts = Starts(failures=3, failed_at=NOW, create_after=NOW, trouble=trouble, detail="x")
-    assert taken(starts) == starts
+    assert accepted(starts) == starts
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ OLD, NEW = "runner:1", "runner:2"
 
 def kept(stage: Stage) -> None:
     """Mirror the pools and reconcile each once."""
-    nodes.forget()
+    nodes.clear()
     pools.run()
     for message in stage.outbox.take("ostler.reconcile"):
         reconcile.run(pool_id=message["pool_id"], shared=message.get("shared", False))

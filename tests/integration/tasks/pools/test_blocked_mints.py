@@ -103,7 +103,7 @@ def test_condition_stays_while_the_only_job_is_the_probe(pool: Stage, state: str
 def test_condition_ends_with_the_first_mint_that_succeeds(pool: Stage) -> None:
     refused(pool)
     assert condition(pool, "Degraded")["status"] == "True"
-    transaction(pool.rt.engine, lambda db: backoffs.forget(db, [("account", "1")]))
+    transaction(pool.rt.engine, lambda db: backoffs.delete(db, [("account", "1")]))
     assert condition(pool, "Degraded")["reason"] == "AsExpected"
 
 

@@ -56,7 +56,7 @@ def fleet(stage: Stage, *, pools: int = POOLS) -> list[str]:
 
 def ticked(stage: Stage) -> list[dict[str, Any]]:
     """Mirror the pools and list their Pods; return the messages, which are left to the test."""
-    nodes.forget()
+    nodes.clear()
     pools.run()
     return stage.outbox.take("ostler.reconcile")
 

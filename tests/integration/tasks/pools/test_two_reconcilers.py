@@ -14,12 +14,12 @@ from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, polls, reasons, spec, the_pool
 
-KEEPERS = 4
+RECONCILERS = 4
 
 
 def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run so many reconcilers of the pool, which all have listed before any of them goes on, and share no work."""
-    met = threading.Barrier(KEEPERS)
+    met = threading.Barrier(RECONCILERS)
     failures: list[BaseException] = []
 
     def listed(*args: Any, **named: Any) -> Any:
@@ -38,7 +38,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("tasks.pools.observe.list_pods", listed)
         patched.setattr(stage.outbox, "single_flight", everybody)
-        threads = [threading.Thread(target=run) for _ in range(KEEPERS)]
+        threads = [threading.Thread(target=run) for _ in range(RECONCILERS)]
         for thread in threads:
             thread.start()
         for thread in threads:

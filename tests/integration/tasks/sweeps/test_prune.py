@@ -11,7 +11,7 @@ from models.db.engine import transaction
 from models.sweeps import prune as of_pages
 from models.sweeps.prune import Kind
 from ostler.clock import utcnow
-from tasks.sweeps.prune import kept_for, prune
+from tasks.sweeps.prune import prune, retentions
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.rows import insert_pool
 
@@ -272,4 +272,4 @@ def test_rows_that_others_hold_are_left_to_the_next_tick(stage: Stage) -> None:
 
 def test_every_kind_has_a_time_and_what_points_at_others_goes_first(stage: Stage, github: StubGitHub) -> None:
     del github
-    assert list(kept_for(stage.rt.settings)) == list(Kind)  # type: ignore[arg-type]
+    assert list(retentions(stage.rt.settings)) == list(Kind)  # type: ignore[arg-type]

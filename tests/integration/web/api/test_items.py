@@ -110,7 +110,7 @@ def test_a_pool_shows_what_the_autoscaler_decided(stage: Stage) -> None:
         "why": "3 with jobs + 2 queued + 1 warm = 6",
     }
     with stage.engine.begin() as db:
-        scaling.note(db, pool, told, up=True, now=utcnow())
+        scaling.record_decision(db, pool, told, up=True, now=utcnow())
     body = stage.get(f"/pools/{pool}").json()
     assert (body["scaling"]["verdict"], body["scaling"]["replicas"], body["scaling"]["why"]) == ("up", 6, told["why"])
     assert body["scaled_up_at"] is not None

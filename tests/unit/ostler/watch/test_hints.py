@@ -9,7 +9,7 @@ from ostler.task_names import TaskName
 from rules.upstream.watching import Hint
 from tests.outbox import Outbox
 from watch import hints as module
-from watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
+from watch.hints import BATCH, EVERYTHING_EVERY, RECONCILE_EVERY, Batch, Ending, Hints, send_all
 
 
 class Clock:
@@ -46,7 +46,7 @@ def test_a_reconciler_is_woken_at_once_and_then_once_a_second() -> None:
     hints.note(Hint.SPENT, uid="b", pool="small")
     hints.note(Hint.SPENT, uid="c", pool="large")
     assert due(hints) == Batch(pools=["large"])
-    clock.now += KEEPER_EVERY
+    clock.now += RECONCILE_EVERY
     assert due(hints) == Batch(pools=["small"])
 
 
@@ -103,7 +103,7 @@ def test_former_leader_sends_nothing() -> None:
     for hint in Hint:
         hints.note(hint, uid=f"of {hint}", pool="small")
     hints.resync()
-    hints.forget()
+    hints.clear()
     assert due(hints) is None
 
 
