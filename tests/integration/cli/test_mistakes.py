@@ -126,7 +126,7 @@ SETTINGS = (
     mistake("watch", 2, "OSTLER_REDIS_URL: it is not set"),
     mistake("flower", 2, "OSTLER_REDIS_URL: it is not set"),
     mistake("setup ping", 2, "OSTLER_GITHUB_APP_ID: it is not set", "OSTLER_GITHUB_PRIVATE_KEY: it is not set"),
-    mistake("setup ping", 2, "no RSA private key in PEM", GITHUB_APP_ID="1", GITHUB_PRIVATE_KEY="hunter2"),
+    mistake("setup ping", 2, "not an RSA private key in PEM", GITHUB_APP_ID="1", GITHUB_PRIVATE_KEY="hunter2"),
     mistake("healthy worker", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),
     mistake("jobs", 2, "must begin with postgresql:// (or postgres://)", DATABASE_URL="hello"),
     mistake("jobs", 2, "must begin with postgresql://", DATABASE_URL="mysql://u:hunter2@h/x"),

@@ -45,7 +45,7 @@ def test_what_goes_and_what_is_renamed_is_listed(operator: Operator) -> None:
             "to": {"kind": "RunnerPool.ostler.dev", "namespace": "ostler-runners", "name": "win"},
         }
     ]
-    assert any("only with --live" in each for each in told["notes"])
+    assert any("use --live" in each for each in told["notes"])
 
 
 def test_a_first_installation_is_judged_by_itself(operator: Operator, tmp_path: Path) -> None:

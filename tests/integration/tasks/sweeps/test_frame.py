@@ -693,15 +693,15 @@ def test_a_quiet_sweep_has_no_row_for_a_tick_that_did_nothing(stage: Stage) -> N
 
 
 def test_what_is_asked_for_while_it_runs_is_run_again(stage: Stage) -> None:
-    stage.spec = Sweep(name="stub", quiet=False, again=True, lease=LEASE, longest=20)
+    stage.spec = Sweep(name="rematch", quiet=False, again=True, lease=LEASE, longest=20)
 
     def body(_tick: Tick) -> None:
         stage.tick(stage.every())
 
     stage.tick(body)
-    assert stage.rt.waker.take("ostler.stub") == [{}]
+    assert stage.rt.waker.take("ostler.rematch") == [{}]
     stage.tick(stage.every())
-    assert stage.rt.waker.take("ostler.stub") == []
+    assert stage.rt.waker.take("ostler.rematch") == []
 
 
 def test_a_sweep_waits_by_chance_before_it_begins_so_that_not_all_begin_at_once(
