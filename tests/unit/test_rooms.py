@@ -65,7 +65,7 @@ def test_contract_of_the_lab_names_every_package_of_the_product() -> None:
 )
 def test_schedule_and_table_of_tasks_import_only_the_standard_library(module: str, ours: tuple[str, ...]) -> None:
     imports = [node for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.Import)]
-    froms = [node for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.ImportFrom)]
+    origins = [node for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.ImportFrom)]
     named = {alias.name for node in imports for alias in node.names}
-    named |= {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+    named |= {f"{node.module}.{alias.name}" for node in origins for alias in node.names}
     assert {n for n in named if n.split(".")[0] not in sys.stdlib_module_names and not n.startswith(ours)} == set()
