@@ -94,7 +94,10 @@ class Clock:
         return self._is_new or passed >= MEASURE_EVERY or abs(shown - passed) > JUMP + slow
 
     def connected(self) -> None:
-        """Request a measurement at the next use of a connection: a new connection might lead to another server."""
+        """Request that the offset of Postgres's clock is measured at the next use of a connection.
+
+        A new connection might lead to another server.
+        """
         self._is_new = True
 
     def measure(self, ask: Callable[[], datetime]) -> None:

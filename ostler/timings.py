@@ -30,7 +30,7 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Interval in seconds at which all pools are reconciled. Larger values delay the reconcile of a pool "
-            "that got no wake"
+            "that no wake was sent for"
         ),
     )
     autoscale_every: float = Field(
@@ -164,40 +164,41 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "Seconds between a delivery to a Pod without a stamp and the stamping of that Pod. Larger values leave "
-            "the Pod without its network policy for longer, and smaller values might interrupt the answer to its poll"
+            "Seconds that Ostler waits after a delivery to a Pod without a stamp. Then Ostler stamps the Pod. "
+            "Larger values leave the Pod without its network policy for longer. Smaller values might interrupt "
+            "the answer to the poll of the Pod"
         ),
     )
     unstamp_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Seconds without a poll after which the stamp of a minted Pod is removed. Larger values leave a Pod "
-            "cut off for longer if its stamp blocks its polls"
+            "Seconds without a poll after which the stamp is removed from a Pod whose JIT was minted. Larger "
+            "values leave a Pod cut off for longer if its stamp blocks its polls"
         ),
     )
     missing_stamp_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "Seconds after a delivery to a Pod without a stamp before a sweep stamps the Pod. Larger values leave "
-            "the Pod without its network policy for longer"
+            "Seconds that a sweep waits after a delivery to a Pod without a stamp. Then the sweep stamps the Pod. "
+            "Larger values leave the Pod without its network policy for longer"
         ),
     )
     cut_off_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Seconds after a delivery before a Pod with a running poller is checked for a cut connection. Larger "
-            "values leave such a Pod cut off for longer"
+            "Seconds that Ostler waits after a delivery. If the poller of the Pod then still runs, Ostler checks "
+            "the Pod for a cut connection. Larger values leave such a Pod cut off for longer"
         ),
     )
     orphaned_stamp_after: float = Field(
         default=300,
         ge=0,
         description=(
-            "Seconds after the end of a stamped Pod's last claim before the stamp is checked. Larger values "
-            "remove stamps later"
+            "Seconds that a sweep waits after the last claim of a stamped Pod has ended. Then the sweep checks "
+            "the stamp. Larger values remove stamps later"
         ),
     )
 
@@ -214,8 +215,8 @@ class Timings(BaseModel):
         default=150,
         gt=0,
         description=(
-            "Seconds after a delivery during which a Pod that still polls might fetch its JIT. The time "
-            "`unused_after` begins after these seconds. Larger values give the Pod more polls"
+            "Seconds that a Pod can still poll for its JIT after the delivery. The time `unused_after` begins "
+            "after these seconds. Larger values give the Pod more polls"
         ),
     )
     spent_after: float = Field(
@@ -246,30 +247,31 @@ class Timings(BaseModel):
         default=900,
         ge=0,
         description=(
-            "Seconds after the end of a job before its Pod is checked, if the Pod still runs. Larger values give "
-            "the last steps of a job more time"
+            "Seconds that a sweep waits after the end of a job. If the Pod then still runs, the sweep checks it. "
+            "Larger values give the last steps of a job more time"
         ),
     )
     lingering_after: float = Field(
         default=90,
         ge=0,
         description=(
-            "Seconds after the end of an executed job before its Pod is retired, if two of GitHub's lists did not "
-            "contain its runner. Larger values keep such a Pod longer"
+            "Seconds that a Pod can run on after the end of its job. Then the Pod is retired if two of GitHub's lists "
+            "did not contain its runner. Larger values keep such a Pod longer"
         ),
     )
     orphaned_runner_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Seconds after the end of a claim before its offline runner is deregistered. Larger values keep the "
-            "runner registered for longer"
+            "Seconds that an offline runner stays registered after its claim ended. Then a sweep deregisters the "
+            "runner. Larger values keep the runner registered for longer"
         ),
     )
     orphaned_account_after: float = Field(
         default=600,
         ge=0,
-        description="Age in seconds at which a ServiceAccount without a Pod is deleted. Larger values keep it longer",
+        description="Age in seconds at which a ServiceAccount without a Pod is deleted. Larger values keep the "
+        "ServiceAccount longer",
     )
 
     # Webhooks
@@ -285,8 +287,8 @@ class Timings(BaseModel):
         default=120,
         gt=0,
         description=(
-            "Seconds before GitHub is asked again to send a failed webhook. The interval doubles with each "
-            "request. Larger values ask less often"
+            "Seconds between two requests to GitHub to send a failed webhook again. The interval doubles with "
+            "each request. Larger values ask less often"
         ),
     )
     redelivery_overlap: float = Field(
@@ -318,8 +320,8 @@ class Timings(BaseModel):
         default=3600,
         gt=0,
         description=(
-            "Seconds after the end of a job at GitHub before Ostler finishes the job without its webhook. Larger "
-            "values finish the job later"
+            "Seconds that Ostler waits for the webhook after a job ended at GitHub. Then Ostler finishes the job "
+            "without the webhook. Larger values finish the job later"
         ),
     )
     catch_up_seen_within: float = Field(
@@ -353,8 +355,8 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Number of destructive repairs that one run of a sweep can make even if OSTLER_REPAIR_BUDGET_PERCENT "
-            "allows fewer. Larger values repair more at once in a small fleet"
+            "Number of destructive repairs that one run of a sweep can always make, even if "
+            "OSTLER_REPAIR_BUDGET_PERCENT allows fewer. Larger values repair more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(
@@ -376,8 +378,8 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds after the last successful epoch check during which Ostler can release claims and delete Pods. "
-            "With larger values, Ostler releases and deletes for longer while it cannot reach the cluster"
+            "Seconds after a successful epoch check. During these seconds Ostler can release claims and delete "
+            "Pods. With larger values, Ostler releases and deletes for longer while it cannot reach the cluster"
         ),
     )
 
@@ -407,8 +409,8 @@ class Timings(BaseModel):
         ge=0,
         lt=0.5,
         description=(
-            "Maximum fraction of failed calls in a healthy evaluation of a closed gate. Larger values reopen "
-            "gates earlier"
+            "Maximum fraction of failed calls at which an evaluation of a closed gate counts as healthy. Larger "
+            "values reopen gates earlier"
         ),
     )
     gate_healthy_checks: int = Field(
@@ -432,8 +434,8 @@ class Timings(BaseModel):
         ge=2,
         le=300,
         description=(
-            "Seconds of silence from the active watch after which a standby takes over. Larger values delay the "
-            "takeover"
+            "Seconds without a sign of life from the active watch after which a standby takes over. Larger values "
+            "delay the takeover"
         ),
     )
     watch_timeout: int = Field(
@@ -441,8 +443,8 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Maximum lifetime in seconds of one watch connection. A connection that receives no data for 5 seconds "
-            "more than this is closed. Larger values detect a dead connection later"
+            "Maximum lifetime in seconds of one watch connection. The watch closes a connection if it receives no "
+            "data for this time plus 5 seconds. Larger values detect a dead connection later"
         ),
     )
     watch_executing_after: float = Field(

@@ -148,7 +148,7 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
     verdict = judge_runner(claim, runner_name=runner_name, job_id=job.id)
     if verdict in {Runner.UNDELIVERED, Runner.TAKEN}:
         log.warning(
-            "bindings.impossible_runner",
+            "bindings.runner_cannot_have_job",
             job=job.id,
             runner=runner_name,
             verdict=verdict.value,

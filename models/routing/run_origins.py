@@ -70,7 +70,7 @@ def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
 
 
 def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
-    """Acquire the lease for the question about a run, and return the question.
+    """Acquire the lease for asking GitHub about the origin of a run, and return what to ask.
 
     Returns None if no queued job waits for the answer, if another task has the lease, or if the wait after an earlier
     question is not over.

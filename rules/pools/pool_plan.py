@@ -167,9 +167,9 @@ def budget_of(pods: int) -> int:
 
 
 def share_of(pool: ObservedPool) -> int:
-    """Return how many replicas may be unavailable during a rollout, before surge Pods are subtracted.
+    """Return how many replicas may be unavailable during a rollout: at least one.
 
-    The result is at least one.
+    Surge Pods are not yet subtracted from this number.
     """
     return max(1, pool.wanted * pool.max_unavailable_percent // 100)
 

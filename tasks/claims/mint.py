@@ -247,7 +247,7 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     """Deregister the new runner of a claim that no longer waits for this mint."""
-    log.info("mint.claim_moved_on")
+    log.info("mint.claim_changed")
     if work.installation_id is not None:
         try:
             rt.github.delete_runner(

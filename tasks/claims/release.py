@@ -130,10 +130,10 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
     """
     if isinstance(error, Forbidden | Gone):
         # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.
-        log.warning("release.runner_left", error=meaning_of(error))
+        log.warning("release.runner_not_deregistered", error=meaning_of(error))
         end_never_delivered(rt, work)
     elif time_left(rt, work) <= 0:
-        log.warning("release.runner_left", error=meaning_of(error))
+        log.warning("release.runner_not_deregistered", error=meaning_of(error))
         end_never_delivered(rt, work)
     elif isinstance(error, RateLimited):
         postpone_until_token(rt, work, after=min(error.after, time_left(rt, work)))
@@ -211,7 +211,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         log.warning("release.stamp_remains", error=meaning_of(error))
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
-        log.warning("release.annotation_moves")
+        log.warning("release.annotation_changed")
         if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
         postpone(rt, work, "its annotation moves")
@@ -231,7 +231,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         gone = pod is None or pod.uid != work.pod_uid
         verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
     if verdict.busy:
-        log.error("release.kept", reasons=verdict.reasons)
+        log.error("release.postponed_for_busy_pod", reasons=verdict.reasons)
         error = "its Pod might hold a JIT: " + ", ".join(verdict.reasons)
         postpone(rt, work, error, after=OUT_OF_REACH)
         return

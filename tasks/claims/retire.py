@@ -75,7 +75,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             return
         verdict = ask(rt, work.pod_uid, living, gone=gone)
     if verdict.busy:
-        log.error("retire.kept", reasons=verdict.reasons)
+        log.error("retire.postponed_for_busy_pod", reasons=verdict.reasons)
         postpone(rt, work, "the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating:
@@ -135,7 +135,7 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
         except Busy as busy:
             if not over:
                 raise
-            log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(busy))
+            log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(busy))
         except (Forbidden, Gone) as error:
             if registration.delivered and not over:
                 scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
@@ -143,7 +143,7 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
                     raise OwnerRenamed from None
                 postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
                 raise
-            log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(error))
+            log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(error))
 
 
 def send_retire(rt: Runtime, claim_id: int) -> None:

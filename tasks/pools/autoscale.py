@@ -226,7 +226,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     after = write(rt, scaled.pool, replicas=decision.replicas)
     if after is None:
         telemetry.SCALINGS.labels("overtaken").inc()
-        log.info("pool.scaling_overtaken", pool=scaled.pool.name)
+        log.info("pool.scaling_superseded", pool=scaled.pool.name)
         return
     telemetry.SCALINGS.labels(decision.verdict).inc()
     log.info("pool.scaled", pool=scaled.pool.name, **{key: value for key, value in words.items() if key != "at"})

@@ -77,7 +77,7 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
     try:
         delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:
-        log.warning("service_account.left", pod=name, error=meaning_of(error))
+        log.warning("service_account.not_deleted", pod=name, error=meaning_of(error))
 
 
 def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
@@ -310,8 +310,8 @@ def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable:
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
             unavailable.add(claim.installation_id)
-        log.info("claim.runner_stays", error=meaning_of(error))
+        log.info("claim.deregistration_postponed", error=meaning_of(error))
         return False
     except UpstreamError as error:  # the App was removed or lacks the permission: the job does not wait
-        log.warning("claim.runner_left", error=meaning_of(error))
+        log.warning("claim.runner_not_deregistered", error=meaning_of(error))
     return True

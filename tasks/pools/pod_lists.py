@@ -121,7 +121,7 @@ def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict
 
 
 def find(rt: Runtime, pool_id: int) -> Listed | None:
-    """Return the share of a pool in the list of the last tick, or None if the pool's Pods must be listed now.
+    """Return the Pods of this pool from the list of the last tick, or None if the pool's Pods must be listed now.
 
     Pods that disappeared after the list began are left out.
     """

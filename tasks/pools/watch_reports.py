@@ -133,7 +133,7 @@ def pod_executes(*, claim_id: int) -> None:
     claim = rt.transaction(sweeps.live_pod, claim_id)
     pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or not pod.runner_ready:
-        log.debug("claim.executes_nothing", claim=claim_id, pod_found=pod is not None)
+        log.debug("claim.no_execution_seen", claim=claim_id, pod_found=pod is not None)
         return
 
     def body(db: Connection) -> bool:
@@ -145,7 +145,7 @@ def pod_executes(*, claim_id: int) -> None:
         log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
         return
     if moved:
-        log.info("claim.executes_unidentified", claim=claim_id)
+        log.info("claim.executes_unidentified_job", claim=claim_id)
 
 
 @task(POLLER_ENDED, policy=SWEEP)

@@ -86,7 +86,11 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     """Judge one Pod, store the result of the check, and end the Pod if two checks agree."""
     rt = tick.rt
     if listed.age_of(pod.since) < 0:
-        log.info("finished_jobs.kept", pod=pod.pod_name, why="GitHub's runner list is older than the end of the job")
+        log.info(
+            "finished_jobs.pod_not_retired",
+            pod=pod.pod_name,
+            why="GitHub's runner list is older than the end of the job",
+        )
         return
     runner = listed.runners.get(pod.runner_name)
     hurried = pod.on_gone_node and not pod.overdue
@@ -112,7 +116,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         absent = None if pod.executed_over_at is None else seen == "absent"
         rt.transaction(claim_checks.set_free, pod.claim_id, free=free, absent=absent, since=pod.since, at=at)
     if verdict.keep:
-        log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
+        log.info("finished_jobs.pod_not_retired", pod=pod.pod_name, why=verdict.reason)
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:

@@ -148,7 +148,7 @@ class _Sweep:
                     log.info("redelivery.scanned", floor=floor.isoformat())
                     return
                 if end is PageEnd.DOUBT:
-                    log.warning("redelivery.scan_in_doubt", floor=floor.isoformat())
+                    log.warning("redelivery.list_ended_early", floor=floor.isoformat())
                     return
         except Invalid:  # the cursor is too old, so the scan starts again
             self._save(replace(self._progress, scan_began=None, scan_cursor=None))

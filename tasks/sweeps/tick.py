@@ -140,7 +140,7 @@ class Tick(Pace):
             self.finish_repair(begun, Repaired.MOVED_ON)
         else:
             telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
-        log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
+        log.info("sweep.case_changed", sweep=self._spec.name, what=case.what, **_subject(case))
 
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
         """Make many repairs with one statement, which finds the rows and changes them.
@@ -316,7 +316,7 @@ class Tick(Pace):
         try:
             again = self.rt.transaction(body)
         except (DBAPIError, PoolTimeoutError) as error:  # the lease expires by itself
-            log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=words_of(error))
+            log.warning("sweep.run_not_recorded", sweep=self._spec.name, outcome=outcome, error=words_of(error))
             return
         if outcome in SUCCESSES and not self.dry:
             telemetry.SWEEP_SUCCESS.labels(self._spec.name).set_to_current_time()

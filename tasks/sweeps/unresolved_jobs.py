@@ -155,7 +155,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     except (Suspended, NotInstalled):
         raise
     except (Forbidden, Gone) as error:  # the App has no access to the scope; the job need not wait for that
-        log.warning("unresolved_jobs.runner_left", job=job.id, error=meaning_of(error))
+        log.warning("unresolved_jobs.runner_not_deregistered", job=job.id, error=meaning_of(error))
 
 
 def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:

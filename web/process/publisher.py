@@ -107,10 +107,9 @@ class Publisher:
             self._changed.notify()
 
     def reconcile(self, pool_id: int) -> None:
-        """Queue a reconcile of this pool.
+        """Put a reconcile of this pool into the publisher's own queue, and return before the message is sent.
 
-        The thread sends it unless a reconcile of the pool is already queued in Redis. This method returns before the
-        message is sent.
+        The publisher's thread later sends the message to Redis, unless Redis already has a reconcile of the pool.
         """
         self._append(_Message(RECONCILE, partial(self._sender.reconcile, pool_id)))
 

@@ -129,7 +129,7 @@ class Handover:
         try:
             result = await self._threads.deliver(body)
         except ClaimLocked:
-            log.info("delivery.locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
+            log.info("delivery.row_locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
             return self._missed(Missed.LOCKED)
         except Undecryptable as error:
             log.error("delivery.undecryptable", claim=claim_id)  # noqa: TRY400  the trace says nothing more
