@@ -156,7 +156,7 @@ class TokenVerifier:
         """
         now = self._client.timing.clock()
         if not self._may_fetch(now):
-            raise Unjudged("the cluster's keys were requested a moment ago")
+            raise Unjudged("the cluster's keys are not fetched again yet, because they were requested a moment ago")
         self._not_before = now + min(RETRY_EVERY, self._refetch_every)
         try:
             discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)

@@ -395,7 +395,8 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Minimum number of failed calls that closes a gate. Larger values close a gate later if there are few calls"
+            "Minimum number of failed calls that closes a gate. If there are few calls, larger values delay the "
+            "closing of a gate"
         ),
     )
     gate_closes_at: float = Field(

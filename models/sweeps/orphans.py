@@ -186,11 +186,11 @@ def reap_finished(
 ) -> Reaped | None:
     """Release the claim of a finished Pod, or insert the Pod's retire claim.
 
-    If the claim is delivered, the claim is released. The release asks GitHub first. If the claim is executing, the
-    claim ends in the same way as after the webhook `completed`, and the retire claim is inserted. The caller must have
-    removed the runner of an executing claim from GitHub before. If the runner executed another job, the claim's own job
-    gets `job_outcome`. The caller has read this outcome from GitHub. If the claim has already ended, only the retire
-    claim is inserted.
+    If the claim is delivered, the claim is released. The release first deregisters the runner at GitHub. If the claim
+    is executing, the claim ends in the same way as after the webhook `completed`, and the retire claim is inserted. The
+    caller must have removed the runner of an executing claim from GitHub before. If the runner executed another job,
+    the claim's own job gets `job_outcome`. The caller has read this outcome from GitHub. If the claim has already
+    ended, only the retire claim is inserted.
 
     Return None if the claim has changed since `pod` was read, or if the retire claim cannot be inserted.
     """

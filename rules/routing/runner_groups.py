@@ -64,12 +64,12 @@ def judge_group(
     groups: Sequence[GroupSeen] | None = None,
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:
-    """Return the verdict on the group `wanted` by a pool, for a job of this repository.
+    """Return whether a job of this repository may use `wanted`, the runner group of its pool.
 
     `groups` has all groups of the organisation, or is None if GitHub was not asked for them. `visible` has the numbers
-    of the groups that the repository may use, or is None if GitHub was not asked for them. Nearly all jobs use the
-    default group from a private repository. This case needs no question, because GitHub would almost always confirm the
-    group.
+    of the groups that the repository may use, or is None if GitHub was not asked for them. Nearly all jobs belong to a
+    private repository and use the default group. This case needs no question, because GitHub would almost always
+    confirm the group.
     """
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:

@@ -135,7 +135,8 @@ def doubts_of(trust: Trust) -> Doubts:
 def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
     """Return the demand of each pool, by the id of the pool's row.
 
-    All pools compete for the budgets of the accounts. A pool that cannot grow competes only with its existing Pods.
+    All pools compete for the budgets of the accounts. For a pool that cannot grow, only
+    its existing Pods count in this competition.
     """
     places = {row.id: places_of(pool, row) for pool, row in found}
     brakes = {each.pool_id: each.brake for each in runner_failures.brakes(db)}

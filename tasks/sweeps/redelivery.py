@@ -259,8 +259,8 @@ class _Sweep:
     def _may_be_lost(self, seen: DeliverySeen) -> bool:
         """Return True if Postgres might have lost the row of a delivery that it had accepted; False otherwise.
 
-        Only the rows show whether Postgres still has such a delivery. The rows are read when the page of the delivery
-        is recorded.
+        Only the rows show whether Postgres still has such a delivery. They are read when this sweep records the page
+        of GitHub's list that contains the delivery.
         """
         lost = self._lost
         if lost is None or seen.delivered_at > lost.until:

@@ -41,9 +41,9 @@ _COMPONENTS = "#/components/schemas/"
 
 
 class _Api(FastAPI):
-    """A FastAPI application. The components of its OpenAPI description include the models of problems.
+    """A FastAPI application. Its OpenAPI description also contains the models of error answers.
 
-    FastAPI alone would omit these models, because problems have another media type than the normal answers of the
+    FastAPI alone would omit these models, because error answers have another media type than the normal answers of the
     routes.
     """
 

@@ -127,7 +127,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Result of one try of a group.
+    """Result of one attempt to commit a group of deliveries.
 
     `applied` has the effects of the commit. It is None if nothing was committed. `answers` has one answer for each
     delivery, in the order of the deliveries.
