@@ -375,7 +375,7 @@ def test_restore_killed_at_any_step_releases_nothing_and_the_next_finishes_it(
     assert world.stage.rows("SELECT state, hold_reason FROM jobs WHERE id = 7") == [("queued", None)]
 
 
-@pytest.mark.parametrize("place", ["_pods", "_apply", "_hold_jobs", "_let_go", "_ask_for_jobs"])
+@pytest.mark.parametrize("place", ["_pods", "_apply", "_hold_jobs", "_end_freeze", "_ask_for_jobs"])
 def test_lost_postgres_is_reported_with_what_to_do_and_the_next_restore_continues(
     world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
