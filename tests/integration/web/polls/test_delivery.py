@@ -202,7 +202,7 @@ def test_new_poll_cancels_the_unstamp_of_its_pod_although_its_claim_was_locked_f
     with stage.engine.begin() as holder:
         holder.execute(text("SELECT 1 FROM claims WHERE id = :id FOR NO KEY UPDATE"), {"id": claim_id})
         answer = web.begin_poll(pod.token)
-        eventually(lambda: web.web.counts["delivery.row_locked"] > 0)
+        eventually(lambda: web.web.counts["delivery.locked"] > 0)
     assert answer.result(90).status_code == 200
     assert stage.scalar("SELECT stamp FROM claims") == "off"
 

@@ -146,7 +146,7 @@ def test_a_jit_whose_claim_was_locked_is_delivered_to_the_same_poll_after_one_re
     with stage.engine.begin() as holder:
         holder.exec_driver_sql("SELECT FROM claims FOR NO KEY UPDATE")
         stage.execute("SELECT pg_notify('ostler', :payload)", payload=f"minted {claim_id} {pod.uid}")
-        eventually(lambda: web.web.counts["delivery.row_locked"] >= 3)
+        eventually(lambda: web.web.counts["delivery.locked"] >= 3)
         assert not poll.done()
 
     assert poll.result(90).json()["claim_id"] == claim_id
