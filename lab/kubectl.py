@@ -8,18 +8,20 @@ again.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from lab.control_plane_build import kubernetes_flags
 from lab.go_build import GoPrograms, Say, quiet
-from lab.processes import StartError
 
 _MODULE = Path(__file__).with_name("kubectl")
 _NAME = "kubectl"
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the path of kubectl. Build it first if it is not cached. Raises `StartError`."""
+    """Return the path of kubectl. Build it first if it is not cached.
+
+    Raises `StartError`, and `ControlPlaneUnavailable` if `go.mod` names no Kubernetes.
+    """
     return _program().had(say) / _NAME
 
 
@@ -28,17 +30,11 @@ def _program() -> GoPrograms:
 
     The linker flags give kubectl its version, because without one it warns about every server.
     """
-    found = re.search(r"k8s\.io/kubernetes v((\d+)\.(\d+)[\d.]*)", (_MODULE / "go.mod").read_text())
-    if found is None:
-        raise StartError("lab/kubectl/go.mod names no k8s.io/kubernetes: restore it from the project")
-    stamp = "k8s.io/component-base/version"
     return GoPrograms(
         name=_NAME,
         what=_NAME,
         module=_MODULE,
         packages={_NAME: "k8s.io/kubernetes/cmd/kubectl"},
         takes="about a minute",
-        linker_flags=(
-            f"-s -w -X {stamp}.gitVersion=v{found[1]} -X {stamp}.gitMajor={found[2]} -X {stamp}.gitMinor={found[3]}"
-        ),
+        linker_flags=kubernetes_flags(_MODULE),
     )

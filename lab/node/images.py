@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.go_build import Say, quiet
+from lab.go_build import Say, cache_folder, quiet
 from lab.processes import StartError
 
 PAUSE = "lab.ostler.dev/pause:1"
@@ -53,15 +53,9 @@ class Image:
     working_directory: str = "/"
 
 
-def cache_folder() -> Path:
-    """Return the folder that keeps images and their bases."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "ostler" / "images"
-
-
 def pause_image(say: Say = quiet) -> Path:
     """Return the archive of the pause image, made first if it is not cached. Raises `StartError`."""
-    target = cache_folder() / f"pause-{_digest(_PAUSE_PROGRAM.encode())}.tar"
+    target = cache_folder("images") / f"pause-{_digest(_PAUSE_PROGRAM.encode())}.tar"
     if target.exists():
         return target
     say("images: compiling pause")
@@ -90,7 +84,7 @@ def runner_image(name: str, say: Say = quiet) -> Path:
         "home/runner/runner.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "runner.py",
     }
     content = [name.encode(), *(path.read_bytes() for path in files.values()), *map(str.encode, _PACKAGES)]
-    target = cache_folder() / f"runner-{_digest(*content)}.tar"
+    target = cache_folder("images") / f"runner-{_digest(*content)}.tar"
     if target.exists():
         return target
     base = debian_base(say)
@@ -143,7 +137,7 @@ def base_is_cached() -> bool:
 
 
 def _base_path() -> Path:
-    return cache_folder() / f"debian-{_SUITE}-{_digest(' '.join(_PACKAGES).encode())}.tar"
+    return cache_folder("images") / f"debian-{_SUITE}-{_digest(' '.join(_PACKAGES).encode())}.tar"
 
 
 def _debian_sources() -> list[str]:
