@@ -15,10 +15,12 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lab.node.cgroups import own_root
+from lab.processes import die_with_parent
 from ostler.errors import OstlerError
 
 NODE_ADDRESS = "10.199.0.1"
@@ -31,7 +33,6 @@ _CLONE_NEWPID = 0x20000000
 _CLONE_NEWNET = 0x40000000
 _MS_REC = 0x4000
 _MS_PRIVATE = 1 << 18
-_PR_SET_PDEATHSIG = 1
 _ENTERED = "OSTLER_LAB_ISOLATED"
 _CGROUP = "OSTLER_LAB_CGROUP"
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -83,20 +84,20 @@ def _fork_and_wait(body: Callable[[], int]) -> int:
     """Run `body` in a child that dies with this process, pass signals on to it, and return its exit status."""
     child = os.fork()
     if child == 0:
-        _die_with_starter()
+        die_with_parent()
+        status = 1
         try:
-            os._exit(body())
+            status = body()
         except CannotIsolate as error:
             sys.stderr.write(f"ostler-lab: {error}\n")
-            os._exit(1)
+        except Exception:  # noqa: BLE001  an error must not run the caller's code a second time, in this child
+            traceback.print_exc()
+        finally:
+            os._exit(status)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _frame: os.kill(child, received))
     _, status = os.waitpid(child, 0)
     return _exit_status(status)
-
-
-def _die_with_starter() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _first_process(command: Sequence[str], cgroup: str) -> int:

@@ -17,7 +17,7 @@ from k8s_adapters.client import make_client
 from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.go_build import Say, quiet
 from lab.node.images import PAUSE
-from lab.node.namespace import cgroup_root
+from lab.node.namespace import NODE_ADDRESS, cgroup_root
 from lab.node.programs import CNI_FOLDER, NodePrograms
 from lab.processes import Child, StartError
 from ostler.errors import UpstreamError
@@ -35,13 +35,8 @@ class NodeAddresses:
     """A network like `10.200.1.0/24`. Its first address is the node's side of the bridge."""
     bridge: str
 
-    @property
-    def gateway(self) -> str:
-        """The address at which the Pods reach what listens on the node."""
-        return self.pods.rsplit(".", 1)[0] + ".1"
 
-
-FIRST = NodeAddresses(node="10.199.0.1", pods="10.200.1.0/24", bridge="cni1")
+FIRST = NodeAddresses(node=NODE_ADDRESS, pods="10.200.1.0/24", bridge="cni1")
 
 
 class Node:
