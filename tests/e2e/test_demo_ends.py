@@ -21,10 +21,10 @@ from lab.demo.folder import remove_killed
 
 
 @contextmanager
-def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def demo(folder: Path, cluster: str = "embedded", *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A demo without end that keeps its files in `folder`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lab", "demo", "--cluster", "embedded"],
+        [sys.executable, "-m", "lab", "demo", "--cluster", cluster, *arguments],
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ import pytest
 from lab.node import cgroups
 from lab.node.cluster import prepare
 from lab.system import read_log
-from tests.e2e.test_demo_ends import left_behind, read_until
+from tests.e2e.test_demo_ends import demo, left_behind, read_until
 from tests.waiting import eventually
 
 pytestmark = [
@@ -40,24 +37,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    folder.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lab", "demo", "--cluster", "node", *arguments],
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def machine() -> dict[str, set[str]]:
     """Return what a node might leave: network interfaces, mounts, and control groups of nodes."""
     groups = {str(each) for root in cgroups.hierarchies() for each in root.glob(f"{cgroups.PREFIX}*")}
@@ -68,7 +47,7 @@ def machine() -> dict[str, set[str]]:
 def test_each_job_runs_in_a_real_container_exactly_once(folder: Path) -> None:
     before = machine()
 
-    with demo(folder, "--jobs", "10", "--logs", str(folder / "logs")) as process:
+    with demo(folder, "node", "--jobs", "10", "--logs", str(folder / "logs")) as process:
         output, _ = process.communicate(timeout=900)
 
     assert process.returncode == 0, output
@@ -83,8 +62,10 @@ def test_each_job_runs_in_a_real_container_exactly_once(folder: Path) -> None:
 
 def test_two_nodes_run_side_by_side_and_leave_nothing_when_they_are_killed(folder: Path) -> None:
     before = machine()
+    for name in ("a", "b"):
+        (folder / name).mkdir()
 
-    with demo(folder / "a") as first, demo(folder / "b") as second:
+    with demo(folder / "a", "node") as first, demo(folder / "b", "node") as second:
         for process in (first, second):
             read_until(process, "Pods are warm")
         assert machine()["interfaces"] == before["interfaces"]
