@@ -71,11 +71,11 @@ WITHOUT_CLUSTER = ("beat", "flower")
 GITHUB_NAME = "api.github.invalid"
 """Host name under which GitHub is reachable only through the forward proxy."""
 
-CLUSTERS = ("embedded", "real", "node")
-"""Clusters that a system can start.
+CLUSTERS = ("embedded", "real")
+"""Clusters that a system can start anywhere: the lab's API server in memory, or a real control plane."""
 
-They are the lab's API server in memory, a real control plane, and a real control plane with a real node.
-"""
+NODE = "node"
+"""A real control plane with a real node. It starts only in namespaces of its own (`lab.node.namespace`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class System:
         self._borrowed = control_plane
         self._starts = cluster
         self._control_plane: ControlPlane | EmbeddedCluster | NodeCluster | None = None
-        self.host = NODE_ADDRESS if cluster == "node" else "127.0.0.1"
+        self.host = NODE_ADDRESS if cluster == NODE else "127.0.0.1"
         """The address at which the Pods reach what runs here."""
         self._journal: NodeJournal | None = None
         self.postgres = Postgres(folder / "postgres", port=options.postgres_port)
@@ -376,8 +376,11 @@ class System:
     def cluster_runs(self) -> bool:
         """Return whether the cluster that this system started is running.
 
-        True for a borrowed cluster, which its owner checks.
+        True for a borrowed cluster, which its owner checks. False if the journal of a real node ended with an error,
+        because no verdict is possible without it.
         """
+        if self._journal is not None and self._journal.failure is not None:
+            return False
         return self._control_plane is None or self._control_plane.running()
 
     def lab(self, method: str, path: str, body: Any = None) -> Any:
@@ -605,7 +608,7 @@ class System:
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
             "OSTLER_NAMESPACE": self.namespace,
             "OSTLER_DISPATCH_URL": f"{self.polls_url}/runners/v1/dispatch",
-            "OSTLER_WEB_HOST": "127.0.0.1" if self._starts != "node" else "0.0.0.0",  # noqa: S104 - a private network
+            "OSTLER_WEB_HOST": "127.0.0.1" if self._starts != NODE else "0.0.0.0",  # noqa: S104 - a private network
             **self._by_proxy(),
             **self.options.settings,
             **self.options.environment,
@@ -708,7 +711,7 @@ class System:
         kube = self.kube()
         try:
             pools = self.options.pools
-            if self._starts == "node":
+            if self._starts == NODE:
                 pools = [on_real_node(pool, github_url=self.github_url) for pool in pools]
             put_pools_in_place(kube, namespace=self.namespace, pools=pools)
         finally:

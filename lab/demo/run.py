@@ -33,7 +33,7 @@ from lab.demo.where import show_where
 from lab.node.cluster import prepare
 from lab.node.namespace import CannotIsolate, is_isolated, run_isolated
 from lab.processes import StartError
-from lab.system import CLUSTERS, Options, System, read_log
+from lab.system import CLUSTERS, NODE, Options, System, read_log
 from lab.traffic import Traffic
 from lab.verdict import judge
 from ostler.errors import ConfigurationError
@@ -56,6 +56,8 @@ EVERY = 0.3
 QUIET_EVERY = 5.0
 """Seconds between two progress lines if the output is not a terminal."""
 
+_CLUSTERS = (*CLUSTERS, NODE)
+
 INTERRUPTED = 130
 """Exit status that a shell expects from a command that Ctrl-C ended."""
 
@@ -67,7 +69,7 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
     all processes; with None, only a failed run leaves its folder.
     """
     _check_cluster(cluster)
-    if cluster == "node" and not is_isolated():
+    if cluster == NODE and not is_isolated():
         return _run_isolated()
     return _run_here(jobs=jobs, cluster=cluster, seed=seed, logs=logs)
 
@@ -96,9 +98,9 @@ def _run_here(*, jobs: int | None, cluster: str, seed: int, logs: Path | None) -
 
     try:
         _tidy_up(say)
-        if cluster in {"real", "node"}:
+        if cluster in {"real", NODE}:
             binaries(say)
-        pools = NODE_POOLS if cluster == "node" else POOLS
+        pools = NODE_POOLS if cluster == NODE else POOLS
         options = Options(pools=pools, seed=seed, workers=WORKERS, own_identities=False)
         system = System(folder, options, say=say, cluster=cluster)
         with running_in(folder, store=system.postgres.socket), system:
@@ -148,10 +150,10 @@ def _check_cluster(name: str) -> None:
     if name == "kubeconfig":
         raise ConfigurationError(
             "--cluster: the demo cannot use the cluster of your kubeconfig yet: its Pods could not reach this machine; "
-            f"take one of {', '.join(CLUSTERS)}"
+            f"take one of {', '.join(_CLUSTERS)}"
         )
-    if name not in CLUSTERS:
-        raise ConfigurationError(f"--cluster: found {name!r}; there are {', '.join(CLUSTERS)}")
+    if name not in _CLUSTERS:
+        raise ConfigurationError(f"--cluster: found {name!r}; there are {', '.join(_CLUSTERS)}")
 
 
 def _drive(

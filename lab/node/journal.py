@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -63,9 +64,8 @@ class NodeJournal:
         self._thread.join(30)
 
     def _run(self) -> None:
-        kube = make_client(kubeconfig=str(self._kubeconfig))
         try:
-            with self._journal:
+            with closing(make_client(kubeconfig=str(self._kubeconfig))) as kube, self._journal:
                 while not self._stopping.wait(EVERY):
                     self._read_once(kube)
                 self._read_once(kube)
@@ -73,7 +73,6 @@ class NodeJournal:
             self.failure = error
             raise
         finally:
-            kube.close()
             for pod in self._pods.values():
                 pod.close()
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from lab import liveness
 from lab.node.journal import NodeJournal, exit_codes
-from lab.system import read_log
+from lab.system import Options, System, read_log
 from lab.verdict import judge
 from ostler.errors import Retryable
 
@@ -154,3 +155,17 @@ def test_exit_codes_of_containers_that_still_run_are_left_out() -> None:
     ]
 
     assert exit_codes(statuses) == {"poller": 10}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_journal_that_ends_with_an_error_ends_the_run(tmp_path: Path) -> None:
+    system = System(tmp_path / "run", Options(), say=lambda _line: None)
+    system._journal = NodeJournal(
+        tmp_path / "journal.jsonl", pod_logs=tmp_path, namespace=NAMESPACE, kubeconfig=tmp_path / "missing"
+    )
+    assert liveness.lost(system) is None
+
+    system._journal.start()
+    system._journal.stop()
+
+    assert liveness.lost(system) == "the cluster"
