@@ -71,10 +71,10 @@ class NewWeight(BaseModel):
 
 
 class NewAccess(BaseModel):
-    """Allows an account with the access `held`.
+    """Request that allows an account whose `access` is `held`.
 
-    The jobs of such an account are held until an operator allows the account. To stop an allowed account, set a budget
-    of 0.
+    Ostler holds the jobs of such an account until an operator allows the account. To stop the jobs of an allowed
+    account, set its budget to 0.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"access": "allowed"}]})
@@ -98,7 +98,10 @@ class Account(Shown):
 
 
 class AccountJobs(Shown):
-    """How many jobs of the account wait, and since when."""
+    """The numbers of queued and held jobs of the account.
+
+    `oldest_queued_at` is the time at which the oldest job without a hold was queued.
+    """
 
     queued: int
     held: int

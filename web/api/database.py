@@ -1,4 +1,4 @@
-"""Threads of the API for Postgres.
+"""Threads for the calls of the API to Postgres.
 
 They are separate from all other threads, so that a long list does not delay the delivery of a JIT.
 """

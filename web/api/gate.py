@@ -39,7 +39,10 @@ OPEN = frozenset(
         "/openapi.json",
     }
 )
-"""Paths that need no token. Their answers contain only files of the repository, and no data from the database."""
+"""Paths that need no token.
+
+The answers contain only the documentation of the API and the files of its pages, and no data from the database.
+"""
 
 _SCHEME = "bearer "
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})

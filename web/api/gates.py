@@ -15,7 +15,7 @@ from web.api.schema import Shown
 
 
 class Gate(Shown):
-    """The gate of one upstream. A closed gate stops reaping and the growth of demand, but it never stops dispatch."""
+    """The gate of one upstream. A closed gate stops reaping and the autoscaler, but it never stops dispatch."""
 
     upstream: str = Field(examples=["github"])
     open: bool

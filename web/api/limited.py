@@ -28,7 +28,7 @@ Visible = Annotated[frozenset[int] | None, Depends(visible)]
 
 
 def is_by_account(route: BaseRoute) -> bool:
-    """Return whether a route shows only the accounts that its caller may see."""
+    """Return True if a route shows only the accounts that its caller may see; False if it shows the whole fleet."""
     return isinstance(route, APIRoute) and any(each.call is visible for each in route.dependant.dependencies)
 
 

@@ -44,7 +44,7 @@ class Listing(BaseModel):
     def identity(self) -> str:
         """Return the name of the list and its filters as a text.
 
-        A cursor is made for one such text, and is valid for no other.
+        A cursor is made for one such text. It is not valid for a list with another text.
         """
         return f"{type(self).__name__} {self.model_dump_json(exclude={'limit', 'cursor'}, exclude_none=True)}"
 

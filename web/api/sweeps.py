@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class Sweep(Shown):
-    """One sweep, with its pause switch and its last tick."""
+    """One sweep, with its pause switch and its last tick. A tick is one run of a sweep."""
 
     name: str = Field(examples=["stale_claims"])
     paused_at: datetime | None

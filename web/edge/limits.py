@@ -42,19 +42,23 @@ The time of the first request starts with the connection. The time of a later re
 """
 
 BODY_WITHIN = 10.0
-"""Seconds within which a handler must have read the body. GitHub waits at most ten seconds for an answer."""
+"""Seconds within which a handler must have read the body. After this time, the handler answers 408.
+
+A longer time is of no use for a webhook, because GitHub waits at most ten seconds for an answer.
+"""
 
 MESSAGE_WITHIN = 15.0
 """Seconds within which the body and the trailers must arrive after the headers.
 
-A handler that reads the body answers 408 earlier.
+After this time, the connection is dropped. A handler that reads the body answers 408 earlier, because `BODY_WITHIN` is
+shorter. This limit therefore affects only requests whose handler does not read the body.
 """
 
 READ_WITHIN = 30.0
 """Seconds within which a client must read an answer that waits in the write buffer of the connection."""
 
 LINGER = 2.0
-"""Seconds for which Ostler reads and discards the rest of a request after an early answer.
+"""Seconds for which Ostler reads and discards the rest of a request that it has already answered.
 
 During this time the client can read the answer.
 """
@@ -236,8 +240,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _measure(self, size: int) -> None:
         """Drop the client if it has sent more than `LARGEST_HEAD` bytes since the last report of the parser.
 
-        This happens if a header field does not end. If the headers are complete and the rest of the request is missing,
-        start the timer for the rest of the request.
+        A client exceeds this limit if it sends a header field without an end. If the headers are complete and the rest
+        of the request is missing, start the timer for the rest of the request.
         """
         if self._reported:
             self._unreported = 0
@@ -290,7 +294,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._expect(READ_WITHIN)
 
     def linger(self) -> None:
-        """Close the connection after an early answer.
+        """Close the connection after an answer that was sent before the whole request had arrived.
 
         End the write side at once. Give the client `LINGER` seconds to read the answer before the connection is
         dropped.
@@ -326,7 +330,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
-        """Return whether the answer to a request is not complete yet."""
+        """Return True while a request has no complete answer; False if every request has been answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property

@@ -41,7 +41,7 @@ The limit for polls is the largest, because all Pods of a fleet poll at once whe
 """
 
 _PART_OF_FILES = 4
-"""Divisor. A port may have at most this part of the limit of open files as unproven connections."""
+"""Divisor of the limit of open files. The quotient is an upper limit for the unproven connections of a port."""
 
 
 def audience_of(path: str) -> Audience:

@@ -193,7 +193,7 @@ class Gate:
     async def stop(self) -> None:
         """Stop accepting connections, and abort the connections that are still in their handshake.
 
-        All other connections continue. Their protocols close them.
+        All other connections continue. Uvicorn later closes these connections when it shuts down.
         """
         tasks = [*self._handshakes, *([self._accepting] if self._accepting is not None else [])]
         for task in tasks:

@@ -2,9 +2,9 @@
 
 `/healthz` checks only this process itself, because a restart of this process cannot repair a database. `/readyz`
 answers 503 only if this process cannot serve requests. It cannot serve them if Postgres cannot be reached or has an
-older schema, if the listener receives no notices, or if the process is stopping. The body of `/readyz` also shows the
-state of Redis, beat, late sweeps, gates and the epoch. A problem with any of these does not change the status, because
-the process still accepts webhooks and delivers JITs.
+older schema, if the listener receives no notices from Postgres, or if the process is stopping. The body of `/readyz`
+also shows the state of Redis, beat, late sweeps, gates and the epoch. A problem with any of these does not change the
+status, because the process still accepts webhooks and delivers JITs.
 
 Any client may call both routes, so the cost of a call is limited. Answers of Postgres and Redis are cached. For each
 kind of query, at most one query runs at a time. Queries to Postgres have their own thread. The body shows nothing about
@@ -93,7 +93,7 @@ class Redis:
 class Sweeps:
     """The late sweeps, the paused sweeps, the closed gates and the epoch.
 
-    All fields are None if Postgres did not answer. `last_tick` is the start of the newest tick of any sweep. It is also
+    All fields are None if Postgres did not answer. `last_tick` is the time at which any sweep last began. It is also
     None if no sweep has ever begun. `epoch` shows whether Postgres might be older than the cluster.
     """
 
@@ -134,7 +134,7 @@ class Sweeps:
         return None if at is None else at.isoformat()
 
     def last_tick_seconds(self, *, now: datetime) -> float | None:
-        """Return the number of seconds since the start of the newest tick of any sweep.
+        """Return the number of seconds since any sweep last began.
 
         Return None if no sweep has ever begun, or if Postgres did not answer.
         """
@@ -158,9 +158,9 @@ class Kept(Generic[T]):
         self._until = -1.0
 
     async def get(self) -> T:
-        """Return the cached result. If there is none, query the store and wait up to `within` seconds.
+        """Return the cached result. If there is none, query Postgres or Redis and wait for the result.
 
-        After this time, return `silent`.
+        If the query takes longer than `within` seconds, return `silent`.
         """
         if time.monotonic() < self._until:
             return self._answer
@@ -251,7 +251,7 @@ class Health:
         return True, migrate.fits(revision, self._revisions)
 
     async def _ask_sweeps(self) -> Sweeps:
-        """Return the late and paused sweeps, the gates, the last tick and the epoch."""
+        """Return the late and paused sweeps, the gates, the time at which any sweep last began, and the epoch."""
 
         def read(db: Connection) -> Sweeps:
             found = self._watchdog.check(db)

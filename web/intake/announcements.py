@@ -60,8 +60,8 @@ def apply(
     """Apply an announcement, unless an announcement with the same GUID was applied before.
 
     Return two values: the outcome, and True if held jobs must be matched again. All announcements are applied in the
-    same thread. An announcement that waits for a lock for more than `LOCK_MS` therefore fails with the error of the
-    database. The caller retries the announcement.
+    same thread, so a long wait for a lock would delay other announcements. After `LOCK_MS`, an announcement that waits
+    for a lock therefore fails with the error of the database. The caller retries the announcement.
     """
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):

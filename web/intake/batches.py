@@ -5,8 +5,9 @@ batch. A burst of one account therefore delays other accounts by at most one bat
 
 If another session has locked the rows of a delivery, the delivery is *contended*. The batch is committed without the
 contended delivery, which is retried for `CONTENDED_FOR` seconds. If a batch fails for another reason, it is split into
-parts, until each delivery that causes a failure is alone in its part. The consumer works on retries and parts only for
-a limited time between two batches of new deliveries (law L14).
+parts, until each delivery that causes a failure is alone in its part. If the database cannot be used, the deliveries
+are answered with 503 at once. The consumer works on retries and parts only for a limited time between two batches of
+new deliveries (law L14).
 """
 
 from __future__ import annotations
@@ -197,10 +198,12 @@ class Batches:
         return await asyncio.wait_for(waiting.answer, within)
 
     def make_room(self, owner_id: int) -> bool:
-        """Refuse the newest delivery of the account with the most queued deliveries. Return True if one was refused.
+        """Refuse the newest delivery of the account with the most queued deliveries.
 
-        `owner_id` is the account of a new delivery. Return False and refuse nothing if the refusal would leave the
-        other account with fewer deliveries than `owner_id` has with its new delivery.
+        Return True if a delivery was refused.
+
+        `owner_id` is the account of a new delivery. Return False and refuse nothing if the account with the most
+        deliveries would then have fewer deliveries than `owner_id` with its new delivery.
         """
         evicted = self._queue.evict(owner_id)
         if evicted is not None:
@@ -221,14 +224,17 @@ class Batches:
             await self._work_aside()
 
     def _pause(self) -> float | None:
-        """Return how many seconds remain until a group of `_aside` is due. Return None if `_aside` is empty."""
+        """Return the seconds until the next try of a group in `_aside`. Return None if `_aside` is empty.
+
+        `_aside` has the groups of deliveries that are tried again: contended deliveries, and parts of failed batches.
+        """
         return max(0.0, min(group.at for group in self._aside) - self._monotonic()) if self._aside else None
 
     async def _take(self) -> tuple[list[_Waiting], bool]:
         """Wait for a batch of new deliveries. Return the batch, and a flag.
 
-        The batch is empty if a group of `_aside` becomes due before a delivery arrives. The flag is False if the
-        process is stopping and the queue is empty. The consumer then takes no further batch.
+        The batch is empty if the next try of a group in `_aside` is due before a delivery arrives. The flag is False if
+        the process is stopping and the queue is empty. The consumer then takes no further batch.
         """
         try:
             async with asyncio.timeout(self._pause()):
@@ -241,7 +247,7 @@ class Batches:
         return batch, self.running or bool(self._queue)
 
     async def _work_aside(self) -> None:
-        """Try the groups of `_aside` that are due, one after the other, for about `SHARE` seconds."""
+        """Try the groups in `_aside` whose next try is due, one after the other, for about `SHARE` seconds."""
         end = self._monotonic() + SHARE
         due = [group for group in self._aside if group.at <= self._monotonic()]
         for group in due:

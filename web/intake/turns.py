@@ -48,8 +48,8 @@ class Turns(Generic[T]):
     def evict(self, owner: int) -> T | None:
         """Remove and return the newest item of the owner with the most items.
 
-        The caller then has room for a new item of `owner`. Return None and remove nothing if the removal would leave
-        the other owner with fewer items than `owner` has with its new item.
+        The caller then has room for a new item of `owner`. Return None and remove nothing if the owner with the most
+        items would then have fewer items than `owner` with its new item.
         """
         if not self._lanes:
             return None

@@ -70,7 +70,7 @@ class Threads:
         """Return the result of `call`, which calls Kubernetes.
 
         Raises TimeoutError after `within` seconds. This time includes the wait for a free thread. If `within` is None,
-        there is no limit. The call has its own timeout, which starts only when a thread is free.
+        only the timeout of `call` itself applies. This timeout starts when a thread is free.
         """
         async with asyncio.timeout(within):
             return await _run(self._cluster, call)

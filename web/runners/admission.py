@@ -111,7 +111,7 @@ class Admission:
         return identity
 
     def _fetch_keys(self) -> asyncio.Task[Unjudged | None]:
-        """Return the task that fetches the keys. If no such task is running, start one."""
+        """Return the running task that fetches the keys of the cluster. If no such task is running, start one."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name="fetch-keys")
         return self._fetching
@@ -132,8 +132,9 @@ class Admission:
     async def adopt(self, identity: PodIdentity) -> None:
         """Insert the row of a Pod that has none, if the Pod belongs to a pool of Ostler.
 
-        Raises Refusal (403) if the Pod does not run or belongs to no pool of Ostler, and Refusal (503) if this cannot
-        be found out now. Each refusal is cached for `STRANGER_CACHED` seconds.
+        Raises Refusal (403) if the Pod is over or gone, or belongs to no pool of Ostler. Raises Refusal (503) if the
+        API server does not answer, if Postgres has no row of the pool yet, or if the row of another Pod has the same
+        name. Each refusal is cached for `STRANGER_CACHED` seconds.
         """
         now = self._clock()
         cached = self._strangers.get(identity.pod_uid)

@@ -12,9 +12,9 @@ from ostler.settings import Settings
 from rules.upstream.retry import RetryPolicy
 
 _ONCE = RetryPolicy(attempts=1, deadline=3.0)
-"""The policy has no retry.
+"""Policy without a retry.
 
-If a query fails, the poll is answered with 503 and the Pod polls again.
+If a query fails, Ostler answers the poll with 503, and the Pod polls again.
 """
 
 
@@ -26,7 +26,7 @@ class Cluster(Protocol):
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again. Tokens can still be verified with the old keys."""
+        """Return True if the keys of the cluster should be fetched again. The old keys can still verify tokens."""
 
     def verify(self, token: str) -> PodIdentity:
         """Return the Pod that a token belongs to. This method may run in the event loop.
@@ -38,7 +38,7 @@ class Cluster(Protocol):
         """Fetch the cluster's keys. Only one fetch may run at a time. Raises Unjudged if the fetch fails."""
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
-        """Return whether the API server still accepts the token for this Pod.
+        """Return True if the API server still accepts the token for this Pod; False if it refuses the token.
 
         Return None if the API server does not answer in time.
         """
@@ -60,7 +60,7 @@ class KubernetesCluster:
 
     @property
     def keys_are_old(self) -> bool:
-        """Return whether the keys should be fetched again. Tokens can still be verified with the old keys."""
+        """Return True if the keys of the cluster should be fetched again. The old keys can still verify tokens."""
         return self._verifier.keys_are_old
 
     def verify(self, token: str) -> PodIdentity:

@@ -50,7 +50,7 @@ class Recipient:
 class Missed(StrEnum):
     """Reasons why a claim was not delivered.
 
-    The counters of deliveries have the same names.
+    `Handover.counts` has one counter for each reason.
     """
 
     MOVED_ON = "moved_on"  # the claim must not be delivered to this poll any more
@@ -72,7 +72,8 @@ class Handover:
     ) -> None:
         """Set up the handover.
 
-        If the Pod of a claim has no stamp, it gets the stamp `stamp_returns_after` seconds after the answer.
+        If the Pod of a delivered claim has no stamp, Ostler puts the stamp on the Pod `stamp_returns_after` seconds
+        after the answer.
         """
         self._threads = threads
         self._cluster = cluster
@@ -92,10 +93,10 @@ class Handover:
     ) -> Response | Missed:
         """Commit the delivery of a claim, and return the answer 200.
 
-        If the claim could not be delivered, return the reason instead. If `again` is True, the claim was delivered
-        before and the answer was lost. The transaction then changes nothing but the time at which a missing stamp is
-        put on again. If `reviewed` is True, the token was already reviewed for this poll. For `cancels_unstamp` see
-        `models.claims.deliver.deliver`.
+        If the claim could not be delivered, return the reason instead. `again` is True if the claim was delivered
+        before and the answer was lost. The transaction then changes only one value: the time at which Ostler puts a
+        missing stamp on the Pod again. If `reviewed` is True, the token was already reviewed for this poll. For
+        `cancels_unstamp` see `models.claims.deliver.deliver`.
 
         Raises Refusal (401) if the token review refuses the token, and Refusal (503) if the JIT cannot be decrypted.
         """

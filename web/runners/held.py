@@ -15,9 +15,9 @@ class Poll:
     """A held poll. It has a future for the present answer, and the state that it keeps between two answers.
 
     `written` is True if the offer of the poll might be in the table. `closed` is True if the client has closed the
-    connection. `superseded` is True if the Pod has sent a newer poll. `tries` is the number of tries that met a locked
-    row. `retry` is the timer of the next try. `cancels` is the id of a claim, or None. The un-stamp of this claim began
-    before the poll came. The poll cancels this un-stamp, even if the delivery needs several tries.
+    connection. `superseded` is True if the Pod has sent a newer poll. `tries` is the number of tries that found a
+    locked row. `retry` is the timer of the next try. `cancels` is the id of a claim, or None. The un-stamp of this
+    claim began before the poll came. The poll cancels this un-stamp, even if the delivery needs several tries.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Poll:
     def resolve(self, answer: Answer) -> None:
         """Set the answer of the poll, unless the poll has an answer already.
 
-        The verdict HOLD sets no answer.
+        An answer with the verdict HOLD is ignored, because the poll then stays held.
         """
         if answer.verdict is not Verdict.HOLD and not self._future.done():
             self._future.set_result(answer)

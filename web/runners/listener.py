@@ -5,7 +5,8 @@ another connection. It writes the heartbeat row only after it has received this 
 notices therefore does not renew its heartbeat, and the matcher ignores its offers.
 
 The listener passes each notice to the event loop. Notices that are sent during a reconnect are lost. After each
-connect, the listener therefore calls `hearing`. The process then offers its polls again, and queries their claims.
+connect, the listener therefore calls `hearing`. The process then offers the Pods of its held polls again, and queries
+the claims of these Pods.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Hearer(Protocol):
         """Called with each notice."""
 
     def tick(self) -> None:
-        """Called with each beat, to query claims whose notices might have been lost."""
+        """Called every `BEAT_EVERY` seconds, to query claims whose notices might have been lost."""
 
 
 class Listener:

@@ -1,8 +1,8 @@
 """Offers of held polls, written and withdrawn in batches by one task.
 
 While this process receives no notices, it offers no Pod. Otherwise it would not detect a claim on an offered Pod, and
-the delivery would be late. When notices arrive again, the task offers every held Pod, and queries the claims that it
-missed.
+the delivery would be late. When notices arrive again, the task offers every Pod that has a held poll. It also queries
+the claims of these Pods, because notices might have been lost.
 
 Every poll of the process depends on this task, so the task does not wait for locked rows (law L14). If another
 transaction has locked the rows of a poll, the poll is tried again after a pause. If the poll was never offered, it is
@@ -34,7 +34,7 @@ BATCH_EVERY = 0.05
 """Seconds that the task waits before a statement, so that several polls share the statement."""
 MOST_FRESH = 500
 HALVING_WITHIN = 0.5
-"""Seconds for which a batch that met a lock is split into halves again and again.
+"""Seconds for which a batch with a locked row is split into halves again and again.
 
 The polls that are not offered in this time are tried again later.
 """
@@ -89,12 +89,12 @@ class Offering:
             log.warning("offers.not_withdrawn", error=words_of(error))
 
     def add(self, poll: Poll) -> None:
-        """Queue a poll, so that the next batch offers the poll and reads its rows."""
+        """Queue a poll, so that the next batch writes the offer and reads the rows of the Pod."""
         self._waiting[poll.pod_uid] = poll
         self._changed.set()
 
     def add_later(self, poll: Poll) -> None:
-        """Queue a poll again after a pause, because another transaction holds a lock on one of its rows.
+        """Queue a poll again after a pause, because another transaction has locked a row of its Pod.
 
         The pause doubles with each try.
         """
@@ -122,7 +122,7 @@ class Offering:
             self._changed.set()
 
     def hearing(self) -> None:
-        """Offer every held Pod again."""
+        """Offer every Pod that has a held poll again."""
         self.is_hearing = True
         self._waiting.update(self.held)
         self._asked = True
@@ -133,7 +133,7 @@ class Offering:
         self.is_hearing = False
 
     def tick(self) -> None:
-        """Query the claims that wait for a Pod of this process."""
+        """Query the claims of the Pods whose polls this process holds, because notices might have been lost."""
         self._asked = True
         self._changed.set()
 
@@ -231,7 +231,7 @@ class Offering:
 
     @staticmethod
     def _judge(poll: Poll, facts: PollFacts) -> Answer:
-        """Return the answer that the rows of a poll require.
+        """Return the answer to a poll that follows from `facts`, the rows of its Pod.
 
         If the poll cancels an un-stamp, record this in the poll, so that later tries also cancel the un-stamp.
         """

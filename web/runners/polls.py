@@ -4,8 +4,8 @@ A held poll consists of a future in a dict by Pod UID, and of a task that waits 
 uses no thread and no database connection. While this process receives notices, one statement every 50 ms writes the
 offers of all new polls.
 
-An event that can end a poll sets the result of its future. The result is wrong if the claim has moved on or the notice
-was late. The poll is then offered again, and its rows are read again.
+An event that can end a poll sets the result of its future. The result is wrong if the claim has changed in the meantime
+or the notice was late. The poll is then offered again, and the rows of its Pod are read again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class Polls:
     # Calls of the listener
 
     def hearing(self) -> None:
-        """Offer every held Pod again, because notices were lost while the listener had no connection."""
+        """Offer every Pod that has a held poll again.
+
+        Notices were lost while the listener had no connection.
+        """
         self._offering.hearing()
 
     def deaf(self) -> None:
@@ -105,7 +108,7 @@ class Polls:
             poll.resolve(Answer(Verdict.NOTHING, "a newer poll came to another process"))
 
     def tick(self) -> None:
-        """Query the claims that wait for a Pod of this process."""
+        """Query the claims of the Pods whose polls this process holds, because notices might have been lost."""
         self._offering.tick()
 
     # Route
