@@ -52,7 +52,7 @@ class Follower(threading.Thread, Generic[T]):
 
     @property
     def connected(self) -> bool:
-        """Whether a watch is connected.
+        """True while a watch is connected.
 
         If a connection breaks without an error, the watch counts as connected until the connection times out.
         """

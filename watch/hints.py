@@ -2,8 +2,8 @@
 
 When a Pod ends, the reconciler of the Pod's pool is woken at once. If more Pods of the pool end, the reconciler is
 woken at most once per second. A hint about a job that began is delayed, because the job's webhook normally arrives
-first. While Redis does not answer, hints wait in memory. If the number of hints about Pods exceeds a limit, the queue
-drops these hints and asks the sweeps to check everything.
+first and reports the same. While Redis does not answer, hints wait in memory. If the number of hints about Pods exceeds
+a limit, the queue drops these hints and asks the sweeps to check everything.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Ending(TypedDict):
 class Batch:
     """Hints that are sent together.
 
-    `pools` are the pools in which a Pod ended. `gone`, `executing` and `unstamped` are UIDs of Pods. `endings`
+    `pools` are the pools in which a Pod ended. Three lists contain UIDs of Pods: `gone` (the Pod might be gone),
+    `executing` (its runner began a job) and `unstamped` (its poller ended, and the Pod has no stamp). `endings`
     contains, by UID, how Pods in `gone` ended. A Pod is missing from `endings` if the watch did not observe its end.
     `changed` are pools whose RunnerPool changed. `everything` is true if the sweeps must check everything.
     """
@@ -75,7 +76,7 @@ class Batch:
 
     @property
     def names_pods(self) -> bool:
-        """Whether the batch has a hint about a Pod, or about a pool in which a Pod ended."""
+        """True if the batch has a hint about a Pod, or about a pool in which a Pod ended."""
         return bool(self.pools or self.gone or self.executing or self.unstamped)
 
 

@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the leader now. While the result is true, no other process can acquire the Lease."""
+        """True while this process is the leader. While the value is true, no other process can acquire the Lease."""
         since = None if self._renewed_at is None else self._clock() - self._renewed_at
         return leads(renewed_before=since, duration=self._duration)
 

@@ -33,8 +33,8 @@ class Subject(Protocol[T]):
     def list(self) -> tuple[int, str]:
         """List all objects and compare them with the remembered objects.
 
-        A remembered object that is not listed counts as gone. Return the length of the list and the resource version at
-        which the watch must start.
+        If a remembered object is not in the list, it is recorded as gone. Return the length of the list and the
+        resource version at which the watch must start.
         """
 
     def connect(self, version: str, *, seconds: int) -> Watch[T]:
