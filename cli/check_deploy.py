@@ -104,10 +104,10 @@ def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, st
 
 
 def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
-    """Return the verdict on a deploy that also considers the live objects of the cluster.
+    """Return the verdict on a deploy, and the refusals and notes of the API server.
 
-    The second and third values are refusals and notes. They come from dry-run deletions with the identity of the
-    garbage collector.
+    The verdict also considers the live objects of the cluster. The refusals and notes come from dry-run deletions with
+    the identity of the garbage collector.
     """
     from dataclasses import replace
 

@@ -70,7 +70,7 @@ def query(body: Callable[[Connection], T]) -> T:
 
 @contextmanager
 def speaking_to_postgres(url: Secret) -> Iterator[None]:
-    """Translate exceptions of SQLAlchemy inside the block. The translated exceptions are those that `query` raises."""
+    """Inside the block, translate exceptions of SQLAlchemy into the exceptions that `query` raises."""
     from sqlalchemy.exc import DBAPIError
 
     from models.db.engine import why_away

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 OUTLIVED = 3
-"""Minimum number of Pods per hour that must outlive their runners before the list reports a problem.
+"""Number of Pods that outlived their runners in the last hour. From this number on, the list reports a problem.
 
-Fewer such Pods might only need more time to end.
+A Pod outlives its runner if a further container still runs after the poller and the runner have ended. A smaller number
+is no sign of a problem, because such Pods might only need more time to end.
 """
 
 app = typer.Typer(no_args_is_help=True, help="Show, scale, pause and drain pools.")

@@ -35,7 +35,7 @@ Why = Annotated[str, typer.Option("--why", help="reason, shown to all operators"
 
 @app.command("list")
 def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
-    """List sweeps with their pause switches and the results of their last ticks."""
+    """List sweeps with their pause switches and the results of their last runs."""
     from models.browse.sweeps import list_sweeps
 
     form = form_of(as_json=as_json, wide=wide, output=output)
@@ -87,7 +87,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
 
 @app.command("resume")
 def resume(name: Name, as_json: Json = False) -> None:
-    """Resume a paused sweep (or `all`). The sweep runs again at its next tick."""
+    """Resume a paused sweep (or `all`). The sweep then runs again at its usual interval."""
     from models.sweeps import sweep_runs
 
     _change(name, sweep_runs.resume, as_json=as_json)
@@ -102,7 +102,7 @@ def run(
     wait: Annotated[float, typer.Option(min=1, max=600, help="seconds to wait for the end of the run")] = 60,
     as_json: Json = False,
 ) -> None:
-    """Ask a worker to run one tick of a sweep now, and print its repairs. Needs OSTLER_REDIS_URL."""
+    """Ask a worker to run a sweep once now, and print the repairs of this run. Needs OSTLER_REDIS_URL."""
     from models.browse.repairs import RepairFilter, list_repairs
 
     (only,) = _named(name, several=False)

@@ -1,4 +1,6 @@
-"""`ostler verify-deploy`: hold a connection from a stamped Pod while web rolls. Needs a real network plugin.
+"""`ostler verify-deploy`: hold a connection from a stamped Pod during a rollout of web.
+
+The test needs a cluster with a real network plugin.
 
 The Pod is a probe. Network policies treat the Pod as a stamped runner Pod, but Ostler does not treat it as a runner
 Pod. The probe reports its result in its termination message, so it needs neither permissions nor a network path to
@@ -62,7 +64,7 @@ def verify_deploy(
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a connection from a stamped Pod while web rolls, and report every break."""
+    """Hold a connection from a stamped Pod during a rollout of web, and report every break of the connection."""
     try:
         parse_target(to)
     except ValueError as error:
@@ -95,7 +97,7 @@ def verify_deploy(
 def problems(found: dict[str, Any]) -> list[str]:
     """Return the problems of a report, each with its cure.
 
-    If the test could not have found a break, this is a problem too. An example is a test during which web did not roll.
+    A test that could not have found a break is also a problem. An example is a test without a rollout of web.
     """
     wrong: list[str] = []
     if not found["connected"]:
@@ -134,7 +136,7 @@ def _web(client: KubeClient, namespace: str) -> Rolling:
 def _verify(
     client: KubeClient, web: Rolling, *, runners: str, image: str, to: str, seconds: float, roll: bool
 ) -> dict[str, Any]:
-    """Run the test, and return the probe's report. The key `rolled` says whether web rolled during the test."""
+    """Run the test, and return the probe's report. The key `rolled` is True if web was rolled out during the test."""
     from k8s_adapters.probe_pods import create_probe, delete_probe
     from k8s_adapters.rolling import address_of, ended_with, left_of, restart
 

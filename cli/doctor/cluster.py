@@ -43,9 +43,10 @@ def kubernetes(context: Context) -> Verdict:
 
 
 def rights(context: Context) -> Verdict:
-    """Check that this identity has the permissions that its process needs.
+    """Check the permissions of the command's identity in the cluster.
 
-    An identity that does not belong to a process of Ostler needs the permissions of all processes.
+    The identity of a process of Ostler needs the permissions of this process. Any other identity needs the permissions
+    of all processes.
     """
     kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)

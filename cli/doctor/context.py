@@ -65,10 +65,10 @@ CALL_WITHIN = 8.0
 class Rows:
     """Contents of Postgres that the checks read.
 
-    `revision` is the revision of the schema. `needed` is the newest revision of this version, or None if the schema is
-    compatible. The fields after `server` are filled only if the schema is compatible. `images` has the image of each
-    pool, by the name of the pool. `versions` has the runner version that GitHub listed for each pool, also by the name
-    of the pool.
+    `revision` is the revision of the schema. `needed` is the revision that this version of Ostler needs, or None if the
+    schema is compatible. The fields after `server` are filled only if the schema is compatible. `images` has the image
+    of each pool, by the name of the pool. `versions` has the runner version that GitHub listed for each pool, also by
+    the name of the pool.
     """
 
     now: datetime
@@ -131,7 +131,7 @@ class Context:
 
     @property
     def redis_info(self) -> Mapping[str, Any]:
-        """Answer of Redis to INFO, with two additional keys. Raises `StoreUnreachable`.
+        """Answer of Redis to INFO, with two additional keys. Raises `StoreUnreachable` if Redis does not answer.
 
         `lock` is true if a beat process holds the lock of beat. `heads` has the send time of the next message of each
         queue.
@@ -145,12 +145,12 @@ class Context:
 
     @property
     def lab_cluster(self) -> bool:
-        """Whether the cluster is the lab's embedded API server, which has no admission and no authorization."""
+        """True if the cluster is the lab's embedded API server, which has no admission and no authorization."""
         return self._once("version", lambda: self.kube.request("GET", "/version")).get("platform") == "embedded"
 
     @property
     def lab_github(self) -> bool:
-        """Whether GitHub is the lab's simulated GitHub, which has no runner versions."""
+        """True if GitHub is the lab's simulated GitHub, which has no runner versions."""
         return self._once("lab", lambda: self.github.get_app(deadline_seconds=CALL_WITHIN)).name == "ostler-lab"
 
     @property

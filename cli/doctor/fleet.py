@@ -13,14 +13,16 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 from rules.sweeps.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
-"""If beat and a worker run, the latest sweep began within this time. `resume` runs every five seconds."""
+"""If beat and a worker run, the latest sweep began within this time, because `resume` runs every five seconds."""
 
 MESSAGES_WITHIN = 30.0
 """Seconds that a message can wait for a worker before the check fails."""
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
-"""If the last webhook is older, the check warns. It does not fail, because some repositories run no jobs on weekends.
+"""If the last webhook is older, the check warns.
+
+The check does not fail, because some repositories run no jobs on weekends.
 """
 
 
@@ -44,9 +46,9 @@ def beats(context: Context) -> Verdict:
 
 
 def web(context: Context) -> Verdict:
-    """Check that a web process runs.
+    """Check that a web process writes heartbeats.
 
-    A web process writes heartbeats only while it receives its own notifications.
+    A web process writes them only while it receives notices from Postgres.
     """
     found = context.rows
     alive = [beat for beat in found.web_beats if found.now - beat < BEATS_WITHIN]
@@ -60,7 +62,7 @@ def web(context: Context) -> Verdict:
 
 
 def messages(context: Context) -> Verdict:
-    """Check that workers run their messages in time."""
+    """Check that no message waits longer than `MESSAGES_WITHIN` seconds for a worker."""
     heads, now = context.redis_info["heads"], utcnow()
     waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
     late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]

@@ -18,7 +18,10 @@ SKEW = timedelta(seconds=60)
 """Maximum lead of this machine's clock over GitHub's clock. Ostler dates its JWTs back by the same time."""
 
 BEHIND = timedelta(minutes=5)
-"""Maximum lag of this machine's clock behind GitHub's clock. A JWT expires nine minutes after its issue."""
+"""Maximum lag of this machine's clock behind GitHub's clock.
+
+A JWT expires nine minutes after its issue, so GitHub refuses every JWT if the lag exceeds nine minutes.
+"""
 
 
 def way(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""Check that network policies keep jobs away from the cluster's own addresses, including public ones."""
+"""Check that network policies keep jobs away from the cluster's own addresses, also if an address is public."""
 
 from __future__ import annotations
 

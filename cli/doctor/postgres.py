@@ -14,7 +14,7 @@ TRIED = 18
 """Major version of Postgres that the tests use."""
 
 SKEW_FAILS = 5.0
-"""Minimum difference in seconds between this machine's clock and the clock of Postgres that fails the check."""
+"""Difference in seconds between this machine's clock and the clock of Postgres. From this value on, the check fails."""
 
 FULL = 0.9
 """Fraction of connections in use above which the check warns."""
