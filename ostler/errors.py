@@ -16,7 +16,9 @@ class ConfigurationError(OstlerError):
 
 
 class StoreUnreachable(OstlerError):
-    """Postgres did not answer a command, or a process at its start. A later attempt might succeed.
+    """Postgres or Redis did not answer. A later attempt might succeed.
+
+    Commands raise this exception, and so do processes that start.
 
     The message is one line.
     """

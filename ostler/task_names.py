@@ -122,7 +122,8 @@ HINTS: Final = frozenset(
 )
 """Tasks with messages that expire after `EXPIRES` seconds.
 
-A later run would be useless, because by then a sweep has done the work. The result of `pod_events` is only for people.
+A later run would be useless, because by then a sweep has done the work. No sweep repeats `pod_events`: its result is
+shown to people, and no other code needs it.
 """
 
 EXPIRES: Final = 60

@@ -39,8 +39,8 @@ SENT_AT = "sent_at"
 class Reading:
     """Time at which this process last read its queues, in seconds of the monotonic clock.
 
-    The time is minus infinity before the first read. A worker that has reached its limit of messages does not read. In
-    this case the check of the limit counts as a read.
+    The time is minus infinity before the first read. A worker that has reached its limit of messages reads no queue.
+    Such a worker instead records the time at which it checked the limit.
     """
 
     at = float("-inf")

@@ -16,7 +16,7 @@ from enum import StrEnum
 from ostler import telemetry
 
 COUNTED_FROM = 1.0
-"""Minimum time limit of a call, in seconds, if a time-out is to count as a failure of the upstream.
+"""Seconds. If the time limit of a call is at least this long, a time-out of the call is a failure of the upstream.
 
 A call with a shorter limit can time out although the upstream is healthy. An example is a token review with a limit of
 0.3 seconds.

@@ -27,9 +27,12 @@ WAKE_MS = 2000
 RECONCILE_MS = 10_000
 AUTOSCALE_MS = 1_000
 REST_MS = 2
-"""Milliseconds between two reconciles of a pool, for each Pod of the pool."""
+"""Milliseconds for each Pod of a pool between two reconciles of the pool, up to `RECONCILE_MS` in total."""
 RESTS_FROM = 100
-"""Minimum number of Pods of a pool that must wait for `REST_MS`. A smaller pool is reconciled after each wake."""
+"""Number of Pods. A pool with at least this number of Pods must wait between two reconciles (`REST_MS`).
+
+A smaller pool is reconciled after each wake.
+"""
 COUNT_MS = 60_000
 SINGLE_FLIGHT_MS = 5_000
 
@@ -48,7 +51,10 @@ def reconcile_key(pool_id: int) -> str:
 
 
 def tick_key(pool_id: int) -> str:
-    """Return the Redis key that exists while a shared reconcile of this pool waits (`Waker.reconcile`)."""
+    """Return the Redis key that exists while a shared reconcile of this pool waits.
+
+    `Waker.reconcile` describes shared reconciles.
+    """
     return f"ostler:tick:{pool_id}"
 
 
@@ -90,7 +96,7 @@ def producer(redis_url: Secret) -> Celery:
 
 
 class Waker:
-    """Sender of wake-ups. A process has one, and only one thread uses it at a time.
+    """Sender of wake-ups. Only one thread at a time may use a sender.
 
     Methods pass on the exceptions of redis and kombu unless they say otherwise.
     """
@@ -124,8 +130,9 @@ class Waker:
     def clear_wake(self, pool_id: int) -> None:
         """Delete the wake key of this pool.
 
-        The matcher calls this method while it holds the lock of the pool. If the call fails, the only cost is a run of
-        the matcher.
+        The matcher calls this method while it holds the lock of the pool. If the deletion fails, the key expires after
+        `WAKE_MS` milliseconds. Until then, a wake of the pool sends no dispatch, and jobs might wait for the sweep
+        `resume`.
         """
         self._redis_under_lock.delete(wake_key(pool_id))
 
@@ -174,9 +181,9 @@ class Waker:
     def single_flight(self, what: str) -> Iterator[bool]:
         """Yield True if no other block with the same name `what` began within the last 5 s; False otherwise.
 
-        With it, workers that find the same work at the same time do the work only once. It is not a lock: if Redis
-        loses the key or does not answer, several workers can get True. If the block raises an exception after True, the
-        key is deleted, so that another worker can do the work at once.
+        If several workers find the same work at the same time, only one of them then does the work. This is not a lock:
+        if Redis loses its key or does not answer, several workers can get True. If the block raises an exception after
+        True, the key is deleted, so that another worker can do the work at once.
         """
         key = f"ostler:single_flight:{what}"
         try:
@@ -195,8 +202,9 @@ class Waker:
         """Send a reconcile of this pool, unless one is waiting. The reconcile runs `after` seconds from now, or later.
 
         The reconcile of a large pool also waits for the time that `may_reconcile` requires. If `shared` is true, the
-        reconcile may use the list of Pods that the last tick requested. This list might be older than a wake. A waiting
-        shared reconcile therefore prevents only further shared reconciles from being sent.
+        reconcile is shared: it may use a list of all pools' Pods that was made for several reconciles. This list might
+        be older than a wake. A waiting shared reconcile therefore does not replace a reconcile that a wake requests. It
+        only prevents further shared reconciles from being sent.
         """
         if shared:
             if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):
