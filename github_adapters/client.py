@@ -1,4 +1,6 @@
-"""The calls of GitHub's REST API that Ostler makes. Each call is in the module of its page in GitHub's documentation.
+"""The calls of GitHub's REST API that Ostler makes.
+
+Each module of `endpoints` has the calls of one page of GitHub's documentation.
 
 The caller can pass a policy for the retries of a call. Without a policy the call is tried once, and the calling task
 decides about a retry, because two layers of retries would multiply the attempts. A call that is not idempotent (a mint,

@@ -16,10 +16,10 @@ COMMON: Mapping[str, str] = {"actions": READ, "metadata": READ}
 """Permissions for jobs and runs. Every App reads metadata."""
 
 ORGANIZATION: Mapping[str, str] = {**COMMON, "organization_self_hosted_runners": WRITE}
-"""Permissions of an App of an organisation, with its runners and runner groups."""
+"""Permissions of an App that serves an organisation. They cover the runners and runner groups of the organisation."""
 
 USER: Mapping[str, str] = {**COMMON, "administration": WRITE}
-"""Permissions of an App of a user account, whose runners are registered in its repositories."""
+"""Permissions of an App that serves a user account. Runners are then registered in the repositories of the user."""
 
 EVENTS = ("workflow_job",)
 """Events that Ostler cannot work without.

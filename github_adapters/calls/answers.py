@@ -1,8 +1,8 @@
 """Meaning of an answer from GitHub: a quota, a limit, or an error of `ostler.errors`.
 
 The rules for limits follow "Rate limits for the REST API" (GitHub docs). After an answer that reports a limit, Ostler
-waits for the seconds in `retry-after`. Without this header, Ostler waits until the empty quota resets. If no quota is
-empty, Ostler waits a minute. No error text contains a body or a credential (law L13).
+waits for the seconds in `retry-after`. Without this header, Ostler waits until the quota resets if the answer reports
+that the quota is used up. Otherwise Ostler waits a minute. No error text contains a body or a credential (law L13).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Identity of the App: the JWT of the App, and one cached token per installation.
 
-One thread renews a token before it expires, while the other threads still use the old one. Tokens may have any length,
-because GitHub moves to a longer, stateless form. The tokens are stored in memory only.
+One thread renews a token before it expires, while the other threads still use the old token. Tokens may have any
+length, because GitHub moves to a longer, stateless form. The tokens are stored in memory only.
 """
 
 from __future__ import annotations

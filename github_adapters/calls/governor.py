@@ -5,8 +5,8 @@ headers, the end of a pause that GitHub asked for, and the calls in progress. Ea
 use the clock of the Redis server. The first script takes a token, and the second script records the answer. If the
 governor denies a call, it raises `RateLimited` and sends nothing.
 
-GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore stores each
-limit in a second place. `recall` reads the stored limits of an installation when Redis has no data about the
+GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore also stores
+each limit in Postgres. `recall` reads the stored limits of an installation when Redis has no data about the
 installation. While Redis is away, each process limits itself to a low rate (`ALONE`).
 `docs/decisions/0010-the-governor.md` has the figures and the reasons.
 """
@@ -66,9 +66,9 @@ Without this pause, every call to GitHub would first wait for the timeout of Red
 """
 
 LONGEST_CALL = 30.0
-"""Seconds after which a call without a recorded answer no longer counts as in progress.
+"""Seconds after which a call is removed from the calls in progress if no answer was recorded.
 
-The process that made such a call has died.
+Such a call has no answer because its process died.
 """
 
 TIMEOUT = 0.5
@@ -314,8 +314,8 @@ class Governor:
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
         """Allow one call, and record `Ticket.answer` after the call.
 
-        Raises `RateLimited`. The attribute `paced` of the error is True if the governor's own pace denies the call, and
-        False if GitHub asked to wait.
+        Raises `RateLimited` if the call is denied. The attribute `paced` of the error is True if the governor's own
+        pace denies the call, and False if GitHub asked to wait.
         """
         call = secrets.token_hex(8)
         counted = self._take(installation_id, call_class, call)

@@ -42,7 +42,7 @@ _FOLLOW = urllib3.Retry(
 
 
 _TUNNEL = re.compile(r"Tunnel connection failed: ([0-9]{3})")
-"""Text of the error that Python's http.client raises if a proxy refuses. Only the status in this text is used."""
+"""Pattern of the error text of Python's http.client if a proxy refuses a call. Only the status in the text is used."""
 
 _BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
 
@@ -216,7 +216,7 @@ class Http:
         return where if self._proxy is None else f"{where}, by the proxy {self._proxy.address},"
 
     def moved_repository(self, answer: Answer) -> str | None:
-        """Return the new path of a call to a renamed repository, or None if the answer is no such redirect.
+        """Return the new path of a call to a renamed repository, or None if there is no such path.
 
         This method is for calls other than GET. The new path contains the id of the repository. No other redirect is
         followed, because a credential and a body must be sent only to this API ("Renaming a repository").

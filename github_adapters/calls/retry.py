@@ -1,4 +1,4 @@
-"""The one retry layer of calls to GitHub: `rules.upstream.retry` decides, within the deadline of the call.
+"""The one retry layer of calls to GitHub: `rules.upstream.retry` decides whether to repeat a call.
 
 Only `Retryable` is retried. A rate limit is not retried here: either the governor or the task waits until the limit
 ends.

@@ -81,7 +81,9 @@ class Jobs:
         etag: str | None = None,
         policy: RetryPolicy = ONCE,
     ) -> ListPage[WorkflowJobEvent]:
-        """Return a page of the jobs of a run. Each job is the event that a webhook would send for its present status.
+        """Return a page of the jobs of a run, each as an event.
+
+        The event is the one that a webhook would send for the present status of the job.
 
         If `every_attempt` is True, the page has the jobs of all attempts of the run, otherwise only of the latest
         attempt. When the quota runs low, this call is among the first to be refused.
