@@ -1,1 +1,1 @@
-"""Celery tasks: one thin module per step. The rows decide, and a message is only a hint (L6)."""
+"""Celery tasks: one thin module per step. A task decides by the rows. Its message is only a hint (L6)."""

@@ -23,10 +23,10 @@ CHECKS = 2
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
     """Write the claim annotation and the owner label of a Pod. If `owner` is None, remove the label.
 
-    If the Pod has another annotation than the rows expect, the annotation of the Pod is stored. The write is then
-    repeated once, if this process still has the lease of the claim. A stamp never replaces the stamp of a later claim.
-    If the rows do not know the later claim, the rows are older than the cluster, and the Pod already works for the
-    later claim (L12). Raises what the Kubernetes adapter raises.
+    If the Pod has another annotation than the claim's row expects, the annotation of the Pod is stored in this row. The
+    write is then repeated once, if this process still has the lease of the claim. If the Pod has the stamp of a later
+    claim, no stamp is written: the Pod already works for the later claim. The rows might lack the later claim, because
+    Postgres was restored to an earlier state (L12). Raises what the Kubernetes adapter raises.
     """
     expected = work.expected
     for look in range(1, CHECKS + 1):
@@ -83,7 +83,8 @@ def _is_later(value: str, claim_id: int) -> bool:
 def policy(work: steps.Annotated) -> RetryPolicy:
     """Return the retry policy for writing an annotation.
 
-    The calls end when the lease of the claim expires. They take at most as long as the lease of a stamp.
+    The calls end when the lease of the claim expires. Together, the calls take at most as long as the lease of a stamp
+    step.
     """
     left = (work.lease_until - utcnow()).total_seconds()
     return replace(STAMP_POLICY, deadline=max(0.05, min(left, allowed("lease_stamp").seconds)))

@@ -22,7 +22,7 @@ def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
     """Release the brake of a pool if its template has changed. Return the brake, or None if the pool is not braked.
 
     The matcher is woken if the brake was released, or if the next claim that tests the pool is due. If this wake is
-    lost, the next reconcile repeats it.
+    lost, the next reconcile sends another wake.
     """
 
     def body(db: Connection) -> tuple[Brake | None, int, bool]:

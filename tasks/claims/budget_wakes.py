@@ -12,7 +12,10 @@ from tasks.worker.runtime import Runtime
 
 
 def wake_after_pods(rt: Runtime, uids: Sequence[str]) -> None:
-    """Wake the matchers of pools with queued jobs of the accounts that were charged for the given Pods."""
+    """Wake the matchers of the accounts that were charged for the given Pods.
+
+    The matcher of each pool with queued jobs of one of these accounts is woken.
+    """
     if uids:
         for pool_id in rt.transaction(usage.pools_after_pods, uids):
             rt.waker.wake(pool_id)

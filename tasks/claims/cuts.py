@@ -72,9 +72,10 @@ def reopen(rt: Runtime, claim_id: int) -> None:
 
 
 def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
-    """Return the verdict from the Pod and GitHub, or None if the Pod is gone or its poller has ended.
+    """Return the verdict on whether to un-stamp the Pod, or None if the Pod is gone or its poller has ended.
 
-    If the poller has ended, its end is recorded, and a missing stamp of the Pod is requested again.
+    The verdict is made from the state of the Pod and the state of the claim's runner on GitHub. If the poller has
+    ended, the end of the poller is recorded. If the Pod then lacks its stamp, the stamp is requested again.
     """
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != claim.pod_uid:

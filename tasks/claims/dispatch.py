@@ -106,8 +106,9 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
     """Run the matcher of a pool once, in one transaction.
 
-    The wake key is deleted after the pool's lock is taken and before any row is read. If a sender found the wake key
-    still set, the sender's rows were committed before this run reads the rows. Therefore no wake is lost.
+    A sender of a wake commits its rows first. It then sets the pool's wake key in Redis, and sends a message only if
+    the key was not set yet. This run deletes the key after it has taken the pool's lock and before it reads any row. If
+    a sender finds the key still set, this run therefore reads the rows of this sender, and no wake is lost.
     """
 
     def body(db: Connection) -> Matched:
@@ -185,7 +186,9 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
 def heads_beside(
     settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, *, now: datetime
 ) -> QueueHeads:
-    """Read the queue heads of a pool, except the jobs of an account that the pool's brake excludes.
+    """Read the queue heads of a pool: the first jobs of the queue of each account.
+
+    If the pool's brake stops one account, the jobs of this account are left out.
 
     `held` is the state of the brake, or None if the pool is not braked.
     """

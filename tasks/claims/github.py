@@ -45,8 +45,8 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
     """Remove a runner from GitHub. When this function returns, GitHub has no such runner.
 
     A repository is addressed by its id. If Ostler does not know the id, it addresses the repository by name. The name
-    might belong to another repository by now, which has no such runner either. If the runner is not found under such a
-    name, its absence proves nothing, and `Gone` is raised (L8). Raises also the errors that `deregister` raises.
+    might belong to another repository by now. If GitHub finds no such runner in a repository that was addressed by
+    name, the result proves nothing, and `Gone` is raised (L8). Raises also the errors that `deregister` raises.
     """
     scope = Scope.parse(registration.scope)
     runner_id = registration.runner_id if scope.certain else None
@@ -94,7 +94,8 @@ def ask_job_outcome(
 ) -> JobOutcome:
     """Return the outcome of a job according to GitHub, or `NO_JOB` if an argument needed for the call is None.
 
-    The job has lost its claim. `lookups` has the same meaning as in `ask_job`. Raises the errors that `ask_job` raises.
+    The caller is about to separate the job from its claim. `lookups` has the same meaning as in `ask_job`. Raises the
+    errors that `ask_job` raises.
     """
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB

@@ -126,8 +126,9 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
 def find_group(rt: Runtime, work: steps.MintWork) -> int:
     """Return the id of the pool's runner group in the job's organisation.
 
-    If GitHub does not answer, no runner was registered. The open attempt is then deleted, so that no later mint looks
-    up a runner of this attempt. Raises the errors that `group_of` raises.
+    The group is requested before the mint. If GitHub does not answer, no runner was registered. The row of this mint
+    attempt is then deleted, so that no later mint looks up a runner of this attempt. Raises the errors that `group_of`
+    raises.
     """
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
@@ -139,7 +140,7 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
 def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
     """Hold the job, because GitHub would not give it to any runner of this pool in this runner group.
 
-    All other jobs with the same verdict are also held until `refused.until`.
+    All other jobs that GitHub would refuse for the same reason are also held until `refused.until`.
     """
     reason = str(refused.verdict.refusal)
     rt.transaction(
@@ -156,7 +157,8 @@ def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
 def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) -> None:
     """Retry, hold or release, depending on GitHub's error.
 
-    If the error came from the look-up of an earlier attempt, the error closes neither this attempt nor the earlier one.
+    If the error came from the look-up of an earlier attempt, both attempts stay open, because the outcome of the
+    earlier attempt is still unknown.
     """
     attempt_id = work.attempt_id if work.previous is None else None
     if isinstance(error, Gone | Forbidden | Invalid) and work.runner_group != DEFAULT:
@@ -228,7 +230,7 @@ def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, n
 
 
 def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
-    """Commit the encrypted JIT. If the claim no longer waits for this mint, deregister the runner again."""
+    """Commit the encrypted JIT. If the claim no longer waits for this mint, deregister the new runner."""
     sealed = rt.cipher.encrypt(jit.config)
     minted = rt.transaction(
         steps.commit_mint,
@@ -311,7 +313,7 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
 
     If the wait exceeds `LONGEST_RETRY` seconds or the retries are used up, the installation backs off instead. If the
     wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint. Celery's retry count then starts at 0 again.
-    Therefore the attempts that GitHub refused are counted as well.
+    Therefore the number of attempts that GitHub refused is compared with the limit of retries too.
     """
     now = utcnow()
     refused = rt.transaction(mint_attempts.refused, work.claim_id)
@@ -405,7 +407,9 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
 def back_off(
     rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone | Invalid, *, full: bool = False
 ) -> None:
-    """Back off after a refused mint, and hold all jobs that make the same request (`rules.claims.mint_questions`).
+    """Back off after a refused mint, and hold all jobs whose mints would send the same request.
+
+    `rules.claims.mint_questions` defines which requests are the same.
 
     `full`: True if the runner group is full. Only the runner group backs off then.
     """

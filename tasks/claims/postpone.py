@@ -1,7 +1,7 @@
 """Postponement of a step that failed. The time of the next attempt is stored, and `resume` sends the step at that time.
 
-The process releases its lease of the claim. Otherwise the next attempt would wait until the lease expires, and would
-count the step as the step of a killed process.
+The process releases its lease of the claim. Otherwise the next attempt would have to wait until the lease expires, and
+Ostler would treat the step as if its process had been killed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LONGEST_WAIT = 60.0
 def longer(work: ReleaseWork) -> float:
     """Return the seconds until the next check of a retirement.
 
-    The wait equals the time since the retirement began, but is at least `FIRST_WAIT` and at most `LONGEST_WAIT`. Up to
-    that maximum, the waits therefore double.
+    The wait equals the time since the retirement began, but is at least `FIRST_WAIT` and at most `LONGEST_WAIT`. Each
+    wait therefore doubles the time since the retirement began, until the wait reaches the maximum.
     """
     return min(max((utcnow() - work.since).total_seconds(), FIRST_WAIT), LONGEST_WAIT)
 
@@ -59,7 +59,7 @@ def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> Non
 
 @contextmanager
 def postpone_on_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
-    """Postpone the step of a claim if an upstream fails the step in this context.
+    """Postpone the step of a claim if a call to an upstream fails in the body of this context manager.
 
     The error of the upstream is raised again, so that the failure is counted.
     """

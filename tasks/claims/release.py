@@ -3,9 +3,10 @@
 The job returns to the queue at its old age. The Pod becomes warm or is retired.
 
 For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
-is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest. If GitHub still fails
-the deregistration at that time, the release continues without the deregistration. If the un-stamp still fails at that
-time, or if the epoch is not confirmed, the Pod gets a retire claim, so that the matcher does not claim the Pod again.
+is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest. If GitHub has not
+removed the runner by then, the release continues without the deregistration. If the stamp could not be removed by then,
+or if the epoch is not confirmed, a retire claim for the Pod is inserted, so that the matcher does not claim the Pod
+again.
 
 For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
 executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job to a new
@@ -90,7 +91,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Set the claim to `executing`, because GitHub refused to remove its busy runner.
+    """Set the claim to `executing`, because GitHub answered that the claim's runner is busy.
 
     If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
     """
@@ -149,9 +150,9 @@ def send_release(rt: Runtime, claim_id: int) -> None:
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Remove the stamp of the Pod and end the claim.
 
-    The un-stamp is written even if the rows record no stamp. The un-stamp changes the annotation, so that the
-    comparison of a delayed stamp fails. If the un-stamp is impossible (the annotation is missing, the patch is
-    forbidden), the Pod is retired instead. A Pod that might hold a JIT of another claim is never un-stamped, but
+    The annotation is written even if the rows record no stamp. A stamp request that arrives later then finds another
+    annotation than it expects, and changes nothing. If the un-stamp is impossible (the annotation is missing, the patch
+    is forbidden), the Pod is retired instead. A Pod that might hold a JIT of another claim is never un-stamped, but
     retired.
     """
     try:
@@ -183,7 +184,7 @@ def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
 
 
 def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
-    """End a claim that was never delivered. Retire its Pod if `warmth` is unknown."""
+    """End a claim that was never delivered. Retire its Pod if `warmth` is `Warmth.UNKNOWN`."""
     ended = rt.transaction(
         releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
     )

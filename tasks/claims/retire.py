@@ -4,11 +4,12 @@ The claim stays live after an accepted DELETE, after a timeout, and while the Po
 this task again, after waits that double from 5 to 60 seconds. The task sends no second DELETE for a Pod that already
 terminates.
 
-If a claim of the Pod left a registered runner, the runner is deregistered before the DELETE, even if its JIT was never
-delivered. If GitHub refuses because the runner is busy, the Pod stays (L3). The calls to GitHub use the current names
-and the current installation, not the names in the claim, because that claim might have ended long ago. If the owner was
-renamed, a 404 is retried under the new name. If the App lacks the permission to remove a runner that the Pod could
-start, the Pod has to end by itself. GitHub is then asked again every minute, because the App might be installed again.
+If a claim of the Pod left a registered runner, the runner is deregistered before the DELETE, even if the JIT of the
+runner was never delivered. If GitHub refuses because the runner is busy, the Pod stays (L3). The calls to GitHub use
+the current names and the current installation, not the names in the claim, because that claim might have ended long
+ago. If the owner was renamed, a 404 is retried under the new name. If the App lacks the permission to remove a runner
+that the Pod could start, the Pod has to end by itself. GitHub is then asked again every minute, because the App might
+be installed again.
 
 This task is the only way to delete a Pod that is not terminal. The task decides by the current state of the Pod and its
 rows, not by the state that the sender of the message saw.
@@ -55,7 +56,7 @@ def retire(*, claim_id: int) -> None:
 
 
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Deregister the Pod's runners if needed, delete the Pod, and check whether it is gone."""
+    """Deregister the Pod's runners if needed, delete the Pod, and end the claim if the Pod is gone."""
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     gone = seen is None or seen.uid != work.pod_uid
     living = None if gone else seen

@@ -77,8 +77,8 @@ def unstamp(*, claim_id: int) -> None:
 
     If the answer of the cluster is lost, the stamp stays `removing` and `resume` repeats the un-stamp. The Pod is read
     first, because a failover of Postgres might have lost the row of a delivery. A Pod that might hold a JIT keeps its
-    stamp, and the claim is released. The Pod of a delivered claim is un-stamped only if its stamp cuts it off from
-    Ostler (`tasks.claims.cuts`).
+    stamp, and the claim is released. The Pod of a delivered claim is un-stamped only if the stamp cut the Pod off from
+    Ostler before the JIT arrived (`tasks.claims.cuts`).
     """
     rt = runtime()
     work = rt.transaction(steps.begin_unstamp, claim_id, now=NOW)

@@ -26,9 +26,9 @@ AT_ONCE = 1000
 
 @task(ASK_OWNER, policy=ASK)
 def ask_owner() -> None:
-    """Ask GitHub once for all held accounts that were not compared with the owner of the App yet.
+    """Ask GitHub who owns the App, if any held account was not compared with the owner yet.
 
-    A failed request changes nothing (L8).
+    One request to GitHub serves all these accounts. A failed request changes nothing (L8).
     """
     rt = runtime()
     with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks might send this task

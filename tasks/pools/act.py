@@ -1,5 +1,7 @@
 """Step 3 of a reconcile, act: send retirements, create Pods, set deadlines, finish Pods that are over.
 
+To *finish* a Pod is to end its claim, and to delete the Pod when no claim needs it (`tasks.pools.finished_pods`).
+
 The plan is committed before its actions begin. Two reconcilers might carry out the same action, or a reconciler might
 repeat an action after a crash. Each action is therefore safe to repeat.
 """
@@ -73,7 +75,7 @@ def _pods(many: int) -> str:
 
 
 def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool:
-    """Finish the given Pods of a pool, one after the other.
+    """Finish the given Pods of a pool: end their claims, and delete the Pods that no claim needs.
 
     `rows`: rows of Pods that are over or missing from the list. Return True if all Pods were handled; False if the next
     reconcile must handle any of them.
@@ -97,7 +99,8 @@ def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
     """Set the deadlines of running jobs. Then ask GitHub about the jobs of Pods that are over, and end their claims.
 
     `complete`: True if every other Pod that is over was finished. If the Pods with a job claim are finished as well,
-    the time of the list is recorded. A second reconcile with the same shared list then does nothing.
+    this function records when the list of Pods began. Another reconcile that gets the same shared list then does
+    nothing.
     """
     observed = planned.observed
     pool_id, listed = observed.pool.id, observed.listed
@@ -118,7 +121,7 @@ def finish_pod(
     unavailable: set[int | None],
     now: datetime,
 ) -> None:
-    """Finish one Pod that is over or missing.
+    """Finish one Pod that is over or missing: end its claim, or delete the Pod if no claim needs it.
 
     `unavailable`: installations whose calls to GitHub failed in this run. The sweep `unresponsive_pods` handles Pods
     that are alive but do not poll.

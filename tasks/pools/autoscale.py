@@ -2,12 +2,12 @@
 
 The task runs every 10 s, and also at once when the matcher left jobs of an autoscaled pool without Pods. The pools are
 read from the cluster first and the rows second (L8). If a read fails, the run ends and changes nothing. A decision is
-recorded in the pool's row before the decision is carried out. If the process is killed between the two, the only effect
-is a later scale-down.
+recorded in the pool's row before the replicas are written. If the process is killed before it writes the replicas, the
+only effect is a later scale-down.
 
 If two runs overlap, they see the same pools, but only one of them scales a pool. The patch names the version of the
-pool that was read, so the second run gets a `Conflict`. The reconciler plans new Pods under the pool's lock, so it
-never creates one Pod too many, whatever the value of `replicas` is.
+pool that was read, so the second run gets a `Conflict`. The reconciler plans new Pods under the pool's lock.
+Overlapping runs therefore never cause a surplus Pod, whatever the value of `replicas` is.
 """
 
 from __future__ import annotations
@@ -128,15 +128,15 @@ def decide_all(
 
 
 def doubts_of(trust: Trust) -> Doubts:
-    """Return why the rows forbid every change of replicas, and why they forbid scale-downs."""
+    """Return why replicas must not be changed at all, and why they must not be reduced, in the form of a `Doubts`."""
     return Doubts(barred=trust.barred, shrinking=trust.doubt)
 
 
 def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
     """Return the demand of each pool, by the id of the pool's row.
 
-    All pools compete for the budgets of the accounts. For a pool that cannot grow, only
-    its existing Pods count in this competition.
+    All pools compete for the budgets of the accounts. A pool that cannot grow competes only with the Pods that it
+    already has.
     """
     places = {row.id: places_of(pool, row) for pool, row in found}
     brakes = {each.pool_id: each.brake for each in runner_failures.brakes(db)}
@@ -174,7 +174,10 @@ def limited(queue: Queue, brake: Brake | None) -> Queue:
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
-    """Return how many further jobs a pool could take now at its maximum size, and the size of one such job."""
+    """Return how many further jobs a pool could take at its maximum size, and the size of one Pod.
+
+    The size of a Pod is its vCPU and memory.
+    """
     most = pool.max_replicas if hands_off(pool) is None else row.alive
     if pool.terminating:
         most = 0

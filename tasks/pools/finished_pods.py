@@ -172,9 +172,9 @@ def end_claim(
 
     `found_by`: the source that showed the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone.
     `unavailable`: installations whose calls to GitHub failed in this run. The claims of these installations wait for
-    the next run. If GitHub fails a call here, the installation of the claim is added. `also`: function that is called
-    in the transaction that ends the claim or begins its release. `lookups`: answers of GitHub that one run of a sweep
-    shares, or None to ask GitHub each time.
+    the next run. If a call to GitHub fails here, the installation of the claim is added to `unavailable`. `also`:
+    function that is called in the transaction that ends the claim or begins its release. `lookups`: answers of GitHub
+    that one run of a sweep shares, or None to ask GitHub each time.
 
     Return True if the claim was ended or its release began.
     """
@@ -272,8 +272,8 @@ def job_outcome_of(
     """Return the outcome of the job of a claim whose Pod is over or gone, or None if the claim has to wait.
 
     The claim waits if its installation is in `unavailable`, or if Ostler's own rate limiter refused the request. The
-    claim of a gone Pod also waits after every other temporary error of GitHub. In all other cases in which GitHub
-    cannot be asked, the job counts as running. The claim can then end, so that a spent Pod no longer takes a place in
+    claim of a gone Pod also waits after every other temporary error of GitHub. After every other error, the returned
+    outcome says that the job is still running. The claim can then end, so that a spent Pod no longer takes a place in
     the pool, and the sweep `unresolved_jobs` asks GitHub about the job again.
     """
     if claim.installation_id in unavailable:
@@ -301,9 +301,9 @@ def job_outcome_of(
 def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
     """Deregister the runner of a claim that ends and whose job returns to the queue.
 
-    Return True if the claim can end; False if the next run must try the removal again. GitHub might have given this
-    runner a job that the runner never began. No other runner gets the job before GitHub has taken the job back from
-    this runner. No other code removes this runner.
+    Return True if the claim can end; False if the next run must try the removal again. GitHub might have assigned a job
+    to this runner, and the runner never began the job. No other runner gets this job before GitHub has withdrawn the
+    job from this runner. No other code removes this runner.
     """
     try:
         deregister(rt, claim.registrations, policy=SWEEP_ROW)

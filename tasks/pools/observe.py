@@ -47,7 +47,7 @@ class Observed:
     by_uid: Mapping[str, PodSeen]
     """The listed Pods by UID."""
     over: Sequence[PodRow]
-    """Rows of Pods that are over or missing from the list, and about which GitHub need not be asked."""
+    """Rows of Pods that are over or missing and have no live job claim. GitHub need not be asked about these Pods."""
     over_with_job: Sequence[PodRow]
     """Rows of Pods that are over or missing although their job claim is live. GitHub is asked how the job ended."""
     at: datetime
@@ -57,7 +57,7 @@ class Observed:
 def list_pool(rt: Runtime, pool: PoolName) -> Listed:
     """List the Pods of one pool now, then give the task a new deadline.
 
-    The list might have used up the first deadline, because each page might take as long as a whole task.
+    The list might have used up the first deadline, because each page of the list may take as long as a task.
     """
     began = utcnow()
     pods = list_pods(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP))
@@ -68,8 +68,8 @@ def list_pool(rt: Runtime, pool: PoolName) -> Listed:
 def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
     """Record the listed Pods of a pool. Return the list together with the rows of Pods that are over or missing.
 
-    If Pods are newly over, the budgets of their accounts have more room. The matchers of pools with waiting jobs of
-    these accounts are then woken.
+    If this list is the first to show that a Pod is over, the Pod no longer counts in the budget of its account. The
+    matchers of pools with queued jobs of this account are then woken.
     """
     for pod in listed.pods:
         if not pod.is_ours:
@@ -102,10 +102,10 @@ def report_foreign_pod(uid: str, name: str, pool: str) -> None:
 
 
 def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:
-    """Return whether a Pod is missing from a shared list only because its row was written after the list began.
+    """Return True if a shared list lacks a Pod only because the Pod's row was written after the list began.
 
-    A row with a time in the future was written by a process whose clock was ahead. Such a row proves nothing about the
-    list.
+    Return False for a row with a time in the future: the clock of the process that wrote the row was ahead, so the time
+    does not show that the row is younger than the list.
     """
     missing = than.shared and row.terminal_at is None and row.uid not in by_uid
     return missing and than.began < row.created_at <= now + AHEAD

@@ -60,14 +60,14 @@ class Planned:
     committed: pool_plans.Committed
     """The rows and claims that were written for the plan."""
     freed: Sequence[str]
-    """UIDs of Pods whose node was first found gone in this reconcile. These Pods count in no budget any more."""
+    """UIDs of Pods on nodes that this reconcile was the first to find gone. No budget counts these Pods any more."""
 
 
 def plan(rt: Runtime, observed: Observed) -> Planned:
     """Plan the reconcile of a pool, and commit the plan.
 
-    The nodes are read and the names of new Pods are drawn before the lock is taken, because a lock must not be held
-    during a call to Kubernetes (L15).
+    The nodes are read before the lock is taken, because a lock must not be held during a call to Kubernetes (L15). The
+    names of new Pods are also drawn before the lock is taken.
     """
     name, by_uid = observed.pool.name, observed.by_uid
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
@@ -103,8 +103,8 @@ def make_plan(
     `nodes`: the nodes of the listed Pods. `most`: upper bound on Pods that the plan creates. The caller must hold the
     pool's lock.
 
-    While the Kubernetes gate is closed, Pods must not be retired. If the first plan retires Pods, it is replaced by a
-    plan that takes the closed gate into account.
+    While the Kubernetes gate is closed, Pods must not be retired. The gate is read only if the plan retires Pods. If
+    the gate is closed, a second plan without retirements replaces the first plan.
     """
     pods = [
         observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
@@ -172,7 +172,10 @@ def observed_pod(
 
 
 def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
-    """Return whether a Pod's node is gone. If the state of the node is unknown, return what the Pod's row says (L8)."""
+    """Return True if a Pod's node is gone; False otherwise.
+
+    If the state of the node is unknown, return the value in the Pod's row (L8).
+    """
     if pod is None or pod.node not in nodes.known:
         return row.node_gone
     return pod.node in nodes.gone

@@ -3,9 +3,9 @@
 A list shows the Pods at the moment at which the list began. The rows are read after the list (L8), so the rows show
 what happened since that moment: a new claim, a created Pod, a deleted Pod.
 
-An older list cannot prove everything. The Pods of a pool are listed again in three cases: the stored list shows a Pod
-without a row, the row of a listed Pod says that the Pod was gone before the list began, or the pool is being deleted. A
-reconcile that a wake requested never uses the stored list.
+The stored list might be too old to be evidence. The Pods of a pool are listed again in three cases: the stored list
+shows a Pod without a row, the row of a listed Pod says that the Pod was gone before the list began, or the pool is
+being deleted. A reconcile that a wake requested never uses the stored list.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bo
 def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     """Reconcile a pool now, or request the reconcile again if the pool was reconciled too recently.
 
-    `shared`: True if the list of the last tick may be used. If that list cannot prove enough, or if `shared` is False,
-    the pool's Pods are listed now.
+    `shared`: True if the list of the last tick may be used. If that list is too old to be evidence
+    (`tasks.pools.pod_lists`), or if `shared` is False, the pool's Pods are listed now.
     """
     rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
@@ -83,9 +83,10 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
 def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
     """Reconcile a pool with a list of its Pods, and return the plan that was carried out.
 
-    The list was made before the steps read any row (L8). Pods that are over are finished in two steps, because GitHub
-    might not answer and use up the rest of the time. The first step finishes Pods about which GitHub need not be asked,
-    so that the plan replaces these Pods. The second step finishes the other Pods, after the status is written.
+    The list was made before the steps read any row (L8). Pods that are over are finished in two steps, because calls
+    that GitHub does not answer might use up the remaining time. The first step finishes the Pods without a live job
+    claim, which needs no call to GitHub. The plan then replaces these Pods. The second step finishes the other Pods,
+    after the status is written.
     """
     observed = observe(rt, pool, listed)
     complete = finish_pods(rt, observed, observed.over)
@@ -99,8 +100,8 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
 def needs_recheck(rt: Runtime, planned: Planned) -> bool:
     """Return True if the next reconcile must come before the next tick; False otherwise.
 
-    The reconcile must come early in two cases: the plan could not do everything at once, or a Pod is ending and no
-    watch runs that reports its end.
+    The reconcile must come early in two cases: the plan could not do everything at once, or a Pod is ending while no
+    watch runs. Without a watch, only a new list shows the end of the Pod.
     """
     observed = planned.observed
     awaited = any(is_ending(row, now=observed.at) for row in planned.pod_rows)
@@ -108,7 +109,7 @@ def needs_recheck(rt: Runtime, planned: Planned) -> bool:
 
 
 def is_ending(row: PodRow, *, now: datetime) -> bool:
-    """Return True if the job of a Pod ended within the last `ENDING_SECONDS`, so that the Pod should end soon.
+    """Return True if the job of a Pod ended within the last `ENDING_SECONDS` and the Pod has not ended yet.
 
     GitHub reports the end of the job before the Pod's containers end.
     """

@@ -1,4 +1,7 @@
-"""Versions of runners: record the versions in a runner list, and ask GitHub once a day when their support ends."""
+"""Versions of runners: record the versions that a runner list shows, and find out when GitHub ends their support.
+
+GitHub is asked about a version once a day.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 ASK_WITHIN = 5.0
-"""Longest time in seconds of the request to GitHub. Half of the task's remaining time applies if it is less."""
+"""Longest time in seconds of the request to GitHub. The limit is lower if half of the task's remaining time is less."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +30,7 @@ log = structlog.get_logger(__name__)
 def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: int, scope: str) -> None:
     """Record which versions of the runner the pools start, and ask GitHub when the support of one version ends.
 
-    GitHub is asked only if the question about a version is due. No other step depends on this record. An error is
+    GitHub is asked only if a version is due for this question. No other step depends on this record. An error is
     logged, and a later list repeats the work.
     """
     versions = {each.name: each.version for each in seen if each.version is not None}
@@ -41,7 +44,7 @@ def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id:
 
 
 def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
-    """Ask GitHub until when it accepts a version of the runner, if such a question is due.
+    """Ask GitHub for the date on which the support of one version ends, if a version is due for this question.
 
     GitHub answers this question only for organisations.
     """

@@ -92,7 +92,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 
 
 def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
-    """Send a task for the claim of each given Pod.
+    """Send a task for the claim of each given Pod: `retire` for a retire claim, `pod_gone` for a job claim.
 
     Return the ids of the pools that need a reconcile, because one of their Pods is gone and has no claim.
     """

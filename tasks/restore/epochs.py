@@ -73,7 +73,7 @@ def compare(rt: Runtime) -> EpochVerdict | None:
 
 
 def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
-    """Trust the rows, counted from the time `began`.
+    """Store that the rows are trusted for `epoch_trusted_for` seconds, counted from the time `began`.
 
     Return True if the rows are trusted; False if the epoch changed meanwhile, or if the clock of Postgres jumped.
     """
@@ -100,7 +100,7 @@ def _noting(rt: Runtime, what: str) -> Iterator[None]:
 
 
 def judge_only(rt: Runtime) -> EpochVerdict:
-    """Return the verdict of a comparison that changes nothing. Raises what the Kubernetes client raises."""
+    """Compare the epochs without a write and return the verdict. Raises what the Kubernetes client raises."""
     return _read_epochs(rt)[2]
 
 

@@ -1,7 +1,8 @@
 """`ostler restore`: rebuilds rows that a restored Postgres lacks, then ends the freeze of the rows.
 
 The cluster and GitHub are the evidence. Stamped Pods show which claims existed. Their containers and GitHub's runners
-show which of these claims got a JIT. A Pod without clear evidence gets a claim and is not deleted.
+show which of these claims got a JIT. If the evidence about a Pod is unclear, a claim is inserted for the Pod, and the
+Pod is not deleted.
 
 After the freeze has ended, GitHub is asked about every open job. The freeze is therefore short even with many jobs. If
 GitHub does not answer about a job, the job stays held until `unresolved_jobs` gets an answer.
@@ -65,7 +66,7 @@ Say = Callable[[str], None]
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS = 10.0
-"""Wait in seconds after the begin of the freeze.
+"""Wait in seconds after the start of the freeze.
 
 During this wait, the kubelet reports every poller that exited before the freeze.
 """
@@ -85,7 +86,7 @@ OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
 ASKED = "asked for, though the epochs do not say so"  # rows of running restores hold this text
 
 MOST_JOBS = 1000
-"""Upper bound on jobs that one transaction holds."""
+"""Upper bound on jobs that one transaction puts on hold."""
 
 
 class NotRestored(Exception):
@@ -211,7 +212,7 @@ class _Restore:
     # Read
 
     def _earlier_state(self) -> tuple[bool, str]:
-        """Return whether the rows are an earlier state, and the reason. Freeze such rows, unless this is a dry run."""
+        """Return True if Postgres is an earlier state, and the reason. Freeze such rows, unless this is a dry run."""
         rt = self._rt
         ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
@@ -278,8 +279,8 @@ class _Restore:
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
         """Return GitHub's runners, and the scopes for which GitHub does not answer. The Pods of these scopes stay.
 
-        GitHub is unavailable if it answers for no scope and might answer later. In this case, raises what GitHub's
-        adapter raises, because a later restore is better than a restore that leaves every Pod undecided.
+        If GitHub answers for no scope but might answer later, the error of GitHub's adapter is raised. A later restore
+        is better than a restore that leaves every Pod undecided.
         """
         found: list[Registered] = []
         unasked: set[str] = set()
@@ -318,8 +319,8 @@ class _Restore:
     def _apply_all(self, judgements: Sequence[PodJudgement]) -> None:
         """Apply every verdict.
 
-        Raises `NotRestored` if a verdict could not be applied, because its Pod would be unprotected. The message names
-        up to `NAMED` such Pods.
+        Raises `NotRestored` if a verdict could not be applied. Without its claim, the Pod of this verdict would be
+        unprotected. The message names up to `NAMED` such Pods.
         """
         failed: list[str] = []
         for judgement in judgements:
@@ -454,7 +455,9 @@ class _Restore:
         log.info("restore.done", epoch=risen.number)
 
     def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:
-        """Repeat a call as long as GitHub's rate limit refuses it, after the wait that GitHub demands.
+        """Repeat a call as long as GitHub's rate limit refuses the call.
+
+        GitHub's answer sets the wait before each repetition.
 
         Raises `RateLimited` if all waits of this restore together would exceed `WAIT_SECONDS` seconds.
         """

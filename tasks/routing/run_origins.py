@@ -30,7 +30,7 @@ A worker reserves a limited number of delayed messages (`tasks.claims.mint.LONGE
 
 @task(ASK_RUN, policy=ASK)
 def ask_run(*, run_id: int) -> None:
-    """Ask GitHub for the origin of a run, store the origin, and match the jobs that were held for it."""
+    """Ask GitHub for the origin of a run, store the origin, and match the jobs that waited for the origin."""
     rt = runtime()
     question = rt.transaction(run_origins.begin, run_id, now=NOW)
     if question is None:

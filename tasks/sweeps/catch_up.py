@@ -1,10 +1,10 @@
 """`ostler.catch_up`: compares GitHub's lists with the rows, to find jobs whose webhooks were never sent.
 
 A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job is marked as
-completed if GitHub shows that the job or its run is over. Only repositories with recent jobs are read, with etags, and
-from a small share of their installation's quota. When calls are scarce, these calls are refused first. If a tick does
-not complete the check of a repository, the next tick continues the check. `docs/decisions/0015-catching-up-by-lists.md`
-gives the reasons.
+completed if GitHub shows that the job or its run is over. Only repositories with recent jobs are read. The requests
+contain etags, and use up at most a small share of the rate limit of the installation. When calls are scarce, these
+requests are refused first. If a tick does not complete the check of a repository, the next tick continues the check.
+`docs/decisions/0015-catching-up-by-lists.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ MOST_UNANSWERED = 3
 """Number of consecutive calls without an answer after which a tick skips the installation."""
 
 LOCK_MS = 250
-"""Longest wait in milliseconds for another session that is inserting the same job.
+"""Longest wait in milliseconds for a row that another session has locked, for example to insert the same job.
 
 A job whose row another session has locked is left to a later tick.
 """
 
 ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
-"""Policy of one call. The next tick repeats a failed call, because a retry would cost further allowance."""
+"""Policy of one call. The next tick repeats a failed call, because a retry would use up more of the allowance."""
 
 
 class _Left(Ended):

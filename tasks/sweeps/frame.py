@@ -43,10 +43,11 @@ What the frame does for a sweep
   Further repairs are counted as overflow, logged, and left to later ticks. A repair without two witnesses or a proof is
   refused.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker stops. The next tick continues. Each
-  page of a `whole` list has a deadline of its own. A tick that checked no row for lack of time does not count as a run.
-- **Ledger.** The transaction of a repair also writes its ledger row. Later ticks check the row until the effect that it
-  `expects` has occurred (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`. Before the call, a
-  ledger row that announces the call is committed.
+  page that `Pace.whole` reads has a deadline of its own. A tick that checked no row for lack of time does not count as
+  a run.
+- **Ledger.** The transaction of a repair also writes its ledger row. Later ticks check the row until the expected
+  effect (`expects`) has occurred (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`. Before the
+  call, a ledger row that announces the call is committed.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each further
   locked row of the page (`models.db.client_waits`). After this wait, the check of the row fails, and the row is left to
   the next tick. A query that selects rows to change uses `SKIP LOCKED`.

@@ -36,9 +36,9 @@ PROBE = 5.0
 
 @sweep(GATES, quiet=True)
 def gates(tick: Tick) -> None:
-    """Evaluate the gate of each upstream by the calls to the upstream.
+    """Evaluate the gate of each upstream from the counted results of recent calls to the upstream.
 
-    A gate is evaluated at most once in half a period, however often the sweep runs.
+    A gate is evaluated at most once in half the sweep's period, even if the sweep runs more often.
     """
     if tick.dry:
         return
@@ -53,7 +53,7 @@ def gates(tick: Tick) -> None:
 
 
 def ask(rt: Runtime, upstream: Upstream) -> None:
-    """Make a probe call to an upstream. Its client counts the result."""
+    """Make a probe call to an upstream. The client of the upstream counts the result of the call."""
     try:
         match upstream:
             case Upstream.GITHUB:
@@ -65,7 +65,7 @@ def ask(rt: Runtime, upstream: Upstream) -> None:
 
 
 def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
-    """Evaluate one gate, and log a gate that is closed or opens."""
+    """Evaluate one gate. Log the gate if it is closed, or if this evaluation opens it."""
     settings = rt.settings
     roll = random.random()  # noqa: S311  the values only have to differ
     evaluation = rt.transaction(

@@ -1,4 +1,4 @@
-"""`ostler.missing_stamps`: stamps the Pods of delivered claims that lack their stamp."""
+"""`ostler.missing_stamps`: stamps Pods that lack the stamp of their delivered claim."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def missing_stamps(tick: Tick) -> None:
 
 
 def carries(pod: ObjectSeen | PodSeen, claim: sweeps.LivePod) -> bool:
-    """Return whether a Pod carries the stamp of its claim."""
+    """Return True if a Pod has the stamp of its claim; False otherwise."""
     return pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id)
 
 

@@ -1,4 +1,4 @@
-"""Obstacles: reasons that stop every repair that kills, whatever the evidence of its sweep."""
+"""Obstacles: reasons that stop every repair that kills, even if the evidence of a sweep is sufficient."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def closed_gate(rt: Runtime) -> str | None:
 def earlier_state(rt: Runtime) -> str | None:
     """Return why the rows might be older than the cluster, or None if the rows are trusted.
 
-    In rows of an earlier state, busy Pods might look free.
+    If Postgres was restored to an earlier state, its rows might show a busy Pod as free.
     """
     return rt.transaction(epochs.doubt, now=NOW)

@@ -31,9 +31,9 @@ SEARCHED_BACK = timedelta(days=14)
 """Time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
 
 APPLIED_WITHIN = timedelta(days=1)
-"""Time during which a scope is listed after a mint without an answer, if the look-up of its runner found nothing.
+"""Time during which a scope is still listed after the look-up for an unanswered mint found no runner.
 
-GitHub might have registered the runner after the look-up.
+GitHub might have registered the runner of the mint after the look-up.
 """
 
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 RENEW_AFTER = 5.0
-"""Seconds after the last renewal until the lease is renewed before the next row."""
+"""Smallest age of the lease in seconds at which the lease is renewed before the next row."""
 
 RESERVE = 3.0
 """Seconds of a tick that are reserved for the row under check."""
@@ -59,8 +59,9 @@ class Sweep:
     tick is refused because another tick runs, the sweep runs once more after the other tick. `lease`: duration of the
     lease in seconds. `longest`: longest time in seconds of all pages of one tick together.
 
-    `fenced`: no other process can take over or pause the sweep until a repair has committed. If `fenced` is False, a
-    repair that hangs blocks no later tick. Only a sweep whose ticks may run at the same time sets `fenced` to False.
+    `fenced`: while the transaction of a repair runs, no other tick can take over the lease, and no operator can pause
+    the sweep. If `fenced` is False, a repair that hangs does not block later ticks. Only a sweep whose ticks may run at
+    the same time sets `fenced` to False.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Pace:
         self.bug: Exception | None = None
         """The first unexpected error in the check of a row, or None.
 
-        The error stops the check of no other row. It is raised after all rows were checked.
+        After this error, the other rows are still checked. The error is raised after all checks.
         """
         self._spec = spec
         self._lease_no = lease_no
@@ -130,7 +131,11 @@ class Pace:
 
     @property
     def lease_no(self) -> int:
-        """Return the number of this tick's lease. This number fences the writes of this tick outside of the ledger."""
+        """Return the number of this tick's lease.
+
+        Writes outside of the ledger compare this number with the number of the current lease. A tick that lost its
+        lease therefore writes nothing.
+        """
         return self._lease_no
 
     # Read

@@ -22,9 +22,9 @@ AGAIN = 60.0
 
 @sweep(PRUNE, longest=LONGEST)
 def prune(tick: Tick) -> None:
-    """Prune the tables in an order that respects references.
+    """Delete the old rows of each kind, in the order that the foreign keys require.
 
-    A tick that runs out of time leaves the rest to the next one.
+    If a tick runs out of time, the next tick deletes the remaining rows.
     """
     now = utcnow()
     for kind, kept in retentions(tick.rt.settings).items():

@@ -2,9 +2,10 @@
 
 GitHub never repeats a webhook by itself. If web was killed, answered 503 or lost the connection during a webhook, the
 webhook arrives only through this sweep. A webhook whose GUID is in `deliveries` was accepted and is not requested. A
-webhook that web refused as malformed is requested every 12 hours. The installations take turns. If a list fails, or it
-is uncertain whether the list is complete, no checkpoint is moved (L8).
-`docs/decisions/0009-redelivery-in-two-checks.md` explains how the list is read.
+webhook that web refused as malformed is requested every 12 hours. The requests of one tick are spread over all
+installations. If a page of the list cannot be read, or the list might be incomplete, the checkpoint up to which the
+list was read completely does not change (L8). `docs/decisions/0009-redelivery-in-two-checks.md` explains how the list
+is read.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ class _Sweep:
         """Request one redelivery.
 
         If Ostler's own rate limiter refuses the request, wait and repeat the request while there is time. A refused
-        request is not counted as a request. Raises `RateLimited` if GitHub refuses the request, or if no time is left.
+        request does not count in the number of requests of the webhook. Raises `RateLimited` if GitHub refuses the
+        request, or if no time is left.
         """
         while True:
             try:
@@ -257,10 +259,10 @@ class _Sweep:
         self._save(progress, failed)
 
     def _may_be_lost(self, seen: DeliverySeen) -> bool:
-        """Return True if Postgres might have lost the row of a delivery that it had accepted; False otherwise.
+        """Return True if a restore of Postgres might have lost the row of an accepted delivery; False otherwise.
 
-        Only the rows show whether Postgres still has such a delivery. They are read when this sweep records the page
-        of GitHub's list that contains the delivery.
+        Only the table of deliveries shows whether the row still exists. The table is read when this sweep records the
+        page of GitHub's list that contains the delivery.
         """
         lost = self._lost
         if lost is None or seen.delivered_at > lost.until:

@@ -71,9 +71,9 @@ def send_unstamps(tick: Tick) -> bool:
 
 
 def check_suspects(tick: Tick) -> None:
-    """Request a check of the Pods of delivered claims that show no sign of use.
+    """Request a check of Pods that have a delivered claim although their poller has not ended in time.
 
-    The stamp of such a Pod might cut the Pod off from Ostler.
+    The poller ends when it has received the JIT. The stamp might cut the Pod off from Ostler before the JIT arrives.
     """
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in rt.transaction(
@@ -148,7 +148,7 @@ def _cut_off(claim_id: int) -> Case:
 def send_next(rt: Runtime, claim: due.Due) -> None:
     """Send the step that a claim waits for.
 
-    No step is sent for a minted claim, because the transaction has notified web again.
+    No step is sent for a minted claim. The transaction that found the claim has already notified web again.
     """
     if claim.purpose == Purpose.RETIRE:
         rt.waker.send(RETIRE, claim_id=claim.claim_id)

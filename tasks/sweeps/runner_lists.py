@@ -35,7 +35,7 @@ The duration exceeds the time of two pages.
 """
 
 EXTEND_AFTER = 5.0
-"""Seconds of listing after which the reservation and the sweep's own lease are renewed before the next page."""
+"""Seconds between two renewals of the reservation and of the sweep's lease while the runners are listed."""
 
 LONGEST_WAIT = 8.0
 """Longest time in seconds to wait for the list of another process. The next tick will find that list."""
@@ -49,8 +49,8 @@ def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     """Return the runners of a scope from a list that began at most a minute ago, or earlier if listing took longer.
 
     Raises what GitHub's adapter raises. Raises `Retryable` if another process is listing these runners. Raises
-    `Conflict` if another session has locked the row of this scope. Such a lock says nothing about other scopes. If the
-    owner was renamed, the new name is stored, so that the next tick uses the new name.
+    `Conflict` if another session has locked the row of this scope. After a `Conflict`, the lists of other scopes might
+    still succeed. If the owner was renamed, the new name is stored, so that the next tick uses the new name.
     """
     try:
         return _find_or_take(tick, installation_id=installation_id, scope=scope)

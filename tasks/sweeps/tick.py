@@ -59,7 +59,7 @@ class Tick(Pace):
         self._opened: int | None = None
         self._killed = 0
         self._budget: int | None = None
-        """Value of the budget when a repair was last left to a later tick, or None if no repair was left."""
+        """Budget at the time when a repair was last left to a later tick, or None if no repair was left."""
 
     @cached_property
     def _obstacle(self) -> str | None:
@@ -167,10 +167,10 @@ class Tick(Pace):
         return rows
 
     def repair_by(self, case: Case, act: Callable[[Callable[[Connection], None]], bool]) -> bool:
-        """Make one repair in steps that commit by themselves.
+        """Make one repair in steps with a transaction each.
 
-        `act` gets a function that writes the ledger. `act` has to call it in the transaction that makes the repair, and
-        returns whether the repair was made. A dry run does not call `act`.
+        `act` gets a function that writes the ledger. `act` must call this function in the transaction that makes the
+        repair. `act` returns True if it made the repair; False otherwise. A dry run does not call `act`.
         """
         if not self._may(case):
             return False
@@ -198,7 +198,7 @@ class Tick(Pace):
             telemetry.REPAIRS.labels(self._spec.name, outcome).inc()
 
     def _may(self, case: Case) -> bool:
-        """Count a verdict that requires a repair. Return whether the repair may be made."""
+        """Count a verdict that requires a repair. Return True if the repair may be made; False otherwise."""
         self._counts.found += 1
         if not case.kills:
             return True
@@ -294,7 +294,7 @@ class Tick(Pace):
     # Run row
 
     def open_run(self) -> None:
-        """Store the run of this tick."""
+        """Insert the run row of this tick."""
         self._commit(self._open)
 
     def close(self, outcome: Outcome, why: str | None) -> None:
@@ -341,7 +341,7 @@ class Tick(Pace):
         return self._opened
 
     def _commit(self, body: Callable[[Connection], T]) -> T:
-        """Run a transaction that might open the run. The id of the run is valid only after the commit."""
+        """Run a transaction that might insert the run row. The id of the row is valid only after the commit."""
         result = self.rt.transaction(body)
         self._run_id = self._run_id or self._opened
         return result

@@ -1,9 +1,10 @@
-"""`ostler.unidentified_executions`: claims whose runner executes a job although no webhook has named the job.
+"""`ostler.unidentified_executions`: handles claims whose runner executes a job that no webhook has named.
 
 The watch saw that a job began, or GitHub refused to delete the busy runner, but no webhook arrived. GitHub is asked for
-the claimed job. If the claimed job runs on this runner, the claim and the job are bound. Otherwise GitHub's answer
-decides the new state of the claimed job, so that it does not wait for the end of another job (L4). If GitHub does not
-answer, the claim waits for the next tick (L8). Nothing is killed.
+the claimed job. If the claimed job runs on this runner, an execution of the claimed job is recorded. Otherwise the
+runner executes another job. The claimed job is separated from the claim, so that the claimed job does not wait for the
+end of the other job (L4). GitHub's answer decides the new state of the claimed job. If GitHub does not answer, the
+claim waits for the next tick (L8). Nothing is killed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def unidentified_executions(tick: Tick) -> None:
 
 
 def check(tick: Tick, claim: Row[Any]) -> None:
-    """Bind the claim to its job, or separate the claim from the job."""
+    """Record that the runner executes the claimed job, or separate the claimed job from the claim."""
     rt = tick.rt
     job, job_outcome = ask_job(tick, claim)
     here = job is ClaimedJob.IN_PROGRESS_HERE

@@ -1,4 +1,4 @@
-"""`ostler.unresolved_jobs`: asks GitHub about jobs that no other step moves, then requeues or finishes them.
+"""`ostler.unresolved_jobs`: asks GitHub about jobs that no other task changes, then requeues or completes them.
 
 There are three kinds of such jobs. In the first kind, GitHub did not answer when the claim of the job ended (hold
 `ask_github`). In the second kind, the job has been waiting or set aside for long. In the third kind, a bug lost the

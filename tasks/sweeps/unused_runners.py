@@ -174,10 +174,12 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
 
 
 def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
-    """Ask GitHub for the claimed job. Return the state of the job, and its outcome if it loses this claim.
+    """Ask GitHub for the claimed job. Return the state of the job, and its outcome.
 
-    After a 404, the job counts as over for this claim, and `unresolved_jobs` asks about the job again. A job that is
-    queued in a run that is over counts as over as well.
+    The outcome is applied to the job if the job is separated from this claim.
+
+    After a 404, the returned state is `ClaimedJob.TERMINAL`, and `unresolved_jobs` asks about the job again. The state
+    of a queued job is also terminal if the run of the job is over.
     """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB

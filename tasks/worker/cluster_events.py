@@ -43,7 +43,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
 
     def record(self, regarding: Regarding, kind: Type, reason: str, note: str) -> None:
-        """Queue an Event, or drop it if its object had too many Events lately."""
+        """Queue an Event, or drop the Event if the same object had too many Events lately."""
         told = EventNote(regarding, kind, reason, note, utcnow())
         with self._guard:
             if not self._pace.admits(regarding.uid, reason, note, now=self._clock()):

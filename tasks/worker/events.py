@@ -1,8 +1,8 @@
 """Celery events of workers about their tasks, sent in batches. Flower shows these events.
 
 By default, Celery sends a batch in every turn of the worker's loop. Under load, such a batch has only two or three
-events. With this module, an event waits for up to half a second before its batch is sent. Flower shows the event later
-by this wait, but with its original timestamp. A killed worker loses the events of at most half a second.
+events. With this module, an event waits for up to half a second before its batch is sent. Flower shows the event up to
+half a second late, but with the original timestamp. A killed worker loses the events of at most half a second.
 """
 
 from __future__ import annotations

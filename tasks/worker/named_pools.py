@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequence[int]:
-    """Return the ids of the pools that a message names. If the message has an id and a name, the id counts.
+    """Return the ids of the pools that a message names. If the message has an id and a name, the name is ignored.
 
     One name may have several rows, because earlier pools of that name might still have Pods. If no pool has the name,
     the result is empty and a warning is logged.
