@@ -78,7 +78,7 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
 
 
 def who_am_i(client: KubeClient) -> str:
-    """Return the user name that the API server gives to this client."""
+    """Return the user name that the API server has authenticated this client as."""
     answer = client.request("POST", _WHO, body={"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
     return str(answer["status"]["userInfo"]["username"])
 

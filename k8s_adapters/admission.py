@@ -34,8 +34,9 @@ _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
 class PolicyAnswer:
     """Result of a probe. `refused` is True if the API server refuses the action; False if it allows the action.
 
-    `refused` is None if the probe could not find out which is the case. `why` is a sentence that explains the result.
-    `cure` says what the operator has to do. `cure` is None if the API server refuses the action.
+    `refused` is None if the probe could not find out whether the API server refuses the action. `why` is a sentence
+    that explains the result. `cure` says what the operator has to do. `cure` is None if the API server refuses the
+    action.
     """
 
     why: str
@@ -44,7 +45,7 @@ class PolicyAnswer:
 
 
 def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
-    """Return whether the API server forbids the garbage collector to delete a Pod with the pool's label in a namespace.
+    """Test whether the API server forbids the garbage collector to delete a Pod with the pool's label in a namespace.
 
     The caller needs the rights to create, list and delete Pods in the namespace, and to impersonate users. This
     function raises no error of the API server. It describes every such error in its result.
@@ -66,7 +67,7 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
 
 
 def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
-    """Return whether the API server forbids workers to create Pods other than runner Pods in a namespace.
+    """Test whether the API server forbids workers to create Pods other than runner Pods in a namespace.
 
     A caller that is a worker needs no further rights. Any other caller needs the rights to list RoleBindings and to
     impersonate users. This function raises no error of the API server. It describes every such error in its result.

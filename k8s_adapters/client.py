@@ -182,7 +182,7 @@ class KubeClient:
         return endpoint(self._api.configuration.host)
 
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
-        """Call `send` with the connections, the Authorization header and the seconds that this call has used so far.
+        """Call `send` with the connections, the Authorization header and the seconds since this method began.
 
         After a 401 the credentials are read again. If the credentials are new, `send` is called once more.
         """

@@ -20,14 +20,14 @@ DEFAULT_CPU = "2"
 DEFAULT_MEMORY = "4Gi"
 DEFAULT_EPHEMERAL_STORAGE = "10Gi"
 LONGEST_NAME = 54
-"""Most characters of a pool's name.
+"""Maximum number of characters in a pool's name.
 
 The name of a Pod is the name of its pool, `-` and 8 hex digits. The name of a Pod must fit into a label value (63
 characters).
 """
 
 LONGEST_GROUP = 100
-"""Most characters of the name of a runner group."""
+"""Maximum number of characters in the name of a runner group."""
 
 _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"

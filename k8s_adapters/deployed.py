@@ -47,9 +47,9 @@ _OF_NAMESPACES = (
 def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json]:
     """Return the objects that a deploy might change.
 
-    Some kinds are read in the whole cluster, other kinds only in `namespaces`. A kind that the cluster does not know
-    counts as an empty list. Raises the errors of `KubeClient.request` if a list fails, because an incomplete result
-    would be wrong.
+    Some kinds are read in the whole cluster, other kinds only in `namespaces`. If the cluster does not know a kind, the
+    result contains no objects of this kind. Raises the errors of `KubeClient.request` if a list fails, because an
+    incomplete result would be wrong.
     """
     found: list[Json] = []
     for root, plural, version, kind in _OF_CLUSTER:

@@ -1,8 +1,8 @@
 """The cluster's copy of the epoch, in a ConfigMap.
 
 The ConfigMap is created once. Every later write names the resourceVersion that was read. If two processes write at the
-same time, one write succeeds and the other changes nothing. For the same Postgres, no process can replace a number by a
-lower number.
+same time, one write succeeds and the other changes nothing. No process can lower the number of the epoch, unless the
+new epoch is from another Postgres.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def write_epoch(
     `seen` is the ConfigMap as it was read before. If `seen` is None, the ConfigMap is created. Return False if the
     ConfigMap has changed since it was read, or if it was created meanwhile.
 
-    Raises `Invalid` if `seen` is from the same Postgres and its number is not lower than the new number. Raises the
-    errors of `KubeClient.request`.
+    Raises `Invalid` if the epoch in `seen` is from the same Postgres and the number of the new epoch is not higher.
+    Raises the errors of `KubeClient.request`.
     """
     data = {"epoch": str(epoch.number), "database": epoch.database}
     if seen is None:

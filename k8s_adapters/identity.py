@@ -4,9 +4,9 @@ A verification needs no API call. The keys are fetched when a token names an unk
 `REFETCH_EVERY` seconds. The keys are also fetched when they are older than `KEYS_FOR` seconds, so that a withdrawn key
 is not trusted any longer. If a fetch fails or returns no usable key, the old keys stay in use (law L8).
 
-For this module, the token of a deleted Pod is valid until the token expires. Directly before a delivery, Ostler
-therefore sends a TokenReview to the API server. The API server rejects the token of a deleted Pod, but only from 10 s
-after the deletion on. No message contains a token or a part of one (law L13).
+The deletion of a Pod does not change its token, so this module accepts the token until it expires. Directly before a
+delivery, Ostler therefore sends a TokenReview to the API server. The API server rejects the token of a deleted Pod, but
+only when at least 10 s have passed since the deletion. No message contains a token or a part of one (law L13).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ostler.errors import OstlerError, UpstreamError
 from rules.upstream.retry import RetryPolicy
 
 LARGEST_TOKEN = 8 * 1024
-"""Most characters of a token. A longer token is rejected. A projected token has about 1,200 characters."""
+"""Maximum number of characters in a token. A longer token is rejected. A projected token has about 1,200 characters."""
 
 REFETCH_EVERY = 10.0
 """Minimum number of seconds between a successful fetch of the keys and the next fetch."""

@@ -93,7 +93,10 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 
 def _requests(container: Json) -> Size:
-    """Return the resource requests of a container. If a resource has a limit but no request, the limit counts."""
+    """Return the resource requests of a container.
+
+    If a resource has a limit but no request, its limit is returned as its request.
+    """
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return _size(asked.get("cpu"), asked.get("memory"))

@@ -10,7 +10,7 @@ from rules.claims.pod_events import LONGEST_NOTE, LONGEST_WORD, PodEvent, one_li
 from rules.upstream.retry import RetryPolicy
 
 MOST = 100
-"""Most Events that are read for one Pod."""
+"""Maximum number of Events that are read for one Pod."""
 
 
 def list_pod_events(

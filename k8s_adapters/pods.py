@@ -51,7 +51,7 @@ class PodSeen:
     `DeletionByTaintManager`.
 
     `company` is True if a container other than `poller` and `runner` has not terminated. Init containers that run as
-    sidecars do not count, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if a
+    sidecars are ignored, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if a
     pool is an owner reference of the Pod. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
     ends the Pod `active_deadline` seconds after `started_at`.
     """
@@ -104,15 +104,18 @@ class PodSeen:
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether no container of the Pod runs now or can start later."""
+        """Return True if the phase of the Pod is `Succeeded` or `Failed`.
+
+        No container of such a Pod runs or can start.
+        """
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def is_over(self) -> bool:
-        """Return whether the containers `poller` and `runner` have terminated, even if other containers still run.
+        """Return True if the containers `poller` and `runner` have terminated, even if other containers still run.
 
-        Such a Pod cannot use a JIT any more. A terminal Pod may be deleted without a claim, but a Pod that is only over
-        may be deleted only under a retire claim (law L7).
+        Such a Pod cannot use a JIT any more. If the Pod is also terminal, it may be deleted without a claim. Otherwise
+        its deletion needs a retire claim (law L7).
         """
         return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
 

@@ -186,8 +186,8 @@ def pause_pool(client: KubeClient, pool: PoolSeen, *, paused: bool) -> PoolSeen:
 def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
     """Request the deletion of the pool, unless the pool has changed since it was read.
 
-    Because of Ostler's finalizer, the pool drains before the API server removes it. A pool that is gone counts as
-    success. Raises `Conflict` if the pool has changed, because another client might have removed the finalizer.
+    Because of Ostler's finalizer, the pool drains before the API server removes it. If the pool is already gone, no
+    error is raised. Raises `Conflict` if the pool has changed, because another client might have removed the finalizer.
     """
     preconditions = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"preconditions": preconditions, "propagationPolicy": "Background"}
@@ -200,7 +200,7 @@ def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
 def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
     """Delete a pool with the propagation policy `Background`.
 
-    A pool that is gone counts as success.
+    If the pool is already gone, no error is raised.
     """
     try:
         client.request("DELETE", pool_path(namespace, name), query={"propagationPolicy": "Background"})
@@ -280,7 +280,8 @@ def _replicas_writer(metadata: Json, spec: Json) -> str | None:
     """Return the field manager other than Ostler that owns `spec.replicas`, or None if there is none.
 
     The owner is read from the managed fields of the pool. A client that creates a pool without server-side apply also
-    owns the defaults of the pool. Such a client is returned only if `replicas` is above 0.
+    owns fields that it did not set, such as `replicas` with the default 0. Such a client is therefore returned only if
+    `replicas` is above 0.
     """
     for each in metadata.get("managedFields") or ():
         owned = (each.get("fieldsV1") or {}).get("f:spec") or {}
@@ -315,8 +316,8 @@ def template_hash(
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
-    `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True.
-    Without this exception, all Pods from before this field existed would have another hash and become stale.
+    `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True. If
+    False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -328,7 +329,9 @@ def template_hash(
 
 
 def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None) -> str:
-    """Return 16 hex digits that identify the shape of a Pod. Pods and rows are compared by this hash.
+    """Return 16 hex digits that identify the shape of a Pod.
+
+    If the hash in the row of a Pod differs from the hash of its pool, the Pod is stale.
 
     The hash covers the template, the audience and the URL for polls. The URL is included because a Pod would never get
     a job if its URL is no longer served. Of the CAs, only the name of the ConfigMap is included, because a changed CA

@@ -52,7 +52,7 @@ def probe_pod(*, purpose: str, labels: dict[str, str], spec: Json) -> Json:
 
 
 def delete_probe(client: KubeClient, pod: Json) -> None:
-    """Delete a probe Pod by name and UID. A Pod that is gone or replaced counts as success.
+    """Delete a probe Pod by name and UID. If the Pod is gone or replaced, nothing is deleted and no error is raised.
 
     Raises ValueError if the Pod is no probe Pod.
     """

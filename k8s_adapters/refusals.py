@@ -1,7 +1,7 @@
 """Refusals of a Pod by the API server. The Pod is invalid or forbidden, or a quota is used up.
 
-The text of a refusal is written to a status that many users can read. The text names a wrong field, but never shows the
-value of the field (law L13).
+The text of a refusal is written to a status that many users can read. If a field of the Pod is wrong, the text names
+the field, but never shows its value (law L13).
 """
 
 from __future__ import annotations

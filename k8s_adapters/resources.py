@@ -1,7 +1,7 @@
 """Create Pods and ServiceAccounts idempotently: the same call may be repeated after any failure.
 
 If the reply to a create was lost, the API server answers a repeated create with 409. The existing object is then read.
-The existing object counts as created if it has the same pool, attempt and digest, and is not terminating.
+If this object has the same pool, attempt and spec digest, and is not terminating, the create has succeeded.
 """
 
 from __future__ import annotations

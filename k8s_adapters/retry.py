@@ -79,9 +79,9 @@ class TruncatedAnswer(Exception):
 def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
     """Call `attempt`, and repeat it as `policy` allows. Return the result of `attempt`.
 
-    `attempt` gets the remaining seconds, or None without a deadline. If an answer cannot be cured by a retry, its error
-    is raised unchanged. Raises `Retryable` or `RateLimited` if the attempts or the deadline are used up. The messages
-    of these two errors contain `what`, the name of the call.
+    `attempt` gets the remaining seconds, or None without a deadline. If an answer shows that no retry can succeed, the
+    error of this answer is raised unchanged. Raises `Retryable` or `RateLimited` if the attempts or the deadline are
+    used up. The messages of these two errors contain `what`, the name of the call.
     """
     timing = timing or Timing()
     began = timing.clock()

@@ -62,7 +62,7 @@ def create_runner(
     """Create the ServiceAccount and the Pod, and return the Pod.
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
-    that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler lacks the right.
+    that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler has no right to create these objects.
     """
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
@@ -89,7 +89,7 @@ def delete_runner(
     force: bool = False,
     policy: RetryPolicy | None = None,
 ) -> Deletion:
-    """Delete the Pod with this UID, and then its ServiceAccount. Objects that are gone count as success.
+    """Delete the Pod with this UID, and then its ServiceAccount. Objects that are already gone cause no error.
 
     If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. `attempt` is the attempt that
     created the Pod. If it is given, the ServiceAccount is deleted only if the same attempt created it. A ServiceAccount
@@ -196,8 +196,9 @@ def build_pod(
 ) -> Json:
     """Return the JSON of a runner Pod.
 
-    Its container `poller` polls for a JIT, and its container `runner` executes the job. Only the poller has the token.
-    The two containers share nothing but the volume in memory. The pool's overlay is merged into the Pod.
+    Its container `poller` polls for a JIT, and its container `runner` executes the job. Only the poller has the Pod's
+    ServiceAccount token. The two containers share nothing but the volume in memory. The pool's overlay is merged into
+    the Pod.
 
     `dispatch_ca` is the name of the ConfigMap with the CAs for an https `dispatch_url`. The kubelet copies changes of
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
@@ -257,9 +258,9 @@ def build_pod(
 
 
 def _restricted(pod: Json) -> Json:
-    """Restrict all containers like Ostler's own containers.
+    """Set the security context of Ostler's own containers in all containers of a Pod.
 
-    The containers of an overlay are restricted as well.
+    Containers that the pool's overlay adds get this security context as well.
     """
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
         container["securityContext"] = {**container.get("securityContext", {}), **_security()}

@@ -24,9 +24,9 @@ from ostler.errors import Retryable
 from rules.upstream.retry import Network
 
 GRACE = 5.0
-"""Seconds without data after the timeout that the API server itself applies to the watch.
+"""Seconds that the client adds to the timeout of the watch.
 
-After this time the connection counts as dead.
+If the API server sends no data for the sum of both times, the client closes the connection.
 """
 
 _GONE = 410
@@ -42,7 +42,10 @@ class WatchExpired(Retryable):
 
 
 class WatchSilent(Retryable):
-    """The API server sent nothing and did not end the watch at its time. The connection is dead."""
+    """The API server sent nothing for too long (`GRACE`), and did not end the watch after its timeout.
+
+    The connection is dead.
+    """
 
 
 class WatchBroken(Retryable):
@@ -114,7 +117,7 @@ class Watch(Generic[T]):
             return
 
     def events(self) -> Iterator[Event[T]]:
-        """Yield events until the API server ends the watch at its time, or until another thread calls `stop()`.
+        """Yield events until the API server ends the watch after its timeout, or until another thread calls `stop()`.
 
         Raises `WatchExpired`, `WatchSilent` or `WatchBroken` if the watch ends in another way.
         """

@@ -1,7 +1,8 @@
 """State of the sweep `catch_up`: the repositories to check, the progress of each check, and the quota of calls.
 
-GitHub's lists are stored with their etags, so that an unchanged list costs no quota. If no job of a workflow run needed
-a repair, only the etag of the run's job list is stored. If a job needed a repair, the run's job list is read again.
+GitHub's lists are stored with their etags, so that an unchanged list costs no quota. For the job list of a workflow
+run, only the etag is stored, and only if no job of the run needed a repair. Without a stored etag, the next check reads
+the whole job list again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ LIMIT = 500
 """Maximum number of overdue jobs of one repository per check."""
 
 KEPT = timedelta(days=7)
-"""Time after which the progress of a repository is deleted, if no tick had to check the repository any more."""
+"""Time until the progress of a repository is deleted.
+
+The time begins with the last tick that had to check the repository.
+"""
 
 COVERED_WITHIN = timedelta(minutes=15)
 """A repository is covered if its last complete check began within this time (three intervals of the sweep)."""
@@ -132,7 +136,8 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
     A repository is checked if its newest job was queued or changed within `seen_within`, or if one of its jobs is not
     completed. A repository is left out while its check is postponed (`put_off`), or if its installation is gone.
 
-    If `note` is True, the repositories are also recorded as due, and rows that are older than `KEPT` are deleted.
+    If `note` is True, `due_at` of the repositories is set to `now`, even of repositories that are left out. The
+    progress of repositories that were last due more than `KEPT` ago is then deleted.
     """
     times = {"since": now - seen_within, "now": now}
     if note:
@@ -188,7 +193,10 @@ def record_visit(
 
 
 def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime) -> None:
-    """Postpone the checks of these repositories until `not_before`. Until then, GitHub would refuse the same calls."""
+    """Postpone the checks of these repositories until `not_before`.
+
+    Before this time, GitHub would probably refuse the calls of these checks again.
+    """
     db.execute(
         text("""
             UPDATE catch_up_repositories SET failures = failures + 1, not_before = :not_before
@@ -229,8 +237,9 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
 def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -> None:
     """Correct the sweep's quota for an installation after a call, and store GitHub's hourly limit (`quota`).
 
-    `calls` is added to the remaining calls. `calls` is negative if the call cost more than one call. The remaining
-    calls are not overwritten, because other processes might have used calls in the meantime.
+    `calls` is added to the remaining calls. `pay` has already taken one call. `calls` is 1 if the call cost nothing,
+    and negative if the call cost more than one call. The remaining calls are not overwritten, because other processes
+    might have used calls in the meantime.
     """
     db.execute(
         text("UPDATE catch_up_quotas SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
@@ -248,7 +257,8 @@ def states_of(db: Connection, job_ids: Sequence[int]) -> Mapping[int, JobState]:
 class Overdue:
     """A job that has not been completed for a long time.
 
-    `ready_at` is the time at which the job was queued, inserted or released by its environment, whichever is latest.
+    `ready_at` is the latest of the times at which the job was queued, its row was inserted, and its GitHub environment
+    allowed it to run.
     """
 
     id: int

@@ -153,8 +153,8 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
 
     - `before`: a Pod is overdue if before this time its job was completed, its claim ended without a completed job, or
       its runner began to execute a job without a row.
-    - `began_before`: a job has run longer than GitHub allows if neither the job nor its claim has changed since this
-      time.
+    - `began_before`: a Pod is overdue if its claim has been executing the same job since before this time. GitHub
+      allows no job to run for such a long time.
     - `absent_before`: a Pod lingers if the job that its runner executed was completed before this time.
     """
     rows = db.execute(
@@ -187,10 +187,10 @@ def reap_finished(
     """Release the claim of a finished Pod, or insert the Pod's retire claim.
 
     If the claim is delivered, the claim is released. The release first deregisters the runner at GitHub. If the claim
-    is executing, the claim ends in the same way as after the webhook `completed`, and the retire claim is inserted. The
-    caller must have removed the runner of an executing claim from GitHub before. If the runner executed another job,
-    the claim's own job gets `job_outcome`. The caller has read this outcome from GitHub. If the claim has already
-    ended, only the retire claim is inserted.
+    is executing, the claim ends in the same way as after the webhook `completed`, and the retire claim is inserted.
+    Before the call, the caller must have removed the runner of an executing claim from GitHub. If the runner executed
+    another job, the claim's own job gets `job_outcome`. The caller has read this outcome from GitHub. If the claim has
+    already ended, only the retire claim is inserted.
 
     Return None if the claim has changed since `pod` was read, or if the retire claim cannot be inserted.
     """
@@ -240,11 +240,13 @@ GitHub might still register the runner after that check.
 
 
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
-    """Return the scopes in which a runner named after `since` might be registered, in random order (L14).
+    """Return the scopes of mint attempts that began after `since` and whose runners might be registered.
 
-    If the response to a mint was lost, GitHub might register the runner after the attempt was recorded as removed. Such
-    an attempt counts if it was closed after `unheard_since`. Scopes of an installation that GitHub does not know any
-    more are left out, because GitHub would not list the runners of these scopes.
+    The order is random (L14).
+
+    If the response to a mint was lost, GitHub might register the runner after the attempt was recorded as removed. The
+    scope of such an attempt is returned if the attempt was closed after `unheard_since`. Scopes of an installation that
+    GitHub does not know any more are left out, because GitHub would not list the runners of these scopes.
     """
     rows = db.execute(
         text(f"""

@@ -1,8 +1,8 @@
 """State of the sweep `redelivery`: the progress in GitHub's list of deliveries, and the deliveries to request.
 
 The transaction that records a page of the list inserts a row for each failed delivery of the page. The row is kept
-until web accepts a delivery with the same GUID, or until GitHub no longer stores the delivery. Because of these rows,
-requests can be repeated at growing intervals without reading a page again.
+until web accepts a delivery with the same GUID, or until GitHub no longer stores the delivery. The sweep can therefore
+repeat its requests at growing intervals without reading the page again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Due:
 def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> Progress | None:
     """Return the progress in GitHub's list, or None while GitHub has asked the sweep to wait.
 
-    Without a progress row, the short check reads back to `now` minus `overlap`, and the scan reads back one more
+    `rules.sweeps.redelivery` describes the two ways to read the list: the short check and the scan. If there is no
+    progress row, the short check reads back to `now` minus `overlap`, and the scan reads back to `now` minus twice
     `overlap`. Older deliveries are ignored, because they might have been meant for another receiver of the webhook. If
     `note` is True and there is no progress row, a row with these times is inserted.
     """
@@ -124,7 +125,8 @@ def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> P
 def read_until(db: Connection) -> Mapping[str, datetime | None]:
     """Return when GitHub's list of deliveries was last read completely. A time is None if nothing was read yet.
 
-    `newest` is the start of the last complete short check, and `all` is the start of the last complete scan.
+    The key `newest` maps to the start of the last complete short check, and the key `all` to the start of the last
+    complete scan. `rules.sweeps.redelivery` describes short checks and scans.
     """
     row = db.execute(text("SELECT checked_at, checkpoint FROM redelivery_progress")).one_or_none()
     return {"newest": None, "all": None} if row is None else {"newest": row.checked_at, "all": row.checkpoint}
@@ -241,8 +243,8 @@ def record_page(
 def _delete(db: Connection, guids: Sequence[str]) -> int:
     """Delete the redelivery rows of accepted deliveries, and return how many rows were deleted.
 
-    For each webhook of a job, a stall is recorded. The stall began with the first failed attempt and ended when the
-    webhook was received.
+    For each of these deliveries that is a webhook of a job, a stall is recorded. The stall began with the first failed
+    attempt of the delivery, and ended when web received the webhook.
     """
     rows = db.execute(
         text("""
@@ -305,8 +307,8 @@ def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
     An installation with many failed deliveries therefore delays only its own deliveries. Within an installation, the
     deliveries with the fewest requests come first. Among deliveries with equally many requests, the oldest comes first.
 
-    If Postgres was restored, the newest delivery comes first among the deliveries of the lost period. The newest
-    webhook of a job says the most about the job: `completed` says more than `queued`.
+    If Postgres was restored, the newest delivery comes first among the deliveries of the lost period. The reason is
+    that the newest webhook of a job says the most about the job: `completed` says more than `queued`.
     """
     rows = db.execute(
         text("""
@@ -353,7 +355,10 @@ def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
 
 
 def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bool = False, now: datetime) -> bool:
-    """Freeze a database that is older than the cluster, and make the sweep read the lost period of GitHub's list again.
+    """Freeze the rows of a database that is older than the cluster, and reset the progress of the sweep.
+
+    During the freeze, no step of a claim starts (`docs/decisions/0017-the-epoch.md`). After the reset, the sweep reads
+    GitHub's list again from the start of the lost period.
 
     Return False without a change if the database is already frozen, or if its epoch has advanced. The arguments are
     explained in `models.db.epochs.freeze`.

@@ -73,7 +73,7 @@ class Rematched:
 
     - `places`: the accounts with further jobs. Each account has the id of the job after which its next page begins.
       `places` is empty if no account has further jobs.
-    - `pools`: the pools that have jobs of this page without a hold.
+    - `pools`: the pools that at least one job of this page was routed to without a hold.
     - `lifted`: the jobs whose holds were lifted.
     - `asks`: the ids of the runs that GitHub has to be asked about. It is not known whether these runs come from forks.
     """
@@ -278,7 +278,10 @@ class _Router:
         return offering(self._db, now=self._now) - braked
 
     def route(self, row: Row[Any]) -> Route:
-        """Return the present route of a job. The job does not become the probe of a backoff."""
+        """Return the present route of a job.
+
+        This method does not make the job the probe of a backoff (`models.upstream.backoffs`).
+        """
         to, keys = self._kind(row)
         return to if to.hold is not None else _waiting(to, self._waits.in_force(keys, free=_free(row)))
 
@@ -357,7 +360,8 @@ def _detail(row: Row[Any], to: Route) -> str | None:
     """Return the detail of a job's new hold.
 
     The present detail is kept if the new hold has no detail. The present detail is also kept if the job's hold was
-    `origin_unknown` and stays `origin_unknown`: this detail says why GitHub did not answer the question.
+    `origin_unknown` and stays `origin_unknown`. This detail says why GitHub did not answer whether the job's run comes
+    from a fork.
     """
     kept: str | None = row.hold_detail
     if to.hold is None:

@@ -78,11 +78,11 @@ class Case:
     """A repair to make, with its reasons.
 
     - `what`: the action in one or two words.
-    - `why`: the reason of the verdict.
+    - `why`: the reason for the repair.
     - `before` and `after`: the states of the subject before and after the repair.
     - `expects`: the effect that verifies the repair.
-    - `kills`: True if the repair counts against the tick's budget of kills. A repair that kills needs two witnesses
-      (`witnesses`), or the `proof` that its action requires.
+    - `kills`: True if the repair is destructive (law L9). The number of destructive repairs per tick is limited. Each
+      of them needs two witnesses (`witnesses`) or a `proof`.
     """
 
     what: str

@@ -19,7 +19,10 @@ from models.db.sql import text
 from rules.sweeps.reaping import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
-"""Age of an open dry run at which its process counts as killed. No tick lasts this long."""
+"""Maximum age of an open dry run.
+
+The process of an older dry run is assumed to have been killed, because no tick lasts this long.
+"""
 
 
 class Sweep(Base):
@@ -153,10 +156,10 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
 
 
 def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:
-    """End the rows of ticks that were killed.
+    """Record the end of ticks that were killed.
 
-    A new lease proves that all ticks with a smaller lease number are over. A dry run takes no lease. Its process counts
-    as killed if the dry run is still open after `DRY_LASTS`.
+    A new lease proves that all ticks with a smaller lease number are over. A dry run takes no lease. If a dry run is
+    still open after `DRY_LASTS`, its process is assumed to have been killed.
     """
     db.execute(
         text("""

@@ -104,10 +104,12 @@ def unused(
 ) -> Sequence[Row[Any]]:
     """Return the delivered claims without an execution and the spares that are old enough to be checked.
 
-    The three limits are in seconds. A claim that is no spare is returned if `since` is more than `older_than` ago. If
-    the poller has ended, `since` is the end of the poller, or the delivery if the delivery was later. If the poller
-    still runs, the Pod might fetch its JIT again with the next poll, and `since` is `polling_older_than` seconds after
-    the delivery. A spare is returned if it has been a spare for more than `spares_older_than`.
+    The three limits are in seconds. A spare is returned if it has been a spare for more than `spares_older_than`. Any
+    other claim is returned if its time `since` is more than `older_than` ago. `since` depends on the Pod's poller:
+
+    - If the poller has ended, `since` is the end of the poller or the time of the delivery, whichever is later.
+    - If the poller still runs, `since` is `polling_older_than` seconds after the delivery. During this time, the Pod
+      might poll again and fetch its JIT again.
 
     The order is random, so that claims that cannot be checked are not always the first (L14).
     """

@@ -25,7 +25,8 @@ class UnresolvedJob:
     """A job to ask GitHub about.
 
     - `changed_at`: the time of the last change of the job's state or hold.
-    - `ready_at`: the time at which the job was queued, inserted or released by its environment, whichever is latest.
+    - `ready_at`: the latest of the times at which the job was queued, its row was inserted, and its GitHub environment
+      allowed it to run.
     - `runner_name`: the runner of the job's open execution, or None if the job has no open execution.
     """
 
@@ -74,7 +75,9 @@ _FIND = text("""
 
 
 def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[UnresolvedJob]:
-    """Return the unresolved jobs that GitHub has to be asked about. The job with the oldest due question comes first.
+    """Return the unresolved jobs that GitHub has to be asked about.
+
+    The job whose question has been due for the longest time comes first.
 
     A job is returned only if its state is old enough. `soon` is the minimum age if the job's state is unknown, or if
     only a bug can cause the state. `late` is the minimum age if the state can be normal for a long time.

@@ -31,9 +31,9 @@ def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, 
     `at` is the time of the present check. `free` is True if the present check found the runner absent or idle. `absent`
     is True if the present check did not find the runner.
 
-    The column `runner_idle_at` belongs to `free`, and the column `runner_absent_at` belongs to `absent`. If a parameter
-    is True, `at` is written into its column, unless the column already contains a time after `since`. If a parameter is
-    False, its column is set to NULL. If `absent` is None, `runner_absent_at` does not change.
+    `free` determines the column `runner_idle_at`, and `absent` determines the column `runner_absent_at`. If the
+    parameter is True, `at` is written into its column, unless the column already contains a time after `since`. If the
+    parameter is False, its column is set to NULL. If `absent` is None, `runner_absent_at` does not change.
     """
     db.execute(
         text("""
@@ -49,7 +49,7 @@ def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, 
 
 
 def allow_force(db: Connection, claim_id: int | None, *, now: datetime) -> bool:
-    """Allow a retire claim to delete its Pod by force, without the Pod's kubelet.
+    """Allow a retire claim to delete its Pod by force, without a confirmation from the Pod's kubelet.
 
     Return False if the claim has ended or `claim_id` is None.
     """
@@ -61,7 +61,11 @@ def allow_force(db: Connection, claim_id: int | None, *, now: datetime) -> bool:
 
 
 def show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
-    """Record the present stamp of a claim's Pod, if the recorded stamp is `removing`. The claim keeps its Pod."""
+    """Record the present stamp of a claim's Pod, if the recorded stamp is `removing`.
+
+    A restore calls this function when it has decided that the claim stays live. The un-stamp is then no longer
+    wanted.
+    """
     db.execute(
         text("UPDATE claims SET stamp = :stamp WHERE id = :id AND stamp = :removing"),
         {"id": claim_id, "stamp": stamp, "removing": Stamp.REMOVING},

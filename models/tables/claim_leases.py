@@ -55,7 +55,7 @@ def lease(
     Return None if any of these conditions is true:
 
     - The claim has changed.
-    - Another step of the claim, or another execution of the same step, holds the lease.
+    - Another step of the claim, or another run of the same step, holds the lease.
     - The database is older than the cluster (`models.db.epochs`).
     - The step undoes a claim (`UNDOING`), `trusted` is True, and the epoch was not confirmed recently.
     """
@@ -98,9 +98,11 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
     """End a lease without a transition, so that the step runs again at `due_at` at the latest.
 
     `error` is the reason. `undoes` is True if the step is a release or a retirement. If the lease has expired and
-    another execution has leased the claim, nothing changes. If a release was requested while another kind of step was
-    running, the release already has a due time. The claim is then due at this time or at `due_at`, whichever is
-    earlier.
+    another run of a step has leased the claim, nothing changes.
+
+    If `undoes` is False, another process might have requested the release of the claim while the step was running. The
+    claim then already has a due time. The earlier of this time and `due_at` applies. If the claim is delivered or
+    executing, no step of the claim is due afterwards.
     """
     db.execute(
         text("""

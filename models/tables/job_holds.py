@@ -96,7 +96,9 @@ def lift(db: Connection, which: str, *, now: datetime, **parameters: Any) -> Seq
 
 
 def end_waits(db: Connection, which: str, *, now: datetime, **parameters: Any) -> int:
-    """End the waits of held jobs, and return the number of these jobs. The next tick of `rematch` checks these jobs.
+    """End the waits of held jobs that wait until `not_before`, and return the number of these jobs.
+
+    The next tick of `rematch` checks these jobs.
 
     `which` is an SQL condition on a job `j`. If another session has locked the row of a job, the job's wait is not
     ended.

@@ -17,7 +17,9 @@ POOL_OF_NAME = """
     coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
               ORDER BY r.id DESC LIMIT 1), {pool})
 """
-"""SQL expression for the pool of a Pod: the pool of the newest row with the Pod's name, or `{pool}` if there is none.
+"""SQL expression for the pool of a Pod. The result is the pool of the newest row with the Pod's name.
+
+If there is no such row, the result is the SQL expression that the caller inserts for `{pool}`.
 
 If a request to create a Pod takes effect late, it can create a second Pod with the same name after the first Pod is
 gone. The second Pod belongs to the pool of the first Pod, although this pool might be gone.
@@ -134,7 +136,7 @@ def adopt_pod(
 def adopt(db: Connection, *, pool_id: int, name: str, uid: str, template_hash: str) -> None:
     """Record the UID of a Pod that a list shows although the response to its creation was lost.
 
-    If the row was given up in the meantime (`give_up`), it is opened again.
+    If `give_up` has marked the row as gone in the meantime, this function removes the mark.
     """
     db.execute(
         text("""
@@ -148,7 +150,7 @@ def adopt(db: Connection, *, pool_id: int, name: str, uid: str, template_hash: s
 def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str) -> None:
     """Record the UID and the template of a created Pod. The first poll might have recorded the UID already.
 
-    If the row was given up during the creation (`give_up`), it is opened again, because the Pod exists.
+    If `give_up` has marked the row as gone during the creation, this function removes the mark, because the Pod exists.
     """
     db.execute(
         text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
@@ -161,9 +163,9 @@ def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str)
 
 
 def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
-    """Mark rows as gone, because their Pods were never found. This is called giving up a row.
+    """Mark rows as gone, because their Pods were never found.
 
-    If the Pod of such a row appears later, it is recognised by its attempt id, and the row is opened again.
+    If the Pod of such a row appears later, Ostler recognises the Pod by its attempt id and removes the mark.
     """
     if rows:
         db.execute(
@@ -177,5 +179,5 @@ def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
 
 
 def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
-    """Give up a row. Its Pod cannot be created, because a foreign object has the Pod's name."""
+    """Mark a row as gone. Its Pod cannot be created, because an object that is not Ostler's has the Pod's name."""
     db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

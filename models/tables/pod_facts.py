@@ -109,11 +109,11 @@ def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
 
 
 def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
-    """Record which Pods are on gone nodes and which Pods have their node back.
+    """Record which Pods are on gone nodes, and which Pods are on nodes that are no longer gone.
 
     `gone` and `back` contain the UIDs of these Pods. A Pod on a gone node might be recorded as gone although the Pod
-    still exists, because the release of a claim counts a Terminating Pod as gone. In this case the record is removed.
-    Otherwise no component would delete the Pod. Locked rows are skipped and written in the next round.
+    still exists, because the release of a claim treats a Terminating Pod as gone. In this case the record is removed.
+    Otherwise no component would delete the Pod. Locked rows are skipped. The next run of the reconciler writes them.
     """
     if gone or back:
         db.execute(
@@ -138,7 +138,7 @@ def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
 
     Return how many Pods were charged. Normally the delivery of the JIT charges the Pod. A Pod is not charged yet if an
     earlier version of the web process delivered the JIT, or if the claim was rebuilt after a restore. Locked rows are
-    skipped and charged in the next round.
+    skipped. The next run of the reconciler charges these Pods.
     """
     if not runner_pod_ids:
         return 0

@@ -2,8 +2,8 @@
 
 A stalled claim is marked in the claim's row. The transition that ends the stall removes the mark and inserts a row into
 the table `stalls`. A lost webhook is a stall without a claim. The component that found the lost webhook inserts the row
-of this stall. A report over this table is complete, because the table is kept when a process ends. When the row is
-committed, the process also adds the duration to its histogram.
+of this stall. When the row is committed, the process also adds the duration to its histogram. The histogram is lost
+when the process ends, but the table stays. A report over this table is therefore complete.
 """
 
 from __future__ import annotations

@@ -73,11 +73,13 @@ A job belongs to a backoff if the value of this expression equals the key of the
 
 
 class Backoff(Base):
-    """A wait of the jobs of one key until `not_before`. Each further failure doubles the wait.
+    """A backoff of one installation, account, repository or runner group, which is identified by `kind` and `key`.
+
+    The jobs with this key wait until `not_before`. Each further failure doubles the wait.
 
     A backoff of the kind `limit` holds no job. It stores that GitHub asked Ostler to pause the calls of an
-    installation, or the calls of one quota of an installation. The governor of the calls keeps the pause in Redis. If
-    Redis loses its data, the governor reads the pause from this table.
+    installation, or the calls of one quota of an installation. The governor (`github_adapters.calls.governor`) stores
+    the pause in Redis. If Redis loses its data, the governor reads the pause from this table.
     """
 
     __tablename__ = "backoffs"
@@ -110,11 +112,11 @@ def record_failure(
     job_id: int | None = None,
     now: datetime,
 ) -> datetime:
-    """Record a failure of this key, and hold the queued jobs of the key. Return the end of the wait.
+    """Record a failed call for this key, and hold the queued jobs of the key. Return the end of the wait.
 
     A call that began before the wait might fail during the wait. Such a failure does not double the wait. The failure
-    of a probe doubles the wait. A failure counts as the failure of a probe if `probing` is True, or if the job `job_id`
-    is the recorded probe of this backoff.
+    of a probe doubles the wait. The failed call was a probe if `probing` is True, or if the job `job_id` is the
+    recorded probe of this backoff.
     """
     row = db.execute(
         text("""
@@ -200,7 +202,7 @@ def delete(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
 
 
 def delete_repositories(db: Connection, *, login: str) -> None:
-    """End the backoffs of all repositories of an owner's former login."""
+    """End the backoffs of all repositories of an owner that was renamed. `login` is the owner's former login."""
     db.execute(
         text("DELETE FROM backoffs WHERE kind = 'repository' AND starts_with(key, :former)"), {"former": f"{login}/"}
     )
@@ -343,8 +345,8 @@ def keys_of(
 ) -> list[tuple[str, str]]:
     """Return the kind and the key of every backoff that can hold a job. `group` is the runner group of the job's pool.
 
-    The backoff of an account holds only jobs of an organisation in its default runner group. Only the mint of such a
-    job can end the backoff.
+    The backoff of an account holds only jobs that run in the default runner group of an organisation. Only the mint of
+    such a job can end the backoff.
     """
     keys = [(REPOSITORY, repository)]
     if organization and group is not None and is_default(group):
@@ -383,15 +385,16 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
 QUIET_AFTER = timedelta(hours=1)
 """Time after the end of a wait until the backoff is no longer reported.
 
-If nothing was tried within this time, the jobs of the backoff are over.
+If no call was made within this time, Ostler assumes that no job waits for the backoff any more, because a waiting job
+would have become the probe.
 """
 
 
 def in_force(db: Connection, *, now: datetime) -> list[Standing]:
-    """Return the backoffs that a failure or a refusal caused and that no success has ended.
+    """Return the backoffs that a failed call caused and that no successful call has ended.
 
-    The backoff that changed last comes first, and at most 100 are returned. Backoffs of the kind `limit` are not
-    included.
+    At most 100 backoffs are returned. The backoff that changed last comes first. Backoffs of the kind `limit`, and
+    backoffs whose wait ended more than `QUIET_AFTER` ago, are not returned.
     """
     rows = db.execute(
         text("""
