@@ -41,7 +41,7 @@ def certificate(context: Context) -> Verdict:
         found = read_certificate(host, url.port or 443)
     except ssl.SSLError as error:
         return failed(
-            f"{host} rejects the TLS handshake: {error.reason}", "check the log of web for tls.certificate_not_read"
+            f"{host} rejects the TLS handshake: {error.reason}", "check the log of web for tls.certificate_not_loaded"
         )
     except OSError as error:
         told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"

@@ -161,7 +161,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         if done is None:
             raise not_found("account")
         pools, story = done
-        log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
+        log.info("account.changed", account=account_id, token_name=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
         publisher().send(REMATCH)  # the account might now run jobs that it could not run before
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}

@@ -173,7 +173,7 @@ def database_failed(error: Exception) -> Refusal:
     log.warning(
         "api.database_failed",
         error=type(error).__name__,
-        code=getattr(getattr(error, "orig", None), "pgcode", None),
+        sqlstate=getattr(getattr(error, "orig", None), "pgcode", None),
     )
     return unavailable()
 

@@ -122,7 +122,7 @@ class Polls:
         except SQLAlchemyError as error:
             # This includes a commit whose answer was lost. The next poll finds out whether the delivery was committed.
             self.counts["poll.database_away"] += 1
-            log.warning("poll.database_away", error=words_of(error))
+            log.warning("poll.database_unavailable", error=words_of(error))
             response = bare(503)
         self.counts[f"poll.{response.status_code}"] += 1
         return response
