@@ -262,7 +262,7 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
     def removed(db: Connection) -> None:
         mint_attempts.close(db, work.attempt_id, outcome="removed", now=utcnow())
-        claim_leases.give_back(db, work, due_at=utcnow(), error="its mint came too late")
+        claim_leases.give_back(db, work, due_at=utcnow(), error="its runner was minted too late")
 
     rt.transaction(removed)
 
@@ -355,7 +355,9 @@ def leave(
         if not installations.has_successor(db, key):
             return None
         # Lock order: the claim before its installation, as in `steps.commit_mint`. This prevents a deadlock.
-        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
+        claim_leases.give_back(
+            db, work, due_at=utcnow() + timedelta(seconds=2), error="the App was uninstalled from its account"
+        )
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
         installations.mark_left(db, key, now=utcnow())

@@ -54,7 +54,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     claim.
     """
     rt = runtime()
-    why = "its chain failed" if chain_no is not None else reason
+    why = "a step of the claim failed" if chain_no is not None else reason
     begun = rt.transaction(releases.request_release, claim_id, reason=why, chain_no=chain_no, now=NOW, who=rt.who)
     if chain_no is not None and not begun:
         return
@@ -71,7 +71,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Deregister the runners of the claim, then end the claim or postpone it, depending on GitHub's answer."""
     if not work.trusted:
-        requeue(rt, work, "the epoch is not confirmed")
+        requeue(rt, work, "it is not confirmed that Postgres is as new as the cluster")
         return
     try:
         deregister(rt, work.registrations)
@@ -214,7 +214,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         log.warning("release.pod_annotation_changed_meanwhile")
         if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
-        postpone(rt, work, "its annotation moves")
+        postpone(rt, work, "the annotation of its Pod keeps changing")
         return None
     return _WARMTH[result.outcome]
 

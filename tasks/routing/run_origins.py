@@ -66,7 +66,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
         postpone(rt, question, why=str(error) or meaning_of(error))
         return False
     if run is None:
-        postpone(rt, question, why="GitHub does not show it to the App")
+        postpone(rt, question, why="GitHub does not show the run to the App")
         return False
     rt.transaction(run_origins.record, question.run_id, run.origin, now=NOW)
     log.info("workflow_run.origin_recorded", run=question.run_id, origin=run.origin)

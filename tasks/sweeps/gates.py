@@ -91,7 +91,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     }
     if evaluation.after.closed and not evaluation.before.closed:
         telemetry.GATE_CHANGES.labels(evaluation.upstream, "closed").inc()
-        log.warning("gate.closed", **facts, paused_work="reaping and demand growth; dispatch continues")
+        log.warning("gate.closed", **facts, paused_work="deletions by sweeps and scale-ups; dispatch continues")
     elif evaluation.after.closed:
         log.warning(
             "gate.stays_closed",

@@ -186,7 +186,7 @@ class Intake:
                     ):  # counted, because Content-Length might be wrong
                         raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
                     if self._reading > MOST_UNPROVEN + self._settings.timings.webhook_max_bytes:
-                        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many bodies are being read")
+                        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are being received at once")
         except ClientDisconnect:
             raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None
         except TimeoutError:

@@ -299,7 +299,7 @@ class Offering:
         for claim in minted:
             poll = self.held.get(claim.pod_uid)
             if poll is not None and poll.id == claim.poll_id:
-                poll.resolve(Answer(Verdict.DELIVER, "found by asking", claim.claim_id))
+                poll.resolve(Answer(Verdict.DELIVER, "the claim was found by a query", claim.claim_id))
         for pod_uid in changed:
             if pod_uid in self.held:
                 self.add(self.held[pod_uid])
