@@ -274,7 +274,7 @@ def go_on(rt: Runtime, work: steps.MintWork) -> None:
     """
     ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
-        log.info("mint.backoff_ended", jobs=ended)
+        log.info("mint.backoff_ended", jobs_tried_again=ended)
         rt.waker.send(REMATCH)
 
 

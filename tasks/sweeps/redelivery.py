@@ -250,7 +250,7 @@ class _Sweep:
     def _record(self, page: DeliveryPage, floor: datetime, progress: Progress) -> None:
         """Commit the failed deliveries of a page. The same transaction stores how far the list was read."""
         ours = [each for each in page.deliveries if each.action in TAKEN.get(each.event, ())]
-        self._counts["other_events"] += len(page.deliveries) - len(ours)
+        self._counts["unused_events"] += len(page.deliveries) - len(ours)
         self._accepted.update(each.guid for each in ours if each.accepted and not self._may_be_lost(each))
         failed = group(each for each in ours if each.guid not in self._accepted and each.delivered_at >= floor)
         self._counts["failed_deliveries"] += len(failed)

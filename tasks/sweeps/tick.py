@@ -28,6 +28,16 @@ from tasks.worker.transactions import NOW
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
+_LOGGED = {
+    "listed": "objects_listed",
+    "found": "repairs_required",
+    "repaired": "repairs_made",
+    "overflow": "repairs_deferred",
+    "moved_on": "repairs_dropped_row_changed",
+    "skipped": "rows_skipped",
+}
+"""Names of the log fields for the fields of `Counts`."""
+
 OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
 """Functions that return why no repair may kill now, or None.
 
@@ -326,7 +336,7 @@ class Tick(Pace):
             return
         if outcome in SUCCESSES and not self.dry:
             telemetry.SWEEP_SUCCESS.labels(self._spec.name).set_to_current_time()
-        counts = {name: many for name, many in asdict(self._counts).items() if many}
+        counts = {_LOGGED[name]: many for name, many in asdict(self._counts).items() if many}
         if outcome is not Outcome.DONE:
             log.warning("sweep.ended", sweep=self._spec.name, outcome=outcome, why=why, dry_run=self.dry, **counts)
         elif counts or not self._spec.quiet:

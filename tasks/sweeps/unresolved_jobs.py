@@ -141,7 +141,7 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
         log.error(
             "unresolved_jobs.impossible_state_repaired",
             job=job.id,
-            move=verdict.move,
+            transition=verdict.move,
             next_step_of_job=verdict.job_outcome.next_step,
         )
     if job.pool_id is not None and verdict.job_outcome.next_step is NextStep.REQUEUE:
