@@ -87,7 +87,7 @@ def verify_deploy(
         for each in wrong:
             typer.echo(f"FAILED: {each}")
         if not wrong:
-            typer.echo("held")
+            typer.echo("passed: the connection was held")
     if wrong:
         raise typer.Exit(1)
 

@@ -51,7 +51,7 @@ def app(context: Context) -> Verdict:
         return failed(
             f"GitHub does not answer: {error}", "check OSTLER_GITHUB_API_URL and https://www.githubstatus.com"
         )
-    return ok(f"{found.name} is known to GitHub")
+    return ok(f"GitHub accepts the id and key of the App {found.name}")
 
 
 def mints(context: Context) -> Verdict:
