@@ -63,7 +63,7 @@ def _start_secured(stage: Stage, port: int) -> Child:
         OSTLER_WEB_POLLS_TLS_CERT=str(certificate),
         OSTLER_WEB_POLLS_TLS_KEY=str(key),
     )
-    child.wait_until(lambda: "listener.listening" in child.log.read_text(), timeout=60)
+    child.wait_until(lambda: "postgres_listener.connected" in child.log.read_text(), timeout=60)
     return child
 
 

@@ -188,7 +188,9 @@ def wake(pools: Sequence[int]) -> None:
 
     redis_url = load_stores().redis_url
     if redis_url is None:
-        typer.echo("OSTLER_REDIS_URL is not set: the change reaches held jobs within a minute", err=True)
+        typer.echo(
+            "OSTLER_REDIS_URL is not set, so no worker was woken: held jobs get the change within a minute", err=True
+        )
         return
     waker = Waker(redis_url)
     try:
@@ -197,7 +199,11 @@ def wake(pools: Sequence[int]) -> None:
         waker.send(REMATCH)
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
         where, why = endpoint(redis_url.reveal()), reason_of(error)
-        typer.echo(f"Redis at {where} does not answer ({why}): the change reaches held jobs within a minute", err=True)
+        typer.echo(
+            f"Redis at {where} does not answer ({why}), so no worker was woken: held jobs get the change within a "
+            "minute",
+            err=True,
+        )
     finally:
         waker.close()
 

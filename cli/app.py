@@ -80,7 +80,9 @@ def _begin_logs(process: str, settings: Logs) -> None:
 
     logging.configure(process=process, level=settings.log_level, style=settings.log_style)
     for each in unread_variables():
-        logging.get_logger(__name__).warning("settings.variable_unread", variable=each.name, near=each.near)
+        logging.get_logger(__name__).warning(
+            "settings.unknown_variable_ignored", variable=each.name, similar_to=each.near
+        )
 
 
 @app.command()

@@ -114,7 +114,7 @@ def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refu
     from cli.cluster import calling
     from deploys.deploy_plan import judge
 
-    with calling(kubeconfig, needs="get and list of what a deploy changes", status=MISTAKE) as client:
+    with calling(kubeconfig, needs="get and list on all objects that a deploy changes", status=MISTAKE) as client:
         live = _read_live(client, deploy.old, deploy.new, deploy.runners)
         verdict = judge(replace(deploy, live=live))
         refusals, notes = _ask_as_collector(client, live, verdict)

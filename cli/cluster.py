@@ -81,8 +81,8 @@ def calling(
                 fail(
                     absent
                     or (
-                        f"the object is gone, or the cluster has no RunnerPools{said}. `ostler crd` installs their "
-                        "definition"
+                        f"the object does not exist, or the cluster does not know the kind RunnerPool{said}. If the "
+                        "kind is missing, install its definition with `ostler crd`"
                     ),
                     status=status,
                 )

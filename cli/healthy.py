@@ -87,4 +87,4 @@ def _is_locked(redis_url: str) -> str | None:
         held = holds_lock(redis_url)
     except RedisError as error:
         return f"Redis at {endpoint(redis_url)} does not answer: {reason_and_cure(error)}"
-    return None if held else "no beat holds the lock"
+    return None if held else "no beat is active: no beat holds the lock in Redis"

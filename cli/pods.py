@@ -51,7 +51,7 @@ def pod(
         (found.created_at, "created"),
         (found.first_polled_at, "first poll"),
         (found.poller_ended_at, "poller ended"),
-        (found.deletion_at, "deletion asked for"),
+        (found.deletion_at, "deletion requested"),
         (found.over_at, "over"),
         (found.node_gone_at, "node gone"),
         (found.gone_at, "gone"),

@@ -119,7 +119,7 @@ def run(
         typer.echo(
             f"{only}: {found.outcome}{why}. Listed {found.listed}, found {found.found}, "
             f"{'would repair' if found.dry else 'repaired'} {found.repaired}, deferred by its budget {found.overflow}, "
-            f"moved on {found.moved_on}, skipped {found.skipped}"
+            f"changed meanwhile {found.moved_on}, skipped after an error {found.skipped}"
         )
         _print_repairs(page.rows)
     if found.outcome not in SUCCESSES:

@@ -64,7 +64,7 @@ def form_of(*, as_json: bool, wide: bool, output: Form | None) -> Form:
     """Return the output format that the options select. Raises BadParameter if they select two."""
     asked = {form for form, given in ((Form.JSON, as_json), (Form.WIDE, wide)) if given} | ({output} - {None})
     if len(asked) > 1:
-        raise typer.BadParameter(f"{' and '.join(sorted(str(each) for each in asked))} exclude each other")
+        raise typer.BadParameter(f"{' and '.join(sorted(str(each) for each in asked))} cannot be used together")
     return next((each for each in asked if each is not None), Form.TABLE)
 
 
@@ -90,7 +90,10 @@ def print_table(
     sys.stdout.writelines(f"{line}\n" for line in body)
     if dropped:
         sys.stdout.flush()
-        told = wrap(f"left out for lack of room: {', '.join(dropped)}; --wide shows them", width or LEAST_TEXT)
+        told = wrap(
+            f"columns that do not fit: {', '.join(dropped)}; --wide shows them",
+            width or LEAST_TEXT,
+        )
         typer.echo("\n".join(told), err=True)
 
 

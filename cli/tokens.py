@@ -45,7 +45,7 @@ def create(
     scopes = set(scope or [TokenScope.READ])
     if account and scopes != {TokenScope.READ}:
         raise typer.BadParameter(
-            "a token with --account only reads: budgets, weights, access and sweeps concern the whole fleet",
+            "a token with --account can only read, because each write concerns the whole fleet; omit --account",
             param_hint="--scope",
         )
     accounts = _ids_of(account) if account else None

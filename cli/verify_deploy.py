@@ -87,9 +87,9 @@ def verify_deploy(
         for each in found["breaks"]:
             typer.echo(f"  at {each['at']} s: {each['how']}")
         for each in wrong:
-            typer.echo(f"NOT HELD: {each}")
+            typer.echo(f"FAILED: {each}")
         if not wrong:
-            typer.echo("held")
+            typer.echo("passed: the connection was held")
     if wrong:
         raise typer.Exit(1)
 
@@ -124,11 +124,11 @@ def _web(client: KubeClient, namespace: str) -> Rolling:
 
     found = find_deployments(client, namespace=namespace, selector=_WEB)
     if len(found) != 1:
-        there = f"namespace {namespace!r} has {len(found)} Deployments with the label {_WEB}, not one"
+        there = f"namespace {namespace!r} has {len(found)} Deployments with the label {_WEB} instead of one"
         fail(
-            f"there is no Ostler in namespace {namespace!r}; name its namespace by -n"
+            f"there is no Ostler in namespace {namespace!r}; give its namespace with -n"
             if not found
-            else f"{there}; name another namespace by -n"
+            else f"{there}; give another namespace with -n"
         )
     return found[0]
 

@@ -204,7 +204,7 @@ def _port(given: Any, where: str) -> PortRule:
     if protocol not in PROTOCOLS:
         raise Malformed(f"{where}.protocol is {protocol!r}, not {', '.join(PROTOCOLS)}")
     if last is not None and not isinstance(port, int):
-        raise Malformed(f"{where}: endPort needs a port that is a number")
+        raise Malformed(f"{where}: endPort needs a numeric port")
     if port is None:
         return PortRule(protocol)
     if isinstance(port, str):

@@ -112,7 +112,7 @@ def _ask_creation(client: KubeClient, namespace: str, worker: str, *, impersonat
         cure = (
             "run the command as a worker, or as an administrator of the cluster"
             if "cannot" in said
-            else "see the message"
+            else "correct the reason that the API server gave"
         )
         return PolicyAnswer(f"the test creation of a Pod failed for {worker}: {said}", cure=cure)
     except UpstreamError as error:

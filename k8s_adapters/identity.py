@@ -244,7 +244,7 @@ def _key_id(token: str) -> str:
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise TokenRejected("the token is not a JWT") from None
     if not isinstance(key_id, str):
-        raise TokenRejected("the token names no key")
+        raise TokenRejected("the token has no key id (`kid`)")
     return key_id
 
 

@@ -114,7 +114,10 @@ def _swap(
         result = _read_back(client, path, uid, value, single(policy, left=left))
         if result.outcome is StampOutcome.MOVED_ON and result.seen == expected:
             if isinstance(error, Conflict):  # other writers prevented the API server from applying the patch
-                raise Retryable(f"PATCH {path}: not applied", status=409) from error
+                raise Retryable(
+                    f"PATCH {path}: the API server did not apply the patch, because another client wrote the Pod",
+                    status=409,
+                ) from error
             raise  # the old value was as expected, so the API server refused another part of the patch
         return result
     return _result(answer, uid, value)

@@ -1,7 +1,7 @@
 """Structured logs: one JSON line per event, with ids as fields.
 
-Each process calls `configure` once. Events are named `noun.verb`. Credentials are `Secret` objects, which print as
-`***`.
+Each process calls `configure` once. The name of an event is `subject.what_happened`. Credentials are `Secret` objects,
+which print as `***`.
 
 All processes use the same names for ids (docs/operations/logs.md): `job`, `claim`, `pod` (a name), `pod_uid`, `pool` (a
 name), `pool_id`, `account`, `installation`, `runner`, `delivery` (GitHub's GUID of a webhook), `task` and `sweep`.

@@ -50,7 +50,7 @@ _POSTGRES = {
     "25006": "Postgres is a read-only standby",
     "08": "the connection to Postgres was lost",
     "23": "Postgres refuses the row: it breaks a constraint",
-    "42": "a table or column does not exist: the schema is of another version",
+    "42": "a table or column does not exist: the database has the schema of another version of Ostler",
     "53": "Postgres has run out of connections, memory or disk",
     "57": "Postgres is shutting down or starting",
 }

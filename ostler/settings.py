@@ -92,9 +92,14 @@ class Cluster(BaseSettings):
 
     kubeconfig: str | None = Field(
         default=None,
-        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
+        description=(
+            "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
+            "ServiceAccount of its Pod"
+        ),
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
+    namespace: str = Field(
+        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
+    )
 
 
 class Logs(BaseSettings):
@@ -103,7 +108,7 @@ class Logs(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level of the messages that are logged"
+        default="INFO", description="Lowest level of the messages that are logged. A higher level logs fewer messages"
     )
     log_style: Literal["json", "console"] = Field(
         default="json", description="Format of log lines: `json` for programs, `console` for people"
@@ -187,7 +192,7 @@ class Settings(Stores, App, Timed, Logs):
         default=16,
         ge=1,
         description=(
-            "Maximum number of Postgres connections of this process. Larger values need a larger "
+            "Maximum number of Postgres connections that this process opens. Larger values need a larger "
             "OSTLER_CONNECTION_BUDGET"
         ),
     )
@@ -203,8 +208,9 @@ class Settings(Stores, App, Timed, Logs):
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file that shows that the process works. A worker touches it with each heartbeat, and a "
-            "watch with each answer of the cluster. `ostler healthy worker` and `ostler healthy watch` read it"
+            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches "
+            "the file with each heartbeat, and a watch with each answer of the cluster. `ostler healthy worker` "
+            "and `ostler healthy watch` read the file"
         ),
     )
     worker_threads: int = Field(
@@ -221,8 +227,8 @@ class Settings(Stores, App, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of this "
-            "number can be registered at once. Larger values use up GitHub's quota faster"
+            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of "
+            "this number can be registered at once. Larger values use up GitHub's rate limit faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
@@ -243,24 +249,32 @@ class Settings(Stores, App, Timed, Logs):
     # Kubernetes
     kubeconfig: str | None = Field(
         default=None,
-        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
+        description=(
+            "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
+            "ServiceAccount of its Pod"
+        ),
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
+    namespace: str = Field(
+        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
+    )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
-        description="Address that runner Pods poll. A change replaces every idle Pod",
+        description="Address that runner Pods poll. If the address changes, every Pod that is not busy is replaced",
     )
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap in OSTLER_NAMESPACE. The key `ca.crt` of the ConfigMap has certificate authorities. "
-            "Runner Pods trust them if OSTLER_DISPATCH_URL begins with `https://`. If this setting is empty, runner "
-            "Pods trust the authorities of their image"
+            "Name of a ConfigMap in OSTLER_NAMESPACE with certificate authorities in the key `ca.crt`. Runner "
+            "Pods trust these authorities if OSTLER_DISPATCH_URL begins with `https://`. If this setting is "
+            "empty, runner Pods trust the authorities of their image"
         ),
     )
     token_audience: str = Field(
         default="ostler-dispatch",
-        description="Audience of the tokens that runner Pods send. A change replaces every idle Pod",
+        description=(
+            "Audience of the ServiceAccount tokens that runner Pods send with a poll. If it changes, every Pod "
+            "that is not busy is replaced"
+        ),
     )
 
     # Web
@@ -295,7 +309,9 @@ class Settings(Stores, App, Timed, Logs):
     web_plain_polls: bool = Field(
         default=True,
         validate_default=True,
-        description="Whether OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable it when every Pod polls over TLS",
+        description=(
+            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable it when every Pod polls over TLS"
+        ),
     )
     web_private_port: int = Field(
         default=9090, ge=0, le=65535, description="Private port of `ostler web`, for metrics and health"
@@ -303,7 +319,7 @@ class Settings(Stores, App, Timed, Logs):
     web_public_polls: bool = Field(
         default=True,
         description=(
-            "Whether OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable it when no "
+            "True if OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable it when no "
             "such Pod is left"
         ),
     )
@@ -311,8 +327,8 @@ class Settings(Stores, App, Timed, Logs):
         default=5000,
         ge=1,
         description=(
-            "Maximum number of webhooks that wait for their commit. Web answers 503 to further webhooks, and "
-            "Ostler later requests their redelivery. Larger values need more memory"
+            "Maximum number of webhooks that wait in web for their commit. Web answers 503 to further webhooks, "
+            "and Ostler later asks GitHub to send them again. Larger values need more memory"
         ),
     )
 
@@ -351,15 +367,15 @@ class Settings(Stores, App, Timed, Logs):
         default=300,
         gt=0,
         description=(
-            "Seconds without a poll after which a Pod is replaced. Larger values give slow images more time. A "
-            "pool can set its own limit for the first poll (`provisioning.startTimeout`)"
+            "How long a Pod can go without a poll before Ostler replaces it, in seconds. Larger values give slow "
+            "images more time. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
         ),
     )
     node_lost_after: float = Field(
         default=600,
         ge=60,
         description=(
-            "Seconds for which a node must be unreachable before the node counts as gone. Ostler then replaces the "
+            "How long a node must be unreachable before it counts as gone, in seconds. Ostler then replaces the "
             "Pods of the node and deletes these Pods by force. Larger values wait longer for the node to return"
         ),
     )
@@ -369,8 +385,9 @@ class Settings(Stores, App, Timed, Logs):
         default=259200,
         gt=0,
         description=(
-            "Seconds for which GitHub stores deliveries: 3 days on github.com, 7 days on Enterprise Server. "
-            "Ostler requests lost webhooks up to this age. Larger values request older webhooks"
+            "How long GitHub stores deliveries of webhooks, in seconds: 3 days on github.com, 7 days on "
+            "Enterprise Server. Ostler asks GitHub to send lost webhooks again up to this age. Larger values "
+            "include older webhooks"
         ),
     )
 
@@ -379,16 +396,16 @@ class Settings(Stores, App, Timed, Logs):
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which Ostler stores events of jobs and claims, sweep runs and stalls. Larger values need "
-            "more disk"
+            "How long Ostler stores events of jobs and claims, sweep runs and stalls, in seconds. Larger values "
+            "need more disk"
         ),
     )
     keep_jobs: float = Field(
         default=7776000,
         ge=1209600,
         description=(
-            "Seconds for which Ostler stores completed jobs, ended claims and rows of deleted Pods. The minimum "
-            "is 14 days. Larger values need more disk"
+            "How long Ostler stores completed jobs, ended claims and rows of deleted Pods, in seconds. The "
+            "minimum is 14 days. Larger values need more disk"
         ),
     )
 
@@ -397,7 +414,7 @@ class Settings(Stores, App, Timed, Logs):
         default=(),
         description=(
             "Names of sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` has the same "
-            "effect without a restart"
+            "effect and needs no restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -405,8 +422,9 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Maximum number of destructive repairs in one run of a sweep, as a percentage of the Pods or runners "
-            "that the run listed. Larger values repair faster, but a wrong repair destroys more"
+            "Maximum number of objects, such as Pods and runners, that one run of a sweep can delete, as a "
+            "percentage of the objects that the run listed. Larger values repair faster, but a run with wrong "
+            "data deletes more"
         ),
     )
 
@@ -521,13 +539,13 @@ class FlowerSettings(RedisAlone):
     )
     flower_without_login: bool = Field(
         default=False,
-        description="Whether Flower is served without a login. Enable it only behind a proxy that requires a login",
+        description="True if Flower is served without a login. Enable it only behind a proxy that requires a login",
     )
     flower_state_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file in which Flower stores its view between restarts. Only Flower must have access to the "
-            "folder of this file"
+            "Path of the file in which Flower stores its list of tasks and workers between restarts. Only Flower "
+            "must have access to the folder of this file"
         ),
     )
 

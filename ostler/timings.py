@@ -23,54 +23,63 @@ class Timings(BaseModel):
 
     # Periods of beat. Workers and web also use them to detect that a sweep is late.
     resume_every: float = Field(
-        default=5, gt=0, description="Interval in seconds of the sweep `resume`. Larger values resend lost steps later"
+        default=5,
+        gt=0,
+        description="How often the sweep `resume` runs, in seconds. With larger values, lost steps are repeated later",
     )
     pools_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval in seconds at which all pools are reconciled. Larger values delay the reconcile of a pool "
-            "that no wake was sent for"
+            "How often all pools are reconciled, in seconds. With larger values, a pool without a wake is "
+            "reconciled later"
         ),
     )
     autoscale_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval in seconds of the autoscaler. A job without a Pod also wakes the autoscaler. Larger values "
-            "scale pools down later"
+            "How often the autoscaler runs, in seconds. A job without a Pod also wakes the autoscaler. With "
+            "larger values, pools are scaled down later"
         ),
     )
     sweep_every: float = Field(
-        default=60, gt=0, description="Interval in seconds of the regular sweeps. Larger values repair later"
+        default=60,
+        gt=0,
+        description="How often the regular sweeps run, in seconds. With larger values, repairs come later",
     )
     catch_up_every: float = Field(
         default=300,
         gt=0,
-        description="Interval in seconds of the sweep `catch_up`. Larger values find missed jobs later",
+        description=(
+            "How often the sweep `catch_up` runs, in seconds. With larger values, jobs whose webhooks were lost "
+            "are found later"
+        ),
     )
     slow_sweep_every: float = Field(
         default=600,
         gt=0,
-        description="Interval in seconds of the low-priority cleanup sweeps. Larger values clean up later",
+        description=(
+            "How often the low-priority cleanup sweeps run, in seconds. With larger values, leftovers are deleted later"
+        ),
     )
     prune_every: float = Field(
         default=86400,
         gt=0,
-        description="Interval in seconds of the sweep `prune`. Larger values delete more rows in one run",
+        description="How often the sweep `prune` runs, in seconds. With larger values, one run deletes more rows",
     )
     epoch_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval in seconds at which the epoch in Postgres is compared with the epoch in the cluster. Larger "
-            "values detect a restored Postgres later"
+            "How often the epoch in Postgres is compared with the epoch in the cluster, in seconds. With larger "
+            "values, a restored Postgres is detected later"
         ),
     )
     gates_every: float = Field(
         default=15,
         gt=0,
-        description="Interval in seconds at which the gates are evaluated. Larger values close and reopen gates later",
+        description="How often the gates are evaluated, in seconds. With larger values, gates close and reopen later",
     )
 
     # Polls and deliveries
@@ -78,16 +87,16 @@ class Timings(BaseModel):
         default=40,
         gt=0,
         description=(
-            "Minimum time in seconds that web waits for a job before it answers a poll without a job. Larger values "
-            "mean fewer polls"
+            "Shortest time that web waits for a job before it answers a poll without a job, in seconds. Larger "
+            "values cause fewer polls"
         ),
     )
     poll_hold_max: float = Field(
         default=55,
         gt=0,
         description=(
-            "Maximum time in seconds that web waits for a job before it answers a poll without a job. Larger values "
-            "mean fewer polls"
+            "Longest time that web waits for a job before it answers a poll without a job, in seconds. Larger "
+            "values cause fewer polls"
         ),
     )
     token_review_timeout: float = Field(
@@ -95,7 +104,7 @@ class Timings(BaseModel):
         gt=0,
         le=5,
         description=(
-            "Seconds that a delivery waits for the token review. After this time the delivery continues without the "
+            "How long a delivery waits for the token review, in seconds. The delivery then continues without the "
             "review. Larger values delay deliveries while the API server is slow"
         ),
     )
@@ -106,56 +115,58 @@ class Timings(BaseModel):
         ge=1,
         le=1000,
         description=(
-            "Maximum number of claims that one run of the matcher inserts. Larger values make its transaction longer"
+            "Maximum number of claims that one run of the matcher inserts. Larger values make the transaction of "
+            "the run longer"
         ),
     )
     due_after: float = Field(
         default=10,
         gt=0,
         description=(
-            "Seconds without progress after which `resume` repeats a step, unless the message of the step might "
-            "still wait in a queue. Larger values recover lost steps later"
+            "How long a claim can make no progress before `resume` repeats its step, in seconds. A step is not "
+            "repeated while its message might still wait in a queue. With larger values, lost steps are repeated "
+            "later"
         ),
     )
     stale_claim_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Age in seconds at which a claim without a delivery is released. Larger values give the Pod more time to "
-            "poll"
+            "Age at which a claim without a delivery is released, in seconds. Larger values give the Pod more "
+            "time to poll"
         ),
     )
     requeue_after: float = Field(
         default=20,
         gt=0,
         description=(
-            "Seconds for which the release of an undelivered claim tries to deregister the runner and to remove the "
-            "stamp. After this time the job is queued again. If the stamp could not be removed, the Pod is retired. "
-            "Larger values delay the job"
+            "How long the release of an undelivered claim tries to deregister the runner and to remove the stamp, "
+            "in seconds. The job is then queued again. If the stamp could not be removed, the Pod is retired. "
+            "With larger values, the job waits longer"
         ),
     )
     spare_after: float = Field(
         default=60,
         gt=0,
         description=(
-            "Seconds after which an unused spare runner is deregistered. Larger values save mints and keep idle "
-            "Pods longer"
+            "How long a spare can wait for a job before its runner is deregistered, in seconds. Larger values "
+            "need fewer mints, but Pods stay idle longer"
         ),
     )
     probe_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Interval in seconds at which one job of a failing installation is tried. Larger values notice the "
-            "recovery of the installation later"
+            "How often Ostler tries one job of an installation whose mints fail, in seconds. With larger values, "
+            "Ostler notices the recovery of the installation later"
         ),
     )
     reserve_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Seconds that a job waits for room in its account's budget before Ostler reserves room for this job. "
-            "Larger values let small jobs overtake a large job for longer"
+            "How long a job waits for room in the budget of its account before Ostler reserves room for the job, "
+            "in seconds. With larger values, small jobs overtake a large job for longer"
         ),
     )
 
@@ -164,41 +175,42 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "Seconds that Ostler waits after a delivery to a Pod without a stamp. Then Ostler stamps the Pod. "
-            "Larger values leave the Pod without its network policy for longer. Smaller values might interrupt "
-            "the answer to the poll of the Pod"
+            "How long Ostler waits after a delivery before it stamps a Pod that has no stamp, in seconds. With "
+            "larger values, the Pod is without its network policy for longer. Smaller values might interrupt the "
+            "answer to the poll of the Pod"
         ),
     )
     unstamp_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Seconds without a poll after which the stamp is removed from a Pod whose JIT was minted. Larger "
-            "values leave a Pod cut off for longer if its stamp blocks its polls"
+            "How long a Pod with a minted JIT can go without a poll before Ostler removes its stamp, in seconds. "
+            "The stamp might block the polls of the Pod. With larger values, such a Pod waits longer"
         ),
     )
     missing_stamp_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "Seconds that a sweep waits after a delivery to a Pod without a stamp. Then the sweep stamps the Pod. "
-            "Larger values leave the Pod without its network policy for longer"
+            "How long the sweep `missing_stamps` waits after a delivery before it stamps a Pod that has no stamp, "
+            "in seconds. With larger values, the Pod is without its network policy for longer"
         ),
     )
     cut_off_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Seconds that Ostler waits after a delivery. If the poller of the Pod then still runs, Ostler checks "
-            "the Pod for a cut connection. Larger values leave such a Pod cut off for longer"
+            "How long Ostler waits after a delivery before it checks a Pod whose poller still runs, in seconds. "
+            "The stamp might have cut the connection of that Pod to web. With larger values, such a Pod waits "
+            "longer"
         ),
     )
     orphaned_stamp_after: float = Field(
         default=300,
         ge=0,
         description=(
-            "Seconds that a sweep waits after the last claim of a stamped Pod has ended. Then the sweep checks "
-            "the stamp. Larger values remove stamps later"
+            "How long the sweep `orphaned_stamps` waits after the end of the last claim of a stamped Pod before "
+            "it checks the stamp, in seconds. With larger values, stamps are removed later"
         ),
     )
 
@@ -207,71 +219,75 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds without an execution after which a delivered runner is looked up at GitHub. Larger values "
-            "find unused runners later"
+            "How long a delivered runner can be without an execution before Ostler asks GitHub about it, in "
+            "seconds. With larger values, unused runners are found later"
         ),
     )
     unused_polling_after: float = Field(
         default=150,
         gt=0,
         description=(
-            "Seconds that a Pod can still poll for its JIT after the delivery. The time `unused_after` begins "
-            "after these seconds. Larger values give the Pod more polls"
+            "How long a Pod can still poll for its JIT after the delivery, in seconds. The time `unused_after` "
+            "begins at the end of this time. Larger values give the Pod more polls"
         ),
     )
     spent_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "Seconds that a spent Pod waits for the `completed` webhook of its job before Ostler asks GitHub. "
-            "Larger values ask less often and replace the Pod later"
+            "How long Ostler waits for the `completed` webhook after a Pod is spent, in seconds. Ostler then asks "
+            "GitHub about the job. With larger values, Ostler asks less often and replaces the Pod later"
         ),
     )
     unresolved_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Seconds without progress after which Ostler asks GitHub about a job that needs a claim and has none. "
-            "The interval grows with each request. Larger values find lost jobs later"
+            "How long a job that needs a claim can be without one before Ostler asks GitHub about the job, in "
+            "seconds. The interval grows with each request. With larger values, lost jobs are found later"
         ),
     )
     unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "Seconds without progress after which Ostler asks GitHub about a job that is in the state `waiting`, is "
-            "set aside, or runs on a runner that Ostler did not register. Larger values ask less often"
+            "How long a job can make no progress before Ostler asks GitHub about it, in seconds. This applies to "
+            "a job that is in the state `waiting`, is set aside, or runs on a runner that Ostler did not "
+            "register. With larger values, Ostler asks less often"
         ),
     )
     finished_job_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Seconds that a sweep waits after the end of a job. If the Pod then still runs, the sweep checks it. "
-            "Larger values give the last steps of a job more time"
+            "How long Ostler waits after the end of a job before the sweep `finished_jobs` checks a Pod that "
+            "still runs, in seconds. Larger values give the last steps of a job more time"
         ),
     )
     lingering_after: float = Field(
         default=90,
         ge=0,
         description=(
-            "Seconds that a Pod can run on after the end of its job. Then the Pod is retired if two of GitHub's lists "
-            "did not contain its runner. Larger values keep such a Pod longer"
+            "How long a Pod can run on after the end of its job, in seconds. The Pod is then retired if its "
+            "runner was missing in two lists from GitHub. With larger values, such a Pod runs longer"
         ),
     )
     orphaned_runner_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Seconds that an offline runner stays registered after its claim ended. Then a sweep deregisters the "
-            "runner. Larger values keep the runner registered for longer"
+            "How long an offline runner stays registered after its claim ended, in seconds. The sweep "
+            "`orphaned_runners` then deregisters the runner. With larger values, the runner stays registered "
+            "longer"
         ),
     )
     orphaned_account_after: float = Field(
         default=600,
         ge=0,
-        description="Age in seconds at which a ServiceAccount without a Pod is deleted. Larger values keep the "
-        "ServiceAccount longer",
+        description=(
+            "Age at which a ServiceAccount without a Pod is deleted, in seconds. With larger values, the "
+            "ServiceAccount exists longer"
+        ),
     )
 
     # Webhooks
@@ -279,24 +295,24 @@ class Timings(BaseModel):
         default=25 * 1024 * 1024,
         ge=1024,
         description=(
-            "Maximum size of a webhook in bytes. The default is GitHub's own limit. A larger webhook is refused "
-            "while it is read. Larger values use more memory"
+            "Maximum size of a webhook in bytes. The default is GitHub's own limit. Web refuses a larger webhook "
+            "while it reads the body. Larger values need more memory"
         ),
     )
     redelivery_again_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Seconds between two requests to GitHub to send a failed webhook again. The interval doubles with "
-            "each request. Larger values ask less often"
+            "How long Ostler waits before it asks GitHub once more to send a failed webhook again, in seconds. "
+            "The wait doubles with each request. With larger values, Ostler asks less often"
         ),
     )
     redelivery_overlap: float = Field(
         default=900,
         gt=0,
         description=(
-            "Maximum delay in seconds between a delivery and its entry in GitHub's list of deliveries. Each run of "
-            "`redelivery` reads the list again for this time. Larger values need more calls"
+            "Longest time between a delivery and its entry in GitHub's list of deliveries, in seconds. Each run "
+            "of `redelivery` reads the entries of this time again. Larger values need more calls"
         ),
     )
     redelivery_batch: int = Field(
@@ -304,32 +320,32 @@ class Timings(BaseModel):
         ge=1,
         le=1000,
         description=(
-            "Maximum number of webhooks that one run of `redelivery` requests again. Larger values use more of "
-            "the quota at once"
+            "Maximum number of webhooks that one run of `redelivery` asks GitHub to send again. Larger values use "
+            "more of GitHub's rate limit at once"
         ),
     )
     catch_up_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Age in seconds at which a job that GitHub lists as queued is accepted without its webhook. Larger "
-            "values accept the job later"
+            "Age at which Ostler accepts a job that GitHub lists as queued, although its webhook did not arrive, "
+            "in seconds. With larger values, the job is accepted later"
         ),
     )
     catch_up_over_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "Seconds that Ostler waits for the webhook after a job ended at GitHub. Then Ostler finishes the job "
-            "without the webhook. Larger values finish the job later"
+            "How long Ostler waits for the webhook after a job ended at GitHub, in seconds. Ostler then records "
+            "the end of the job without the webhook. With larger values, the end is recorded later"
         ),
     )
     catch_up_seen_within: float = Field(
         default=86400,
         gt=0,
         description=(
-            "Maximum age in seconds of a repository's last job. If the last job is older, `catch_up` does not "
-            "list the runs of the repository. Larger values list more repositories"
+            "Maximum age of the last job of a repository, in seconds. If the last job is older, `catch_up` does "
+            "not list the runs of the repository. With larger values, more repositories are listed"
         ),
     )
     catch_up_percent: float = Field(
@@ -337,16 +353,16 @@ class Timings(BaseModel):
         gt=0,
         le=50,
         description=(
-            "Percentage of an installation's hourly quota that `catch_up` can use. Larger values leave less to "
-            "other calls"
+            "Percentage of an installation's hourly rate limit that `catch_up` can use. Larger values leave fewer "
+            "calls for other work"
         ),
     )
     keep_deliveries: float = Field(
         default=604800,
         gt=259200,
         description=(
-            "Seconds for which Ostler stores the GUIDs of webhooks. The value must be larger than the retention of "
-            "deliveries at GitHub. Larger values use more disk"
+            "How long Ostler stores the GUIDs of webhooks, in seconds. The value must be larger than the time "
+            "that GitHub stores deliveries. Larger values need more disk"
         ),
     )
 
@@ -355,22 +371,22 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Number of destructive repairs that one run of a sweep can always make, even if "
-            "OSTLER_REPAIR_BUDGET_PERCENT allows fewer. Larger values repair more at once in a small fleet"
+            "Number of objects that one run of a sweep can always delete, even if OSTLER_REPAIR_BUDGET_PERCENT "
+            "allows fewer. Larger values repair more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(
         default=600,
         gt=0,
         description=(
-            "Seconds to wait for the effect of a repair before it is marked failed. Larger values report a failed "
-            "repair later"
+            "How long Ostler waits for the effect of a repair before it marks the repair as failed, in seconds. "
+            "With larger values, a failed repair is reported later"
         ),
     )
     keep_repairs: float = Field(
         default=7776000,
         gt=0,
-        description="Seconds for which Ostler stores repairs with a known outcome. Larger values use more disk",
+        description="How long Ostler stores repairs with a known outcome, in seconds. Larger values need more disk",
     )
 
     # The epoch, which reveals that Postgres was restored from a backup
@@ -378,8 +394,9 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds after a successful epoch check. During these seconds Ostler can release claims and delete "
-            "Pods. With larger values, Ostler releases and deletes for longer while it cannot reach the cluster"
+            "How long Ostler can release claims and delete Pods after a successful comparison of the epochs, in "
+            "seconds. With larger values, Ostler releases and deletes for longer while it cannot reach the "
+            "cluster"
         ),
     )
 
@@ -388,44 +405,50 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds for which a call to an upstream counts when a gate is evaluated. Larger values react later"
+            "How long a call to an upstream is counted in the evaluations of its gate, in seconds. With larger "
+            "values, gates close and reopen later"
         ),
     )
     gate_least_errors: int = Field(
         default=5,
         ge=1,
         description=(
-            "Minimum number of failed calls that closes a gate. If there are few calls, larger values delay the "
-            "closing of a gate"
+            "Minimum number of failed calls that closes a gate. With larger values, a gate with few calls closes later"
         ),
     )
     gate_closes_at: float = Field(
         default=0.5,
         ge=0.5,
         le=1,
-        description="Fraction of failed calls at which a gate closes. Larger values tolerate more failures",
+        description=(
+            "Fraction of failed calls, from 0 to 1, at which a gate closes. With larger values, a gate closes "
+            "only after more failures"
+        ),
     )
     gate_opens_at: float = Field(
         default=0.2,
         ge=0,
         lt=0.5,
         description=(
-            "Maximum fraction of failed calls at which an evaluation of a closed gate counts as healthy. Larger "
-            "values reopen gates earlier"
+            "Maximum fraction of failed calls, from 0 to 1, in a healthy evaluation of a closed gate. With larger "
+            "values, gates reopen earlier"
         ),
     )
     gate_healthy_checks: int = Field(
         default=4,
         ge=1,
-        description="Number of healthy evaluations in a row that reopen a gate. Larger values reopen gates later",
+        description=(
+            "Number of consecutive healthy evaluations after which a gate reopens. With larger values, gates "
+            "reopen later"
+        ),
     )
     gate_extra_checks: int = Field(
         default=4,
         ge=0,
         description=(
-            "Maximum number of additional healthy evaluations before a gate reopens. The number is drawn at random "
-            "each time a gate closes, so that several deployments do not reopen their gates at once. Larger values "
-            "spread these times more"
+            "Maximum number of additional healthy evaluations before a gate reopens. The number is drawn at "
+            "random each time a gate closes, so that several deployments do not reopen their gates at once. "
+            "Larger values spread the reopening over a longer time"
         ),
     )
 
@@ -435,8 +458,8 @@ class Timings(BaseModel):
         ge=2,
         le=300,
         description=(
-            "Seconds without a sign of life from the active watch after which a standby takes over. Larger values "
-            "delay the takeover"
+            "Duration of the Lease of the active watch, in seconds. A standby takes over if the active watch does "
+            "not renew the Lease for this time. With larger values, the takeover comes later"
         ),
     )
     watch_timeout: int = Field(
@@ -444,16 +467,16 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Maximum lifetime in seconds of one watch connection. The watch closes a connection if it receives no "
-            "data for this time plus 5 seconds. Larger values detect a dead connection later"
+            "Longest lifetime of one watch connection, in seconds. The watch closes a connection that receives no "
+            "data for this time plus 5 seconds. With larger values, a dead connection is detected later"
         ),
     )
     watch_executing_after: float = Field(
         default=5,
         ge=0,
         description=(
-            "Seconds that the watch waits for the webhook of a started job before the watch itself reports the job. "
-            "Larger values send fewer tasks"
+            "How long the watch waits for the webhook of a started job before it reports the job itself, in "
+            "seconds. With larger values, the watch sends fewer tasks"
         ),
     )
 

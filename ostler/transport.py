@@ -124,7 +124,7 @@ def _may_be_restored(entry: bytes | str) -> bool:
 
 def _drop(where: str, why: str) -> None:
     telemetry.MESSAGES_MALFORMED.inc()
-    log.warning("message.malformed", where=where, why=why)
+    log.warning("message.dropped_as_malformed", found_in=where, why=why)
 
 
 class Channel(redis.Channel):

@@ -81,7 +81,7 @@ class Follower(threading.Thread, Generic[T]):
         length, version = self._subject.list()
         if self._subject.counted:
             telemetry.WATCH_LISTS.inc()
-        log.info("watch.listed", of=self._subject.name, length=length)
+        log.info("watch.objects_listed", objects=self._subject.name, count=length)
         return version
 
     def _follow(self, version: str) -> None:
@@ -138,7 +138,7 @@ class Follower(threading.Thread, Generic[T]):
         if event.item is not None:
             self._subject.observe(event.item, deleted=event.kind == "DELETED")
         elif event.kind != "BOOKMARK":
-            log.warning("watch.event_unreadable", of=self._subject.name, kind=event.kind)
+            log.warning("watch.event_unreadable", objects=self._subject.name, event_type=event.kind)
 
     def _failed(self, error: UpstreamError) -> None:
         """Count and log a failure, then wait. The wait grows with each failure in a row."""
@@ -146,7 +146,11 @@ class Follower(threading.Thread, Generic[T]):
         why = "expired" if isinstance(error, WatchExpired) else "silent" if isinstance(error, WatchSilent) else "failed"
         self._restarted(why)
         log.warning(
-            "watch.restarted", of=self._subject.name, why=why, error=type(error).__name__, failures=self._failures
+            "watch.restarted",
+            objects=self._subject.name,
+            why=why,
+            error=type(error).__name__,
+            consecutive_failures=self._failures,
         )
         self._pause()
 

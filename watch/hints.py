@@ -117,7 +117,9 @@ class Hints:
                 case Hint.UNSTAMPED if len(self._unstamped) < MOST:  # the sweep `resume` finds further Pods
                     self._unstamped[uid] = None
             if len(self._gone) + len(self._executing) > MOST:
-                log.warning("watch.hints_dropped", gone=len(self._gone), executing=len(self._executing))
+                log.warning(
+                    "watch.waiting_hints_dropped", gone_pods=len(self._gone), executing_pods=len(self._executing)
+                )
                 self._gone.clear()
                 self._executing.clear()
                 self._everything = True
@@ -237,7 +239,7 @@ def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.E
         try:
             send(waker, batch, namespace=namespace)
         except Exception as error:  # noqa: BLE001 - redis and kombu raise many classes; no error must end this thread
-            log.warning("watch.send_failed", error=type(error).__name__)
+            log.warning("watch.hints_not_sent", error=type(error).__name__)
             hints.put_back(batch)
             if stopped.wait(AGAIN):
                 return

@@ -76,7 +76,7 @@ class _Watch:
         while not self._stopped.is_set():
             self._step()
             if any(each is not None and not each.is_alive() for each in (self._follower, self._of_pools)):
-                log.error("watch.follower_ended")
+                log.error("watch.thread_ended_unexpectedly")
                 status = 1
                 break
             self._stopped.wait(self._settings.timings.watch_lease * RENEW)
@@ -95,14 +95,14 @@ class _Watch:
         try:
             self._candidate.step()
         except UpstreamError as error:
-            log.warning("watch.lease_failed", error=type(error).__name__, why=str(error))
+            log.warning("watch.lease_request_failed", error=type(error).__name__, why=str(error))
         else:
             if self._settings.alive_file is not None:
                 Path(self._settings.alive_file).touch()
         leads = self._candidate.leads
         telemetry.WATCH_LEADER.set(int(leads))
         if leads and self._follower is None:
-            log.info("watch.leads")
+            log.info("watch.leadership_acquired")
             namespace, seconds = self._settings.namespace, self._settings.timings.watch_timeout
             self._follower = Follower(Pods(self._client, self._hints, namespace=namespace), seconds=seconds)
             self._of_pools = Follower(Pools(self._client, self._hints, namespace=namespace), seconds=seconds)
@@ -123,7 +123,7 @@ class _Watch:
         try:
             self._signs.mark_watched(self._settings.namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:
-            log.warning("watch.mark_failed", error=type(error).__name__)
+            log.warning("watch.connection_not_recorded_in_redis", error=type(error).__name__)
 
     def _unfollow(self) -> None:
         followers = [each for each in (self._follower, self._of_pools) if each is not None]

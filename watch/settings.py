@@ -12,14 +12,20 @@ class WatchSettings(Timed, RedisAlone):
 
     kubeconfig: str | None = Field(
         default=None,
-        description=("Path of a kubeconfig. If this setting is empty, Ostler uses the ServiceAccount of its Pod"),
+        description=(
+            "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
+            "ServiceAccount of its Pod"
+        ),
     )
-    namespace: str = Field(default="ostler-runners", description="Namespace of the pools and their runner Pods")
+    namespace: str = Field(
+        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
+    )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file that shows that the process works. A worker touches it with each heartbeat, and a "
-            "watch with each answer of the cluster. `ostler healthy worker` and `ostler healthy watch` read it"
+            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches "
+            "the file with each heartbeat, and a watch with each answer of the cluster. `ostler healthy worker` "
+            "and `ostler healthy watch` read the file"
         ),
     )
     metrics_port: int = Field(

@@ -41,7 +41,7 @@ from web.runners.offering import Offering
 from web.runners.polls import Polls
 
 log = structlog.get_logger(__name__)
-_misdirected = RefusedLog(log, "web.other_port")
+_misdirected = RefusedLog(log, "web.path_requested_on_wrong_port")
 _SHOWN = 100
 
 
@@ -118,7 +118,7 @@ class Web:
         self.offering.start()
         self.listener.start()
         self.reporter.start()
-        log.info("web.started", web=self.id)
+        log.info("web.started", web_process=self.id)
 
     async def end_polls(self) -> None:
         """Answer every held poll, and withdraw the offers of these polls.
@@ -145,7 +145,7 @@ class Web:
         self.api_database.stop()
         self.threads.stop()
         self.engine.dispose()
-        log.info("web.stopped", web=self.id)
+        log.info("web.stopped", web_process=self.id)
 
 
 class _App(FastAPI):

@@ -60,16 +60,18 @@ class Server(uvicorn.Server):
                 self.certificate = self._certificate()
                 sockets, secured = self._bind()
             except OSError as error:
-                log.error("web.port_taken", error=str(error))  # noqa: TRY400  the message has all facts
+                log.error("web.port_in_use", error=str(error))  # noqa: TRY400  the message has all facts
                 raise SystemExit(3) from None
             except ConfigurationError as error:
-                log.error("web.no_certificate", error=str(error))  # noqa: TRY400  the same
+                log.error("web.certificate_not_usable", error=str(error))  # noqa: TRY400  the same
                 raise SystemExit(2) from None
         await super().startup(sockets=sockets)
         if secured is not None:
             self._listen_by_tls(secured)
         self.on_started()
-        log.info("web.listening", **{each: self.ports.of(each) for each in Audience}, polls_by_tls=self.ports.tls)
+        log.info(
+            "web.listening", **{f"{each}_port": self.ports.of(each) for each in Audience}, polls_tls_port=self.ports.tls
+        )
 
     def _certificate(self) -> Certificate | None:
         certificate, key = self._settings.web_polls_tls_cert, self._settings.web_polls_tls_key

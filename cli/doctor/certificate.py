@@ -36,12 +36,12 @@ def certificate(context: Context) -> Verdict:
     url = urlsplit(context.settings.dispatch_url)
     host = url.hostname or ""
     if url.scheme != "https":
-        return ok("runner Pods poll without TLS: there is no certificate that could expire")
+        return ok("runner Pods poll without TLS, so there is no certificate to check")
     try:
         found = read_certificate(host, url.port or 443)
     except ssl.SSLError as error:
         return failed(
-            f"{host} rejects the TLS handshake: {error.reason}", "check the log of web for tls.certificate_not_read"
+            f"{host} rejects the TLS handshake: {error.reason}", "check the log of web for tls.certificate_not_loaded"
         )
     except OSError as error:
         told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"

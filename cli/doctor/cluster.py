@@ -97,7 +97,11 @@ def definition(context: Context) -> Verdict:
         )
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:
-        return failed(f"{CRD_NAME} is of another version: {missing[0]} differs (and {len(missing) - 1} more)", cure)
+        return failed(
+            f"{CRD_NAME} has the schema of another version of Ostler: {missing[0]} and {len(missing) - 1} more fields "
+            "differ",
+            cure,
+        )
     return ok(f"{CRD_NAME} is served with the schema of this version")
 
 

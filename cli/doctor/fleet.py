@@ -42,7 +42,7 @@ def beats(context: Context) -> Verdict:
         )
     if not held:
         return failed(f"{cause}; no beat holds the lock in Redis", "start two processes of `ostler beat`")
-    return failed(f"{cause}, though a beat holds its lock", "check that a worker runs on the queue `sweeps`")
+    return failed(f"{cause}, although a beat holds the lock in Redis", "check that a worker runs on the queue `sweeps`")
 
 
 def web(context: Context) -> Verdict:
@@ -99,7 +99,7 @@ def sweeps(context: Context) -> Verdict:
     paused = [each.name for each in found.sweeps if each.paused_at is not None]
     if late:
         cure = (
-            "`ostler sweep list` shows how the last run of each sweep ended; the log line `sweep.failed` of a worker "
+            "`ostler sweep list` shows how the last run of each sweep ended; the log line `sweep.ended` of a worker "
             "shows why"
         )
         return failed(f"sweeps missed three periods: {', '.join(late)}", cure)

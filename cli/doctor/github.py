@@ -54,7 +54,7 @@ def app(context: Context) -> Verdict:
         return failed(
             f"GitHub does not answer: {error}", "check OSTLER_GITHUB_API_URL and https://www.githubstatus.com"
         )
-    return ok(f"{found.name} is known to GitHub")
+    return ok(f"GitHub accepts the id and key of the App {found.name}")
 
 
 def mints(context: Context) -> Verdict:
@@ -74,7 +74,8 @@ def clock(context: Context) -> Verdict:
     ahead = context.github.clock_ahead(deadline_seconds=CALL_WITHIN)
     if ahead is None:
         return unknown("GitHub's answer has no date")
-    told = f"our clock is {abs(ahead.total_seconds()):.0f} s {'ahead of' if ahead > timedelta() else 'behind'} GitHub's"
+    side = "ahead of" if ahead > timedelta() else "behind"
+    told = f"this machine's clock is {abs(ahead.total_seconds()):.0f} s {side} GitHub's"
     cure = "synchronise the clocks of all nodes by NTP; GitHub refuses JWTs that are expired or issued in the future"
     if ahead > SKEW or -ahead > BEHIND:
         return failed(told, cure)
@@ -100,28 +101,37 @@ def permissions(context: Context) -> Verdict:
         return failed("; ".join(lacking), cure)
     if suspended := [each.login for each in context.installations if each.suspended]:
         return warning(
-            f"suspended at {', '.join(suspended)}", "the owner can end the suspension: Settings, GitHub Apps"
+            f"the App is suspended at {', '.join(suspended)}", "the owner can end the suspension: Settings, GitHub Apps"
         )
     if needless:
         return warning(
-            f"more permissions than needed: {'; '.join(needless)}", "remove these permissions on the App's page"
+            f"the App has more permissions than it needs: {'; '.join(needless)}",
+            "remove these permissions on the App's page",
         )
-    return ok(f"exactly the permissions needed, at {', '.join(each.login for each in context.installations)}")
+    return ok(
+        "the App has exactly the permissions that it needs, at "
+        + ", ".join(each.login for each in context.installations)
+    )
 
 
 def events(context: Context) -> Verdict:
     """Check that the App subscribes to the events of jobs."""
     found = context.github.get_app(deadline_seconds=CALL_WITHIN).events
     if missing := wanted.silent(found):
-        return failed(f"not subscribed to {', '.join(missing)}", "the App's page, Permissions & events")
-    return ok(f"subscribed to {', '.join(found)}")
+        return failed(
+            f"the App is not subscribed to {', '.join(missing)}", "subscribe on the App's page, Permissions & events"
+        )
+    return ok(f"the App is subscribed to {', '.join(found)}")
 
 
 def deliveries(context: Context) -> Verdict:
     """Check that web accepted the latest webhooks that GitHub sent."""
     listed = context.github.list_deliveries().deliveries
     if not listed:
-        return warning("GitHub has sent no webhook for three days", "`ostler setup ping`, once a repository ran a job")
+        return warning(
+            "GitHub has sent no webhook for three days",
+            "if a repository has run a job since then, run `ostler setup ping`",
+        )
     latest = {each.guid: each for each in reversed(listed)}
     open_ones = [each for each in latest.values() if not each.accepted]
     newest = listed[0]

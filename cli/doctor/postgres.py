@@ -35,7 +35,7 @@ def epoch(context: Context) -> Verdict:
             "a backup was restored, run `ostler restore --anyway`"
         )
         return failed(f"{found.doubt}. Nothing is released or retired", cure)
-    return ok(f"at {found.epoch.number}, as new as the cluster")
+    return ok(f"Postgres is at epoch {found.epoch.number}, as new as the cluster")
 
 
 def postgres(context: Context) -> Verdict:
@@ -58,7 +58,7 @@ def postgres(context: Context) -> Verdict:
             f"Postgres {found.version} answers",
             f"upgrade Postgres: the tests run on {TRIED}, and older versions are not tested",
         )
-    return ok(f"Postgres {found.version} answers, read committed")
+    return ok(f"Postgres {found.version} answers, with the isolation read committed")
 
 
 def clock_of_postgres(context: Context) -> Verdict:
@@ -95,6 +95,8 @@ def revision(context: Context) -> Verdict:
     """Check that the database has the schema of this version or of a newer version."""
     found = context.rows
     if found.needed is None:
-        return ok(f"at {found.revision}")
+        return ok(f"the database is at revision {found.revision}")
     cure = migrate.EMPTY_DATABASE if migrate.predates(found.revision, migrate.revisions()) else "run `ostler migrate`"
-    return failed(f"at {found.revision or 'none'}, this version needs {found.needed}", cure)
+    return failed(
+        f"the database is at revision {found.revision or 'none'}, but this version needs {found.needed}", cure
+    )

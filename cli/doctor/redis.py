@@ -37,7 +37,9 @@ def options(context: Context) -> Verdict:
         cause = f"maxmemory-policy is {policy}: a full Redis then evicts queues, bindings and the schedule"
         return failed(cause, "set `maxmemory-policy noeviction`: writes then fail and are retried")
     most, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
-    told = f"noeviction, {used / 2**20:.0f} MiB used" + (f" of {most / 2**20:.0f}" if most else "")
+    told = f"maxmemory-policy is noeviction, and {used / 2**20:.0f} MiB are used" + (
+        f" of {most / 2**20:.0f}" if most else ""
+    )
     if most and used > FULL * most:
         return warning(told, "raise maxmemory, or find out what fills it: `ostler flower`, and `redis-cli --bigkeys`")
     return ok(told)

@@ -102,7 +102,7 @@ class AppAuth:
             if not slot.lock.acquire(blocking=False):
                 return usable
         elif not slot.lock.acquire(timeout=deadline.left(LONGEST_WAIT)):
-            raise Retryable("another thread still waits for a token of this installation")
+            raise Retryable("another thread of this process is still requesting the token of this installation")
         try:
             if slot.token is not None and slot.token is not token:
                 return slot.token

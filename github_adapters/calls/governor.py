@@ -437,7 +437,7 @@ class Governor:
 
     def _went_away(self, error: redis.RedisError) -> None:
         self._away_until = self._monotonic() + AWAY_FOR
-        log.warning("governor.redis_away", error=type(error).__name__)
+        log.warning("github_rate_limits.redis_unavailable", error=type(error).__name__)
 
 
 def _keys(installation_id: int) -> list[str]:

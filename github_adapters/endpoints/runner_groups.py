@@ -59,7 +59,7 @@ class RunnerGroups:
             if len(groups) < PAGE:
                 break
         if len(seen) < total:
-            raise Retryable("GitHub listed fewer runner groups than it counted")
+            raise Retryable("GitHub listed fewer runner groups than its own count")
         return list(seen.values())
 
 

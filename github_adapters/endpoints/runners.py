@@ -219,7 +219,7 @@ class Runners:
                 break
             before = total
         if len(seen) < total:
-            raise Retryable("GitHub listed fewer runners than it counted")
+            raise Retryable("GitHub listed fewer runners than its own count")
         return list(seen.values())
 
     def _page(

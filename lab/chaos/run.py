@@ -415,7 +415,7 @@ class _Run:
         contended = {
             str(line["delivery"])
             for line in read_log_lines(self._system.folder / f"{WEBHOOKS}.log")
-            if line.get("event") == "webhook.row_contended"
+            if line.get("event") == "webhook.not_stored_rows_locked"
         }
         return of_refusals(
             github,

@@ -50,7 +50,7 @@ def figures_of(engine: Engine, system: System, *, restarts: Counter[str]) -> Fig
     return Figures(
         p50=_quantile(times, 0.5),
         p99=_quantile(times, 0.99),
-        remaps=events["job.remapped"],
+        remaps=events["job.runs_on_other_runner"],
         retries=events[RETRY],
         resumed=resumed,
         real_pods=sum(1 for event in received if not event["simulated"]),

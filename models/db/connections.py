@@ -102,5 +102,5 @@ def _first_answer(
             said = str(error.orig).strip().splitlines()[0]
             if monotonic() + _PAUSE > end:
                 raise StoreUnreachable(f"Postgres did not answer for {within:.0f} s: {said}") from None
-            log.warning("postgres.waiting", error=said)
+            log.warning("postgres.not_available_retrying", error=said)
         sleep(_PAUSE)

@@ -154,9 +154,9 @@ def _report_skew(skew: float) -> None:
     if abs(skew) >= SKEW_WARNED and time.monotonic() - _warned_at >= WARN_EVERY:
         _warned_at = time.monotonic()
         log.warning(
-            "clock.skewed",
-            ahead_by=round(skew, 1),
-            cure="synchronise the clock of this node by NTP",
+            "clock.differs_from_postgres",
+            ahead_by_seconds=round(skew, 1),
+            remedy="synchronise the clock of this node by NTP",
         )
 
 

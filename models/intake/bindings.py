@@ -142,18 +142,18 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
     seen = batch.locked.executions.get(job.id)
     if seen is not None:
         if seen.runner_name != runner_name:
-            log.warning("bindings.second_runner", job=job.id, runner=runner_name, first=seen.runner_name)
+            log.warning("job.second_runner_ignored", job=job.id, runner=runner_name, first_runner=seen.runner_name)
         return
     claim = batch.locked.of_runner(runner_name)
     verdict = judge_runner(claim, runner_name=runner_name, job_id=job.id)
     if verdict in {Runner.UNDELIVERED, Runner.TAKEN}:
         log.warning(
-            "bindings.runner_cannot_have_job",
+            "job.reported_on_unexpected_runner",
             job=job.id,
             runner=runner_name,
             verdict=verdict.value,
             claim=claim.id if claim else None,
-            state=claim.state if claim else None,
+            claim_state=claim.state if claim else None,
         )
     if verdict is not Runner.OURS:
         claim = None
@@ -207,12 +207,12 @@ def _count_remap(
 ) -> None:
     batch.bound.remaps += 1
     log.info(
-        "job.remapped",
+        "job.runs_on_other_runner",
         job=job.id,
         runner=runner_name,
         claim=claim.id if claim else None,
-        former_job=claim.job_id if claim else None,
-        loser=loser.id if loser else None,
+        former_job_of_claim=claim.job_id if claim else None,
+        former_claim_of_job=loser.id if loser else None,
     )
 
 

@@ -32,7 +32,7 @@ def report(engine: Engine, *, tally: Tally = TALLY) -> None:
     try:
         transaction(engine, lambda db: gates.report(db, counts, now=utcnow()))
     except SQLAlchemyError as error:
-        log.warning("upstreams.not_reported", error=words_of(error))
+        log.warning("upstream_call_counts.not_stored", error=words_of(error))
 
 
 class Reporter:
@@ -62,4 +62,4 @@ class Reporter:
         try:
             report(self._engine)
         except Exception:
-            log.exception("upstreams.report_failed")  # the thread continues with the next report
+            log.exception("upstream_call_counts.store_failed")  # the thread continues with the next report

@@ -69,7 +69,7 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
         return _leave_alone("the Pod is already ending")
     if not stamped:
         return _leave_alone("its stamp was removed meanwhile")
-    return _never_given(evidence, "stamped, without a claim, and never given a JIT")
+    return _never_given(evidence, "the Pod is stamped, has no live claim and never received a JIT")
 
 
 def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
@@ -232,7 +232,7 @@ def judge_runner(
     like the name of a runner of Ostler (L3).
     """
     if not ours:
-        return _leave_alone("it is not ours")
+        return _leave_alone("the runner was not registered by Ostler")
     if online or busy:
         return _leave_alone("it is online" if online else "it is busy")
     if has_live_claim:
@@ -241,7 +241,7 @@ def judge_runner(
         return _leave_alone("its claim ended a moment ago")
     return Verdict(
         keep=False,
-        reason="registered, offline, and its claim has ended",
+        reason="the runner is registered and offline, and its claim has ended",
         witnesses=(Witness(Source.GITHUB, "the runner is offline"), Witness(Source.POSTGRES, "its claim has ended")),
     )
 
@@ -260,7 +260,7 @@ def judge_service_account(
     if row_is_open:
         return _leave_alone("its Pod is known, or about to be created")
     if pod_exists:
-        return _leave_alone("its Pod is there")
+        return _leave_alone("its Pod still exists")
     return Verdict(
         keep=False,
         reason="its Pod is gone",

@@ -25,9 +25,9 @@ class Network(enum.Enum):
     RESET = "connection reset"
     TIMEOUT = "timed out"
     UNREACHABLE = "unreachable"
-    NAME = "name not resolved"
+    NAME = "the name cannot be resolved"
     TLS = "TLS failed"
-    TRUNCATED = "answer cut short"
+    TRUNCATED = "the answer was cut short"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failur
     selects the factor from `jitter`.
     """
     if not worth_retrying(failure):
-        return RetryDecision(retry=False, wait=0.0, reason="the answer is final")
+        return RetryDecision(retry=False, wait=0.0, reason="another attempt would get the same answer")
     wait = wait_before_next(policy=policy, attempt=attempt, failure=failure, roll=roll)
     if attempt >= policy.attempts:
         return RetryDecision(retry=False, wait=wait, reason=f"{attempt} of {policy.attempts} attempts made")

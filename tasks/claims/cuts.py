@@ -44,11 +44,11 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     if verdict is None:
         return
     if not verdict.cut:
-        log.debug("cut.not_found", claim=claim_id, why=verdict.why)
+        log.debug("stamp.does_not_cut_off_pod", claim=claim_id, why=verdict.why)
         if claim.stamp == Stamp.REMOVING:
             rt.transaction(cuts.stamp_now, claim_id, why=verdict.why, now=NOW)
         return
-    log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
+    log.warning("stamp.cuts_off_pod", claim=claim_id, pod=claim.pod_name)
     due_after = rt.timings.due_after
     work = rt.transaction(cuts.begin, claim, why=verdict.why, due_after=due_after, now=NOW, who=rt.who)
     if work is None or write(rt, work, owner=None).outcome is not StampOutcome.DONE:

@@ -84,16 +84,18 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
         except OperationalError as error:
             if not is_locked(error):
                 raise
-            log.info("dispatch.busy")
+            log.info("dispatch.postponed_pool_locked")
             # The wake key is cleared first. While the key is set, a wake counts as already sent and sends no message.
             clear_wake(rt, pool_id)
             rt.waker.wake(pool_id, after=BUSY_PAUSE)
             return
         start_chains(matched.claims, chain_no=1)
         if matched.claims or matched.to_spares:
-            log.info("dispatch.matched", count=len(matched.made), to_spares=matched.to_spares)
+            log.info(
+                "dispatch.jobs_matched", claims_created=len(matched.made), jobs_assigned_to_spares=matched.to_spares
+            )
         for made in matched.made:
-            log.info("claim.made", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
+            log.info("claim.created", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
         if matched.short:
             rt.waker.autoscale()
         if not matched.again:
@@ -124,7 +126,7 @@ def clear_wake(rt: Runtime, pool_id: int) -> None:
     try:
         rt.wake_keys.clear_wake(pool_id)
     except redis.RedisError as error:
-        log.warning("dispatch.wake_key_not_deleted", error=reason_of(error))
+        log.warning("dispatch.redis_wake_key_not_deleted", error=reason_of(error))
 
 
 def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:

@@ -75,11 +75,11 @@ def follow_owner(rt: Runtime, installation_id: int) -> bool:
     try:
         seen = rt.github.get_installation(installation_id=installation_id, deadline_seconds=remaining())
     except UpstreamError as error:
-        log.warning("github.installation_unknown", installation=installation_id, error=meaning_of(error))
+        log.warning("installation.not_read", installation=installation_id, error=meaning_of(error))
         return False
     renamed = rt.transaction(accounts.rename_owner, account_id=seen.account_id, login=seen.login)
     if renamed:
-        log.info("github.owner_renamed", account=seen.account_id, login=seen.login)
+        log.info("account.renamed", account=seen.account_id, new_login=seen.login)
     return renamed
 
 

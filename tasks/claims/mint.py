@@ -249,7 +249,7 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     """Deregister the new runner of a claim that no longer waits for this mint."""
-    log.info("mint.claim_changed")
+    log.info("mint.claim_no_longer_waits")
     if work.installation_id is not None:
         try:
             rt.github.delete_runner(
@@ -259,12 +259,12 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
                 deadline_seconds=remaining(),
             )
         except Busy:
-            log.warning("mint.undelivered_runner_busy", runner=jit.runner_name)
+            log.warning("mint.undelivered_runner_executes_job", runner=jit.runner_name)
             return
 
     def removed(db: Connection) -> None:
         mint_attempts.close(db, work.attempt_id, outcome="removed", now=utcnow())
-        claim_leases.give_back(db, work, due_at=utcnow(), error="its mint came too late")
+        claim_leases.give_back(db, work, due_at=utcnow(), error="its runner was minted too late")
 
     rt.transaction(removed)
 
@@ -276,7 +276,7 @@ def go_on(rt: Runtime, work: steps.MintWork) -> None:
     """
     ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
-        log.info("mint.recovered", jobs=ended)
+        log.info("mint.backoff_ended", jobs_tried_again=ended)
         rt.waker.send(REMATCH)
 
 
@@ -357,7 +357,9 @@ def leave(
         if not installations.has_successor(db, key):
             return None
         # Lock order: the claim before its installation, as in `steps.commit_mint`. This prevents a deadlock.
-        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
+        claim_leases.give_back(
+            db, work, due_at=utcnow() + timedelta(seconds=2), error="the App was uninstalled from its account"
+        )
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
         installations.mark_left(db, key, now=utcnow())
@@ -383,7 +385,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
         return
     except (UpstreamError, LeaseOver) as unknown:
         why = meaning_of(unknown) if isinstance(unknown, UpstreamError) else "no time was left to ask GitHub"
-        log.warning("mint.installation_unknown", error=why)
+        log.warning("mint.installation_not_read", error=why)
         back_off(rt, work, attempt_id, error)
         return
     if seen.suspended:
@@ -392,7 +394,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
     if seen.account_id != work.account_id or seen.login == Scope.parse(work.scope).login:
         back_off(rt, work, attempt_id, error)
         return
-    log.info("mint.owner_renamed", account=work.account_id, login=seen.login)
+    log.info("account.renamed", account=work.account_id, new_login=seen.login)
 
     def rename(db: Connection) -> None:
         accounts.rename_owner(db, account_id=work.account_id, login=seen.login)
@@ -493,5 +495,5 @@ def refuse(
         return begun
 
     if rt.transaction(body):
-        log.warning("mint.refused", reason=reason)
+        log.warning("mint.failed_job_held", reason=reason)
         send_release(rt, work.claim_id)

@@ -61,8 +61,8 @@ def pod_events(*, pod_uid: str) -> None:
     try:
         found = list_pod_events(rt.kube, namespace=pod.namespace, name=pod.name, uid=pod_uid, policy=ONCE)
     except UpstreamError as error:
-        log.info("pod.events_not_read", error=meaning_of(error))
+        log.info("pod.kubernetes_events_not_read", error=meaning_of(error))
         return
     event = choose(found)
     if not rt.transaction(pod_ends.record_event, pod_uid, event, now=NOW):
-        log.info("pod.events_not_recorded")
+        log.info("pod.kubernetes_events_not_recorded")

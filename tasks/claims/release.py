@@ -55,7 +55,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     claim.
     """
     rt = runtime()
-    why = "its chain failed" if chain_no is not None else reason
+    why = "a step of the claim failed" if chain_no is not None else reason
     begun = rt.transaction(releases.request_release, claim_id, reason=why, chain_no=chain_no, now=NOW, who=rt.who)
     if chain_no is not None and not begun:
         return
@@ -64,7 +64,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
-    log.info("release.begun", reason=work.reason, delivered=work.delivered)
+    log.info("release.started", reason=work.reason, jit_delivered=work.delivered)
     with postpone_on_failure(rt, work):
         carry_out(rt, work)
 
@@ -72,7 +72,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Deregister the runners of the claim, then end the claim or postpone it, depending on GitHub's answer."""
     if not work.trusted:
-        requeue(rt, work, "the epoch is not confirmed")
+        requeue(rt, work, "it is not confirmed that Postgres is as new as the cluster")
         return
     try:
         deregister(rt, work.registrations)
@@ -96,7 +96,7 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
     """
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
-    log.info("release.refused")
+    log.info("release.refused_runner_busy")
     if not refused:
         postpone(rt, work, "GitHub says that its runner is busy", after=SELDOM)
 
@@ -179,7 +179,7 @@ def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
 
     A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes the runner.
     """
-    log.warning("release.requeued", why=why, registered=len(work.registrations))
+    log.warning("release.job_requeued", why=why, runners_still_registered=len(work.registrations))
     end(rt, work, Warmth.UNKNOWN)
 
 
@@ -204,18 +204,18 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
     pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
-        log.error("release.stamp_remains", reasons=verdict.reasons)
+        log.error("release.stamp_not_removed", reasons=verdict.reasons)
         return Warmth.UNKNOWN
     try:
         result = write(rt, work, owner=None)
     except (Forbidden, Invalid) as error:
-        log.warning("release.stamp_remains", error=meaning_of(error))
+        log.warning("release.stamp_not_removed", error=meaning_of(error))
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
-        log.warning("release.annotation_changed")
+        log.warning("release.pod_annotation_changed_meanwhile")
         if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
-        postpone(rt, work, "its annotation moves")
+        postpone(rt, work, "the annotation of its Pod keeps changing")
         return None
     return _WARMTH[result.outcome]
 

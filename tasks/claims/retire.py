@@ -65,7 +65,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         try:
             remove_runners(rt, work, over=living is None or living.is_over)
         except Busy:
-            log.warning("retire.refused")
+            log.warning("retire.postponed_for_busy_runner")
             postpone(rt, work, "GitHub says that its runner is busy", after=longer(work))
             return
         except OwnerRenamed:
@@ -90,7 +90,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         return
     ended = rt.transaction(releases.end_retired, work, now=NOW, who=rt.who)
     if ended:
-        log.info("retire.done", reason=work.reason)
+        log.info("pod.retired", reason=work.reason)
         rt.waker.reconcile(work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
 
@@ -108,12 +108,12 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
     """
     gone = None if pod.node is None else gone_now(rt, pod.node)
     if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
-        log.warning("retire.not_forced", node=pod.node, gone=None if gone is None else str(gone))
+        log.warning("pod.not_deleted_by_force", node=pod.node, node_gone_because=None if gone is None else str(gone))
         return False
     delete_runner(
         rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, force=True, policy=calls(RETIRE)
     )
-    log.warning("retire.forced", node=pod.node, gone=str(gone))
+    log.warning("pod.deleted_by_force", node=pod.node, node_gone_because=str(gone))
     return True
 
 

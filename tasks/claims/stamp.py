@@ -53,7 +53,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     on = outcome is StampOutcome.DONE
     if not on:
         telemetry.STAMPS_MISSED.inc()
-        log.warning("stamp.gave_up", error=error, why=why)
+        log.warning("stamp.not_written", error=error, why=why)
 
     def finish(db: Connection) -> None:
         if on:
@@ -89,7 +89,7 @@ def unstamp(*, claim_id: int) -> None:
     pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
-        log.error("unstamp.refused", reasons=verdict.reasons)
+        log.error("stamp.not_removed_from_busy_pod", reasons=verdict.reasons)
         give_up_pod(rt, work, "its Pod might hold a JIT")
         return
     outcome = write(rt, work, owner=None).outcome

@@ -44,10 +44,10 @@ def ask(rt: Runtime) -> None:
     try:
         owner = rt.github.get_app(deadline_seconds=ASK.call_seconds).owner_id
     except UpstreamError as error:
-        log.warning("owner.unknown", error=meaning_of(error))
+        log.warning("app_owner.not_read", error=meaning_of(error))
         return
     if owner is None:
-        log.warning("owner.unknown", error="GitHub does not name the owner of the App")
+        log.warning("app_owner.not_read", error="GitHub does not name the owner of the App")
         return
     if rt.transaction(accounts.record_owner, held, owner_id=owner, now=NOW):
         log.info("account.allowed", account=owner, why="the account owns the App")

@@ -84,7 +84,7 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
     unavailable: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
-            log.info("reconcile.unfinished")
+            log.info("reconcile.ran_out_of_time")
             return False
         pod = observed.by_uid.get(row.uid or "")
         try:

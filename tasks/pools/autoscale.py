@@ -52,6 +52,16 @@ RESERVE = 2.0
 TRIES = 3
 """Upper bound on attempts to write one pool while other writers change other fields of the same object."""
 
+_LOGGED = {
+    "from": "replicas_before",
+    "replicas": "replicas_after",
+    "load": "pods_in_use",
+    "queue": "jobs_waiting",
+    "usual": "usual_pods_needed",
+    "granted": "pods_granted",
+}
+"""Names of log fields for the figures of `describe` whose own names are not clear in a log line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -87,13 +97,13 @@ def autoscale() -> None:
     random.shuffle(decided)  # if the time runs out, other pools are left out than last time (L14)
     for scaled in decided:
         if remaining() < RESERVE:
-            log.info("autoscale.unfinished")
+            log.info("autoscale.ran_out_of_time")
             return
         try:
             carry_out(rt, scaled)
         except (UpstreamError, DBAPIError) as error:  # an error of one pool stops no other (L14)
             telemetry.SCALINGS.labels("failed").inc()
-            log.warning("pool.not_scaled", pool=scaled.pool.name, error=words_of(error), detail=_detail(error))
+            log.warning("pool.scaling_failed", pool=scaled.pool.name, error=words_of(error), detail=_detail(error))
 
 
 def _detail(error: Exception) -> str | None:
@@ -230,10 +240,12 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     after = write(rt, scaled.pool, replicas=decision.replicas)
     if after is None:
         telemetry.SCALINGS.labels("overtaken").inc()
-        log.info("pool.scaling_superseded", pool=scaled.pool.name)
+        log.info("pool.not_scaled_because_it_changed", pool=scaled.pool.name)
         return
     telemetry.SCALINGS.labels(decision.verdict).inc()
-    log.info("pool.scaled", pool=scaled.pool.name, **{key: value for key, value in words.items() if key != "at"})
+    log.info(
+        "pool.scaled", pool=scaled.pool.name, **{_LOGGED.get(key, key): words[key] for key in words if key != "at"}
+    )
     pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"
     rt.events.record(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)

@@ -55,7 +55,7 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
-        log.info("pool.template_differs", pool=row.name)
+        log.info("pool.pods_not_created_template_differs", pool=row.name)
         return
     create_each(rt, planned, pool)
 
@@ -81,7 +81,7 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
             if record_refusal(rt, row, error) or failures == MAX_FAILURES:
                 return
         except DBAPIError as error:  # for example a locked row: the next reconcile repeats the attempt (L14)
-            log.warning("pod.not_recorded", pod=pod_name, error=words_of(error))
+            log.warning("pod.creation_not_recorded", pod=pod_name, error=words_of(error))
 
 
 def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
@@ -139,7 +139,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             policy=calls(SWEEP),
         )
     except Conflict:
-        log.warning("pod.name_taken", pod=pod_name)
+        log.warning("pod.not_created_name_in_use", pod=pod_name)
         rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
         return
 

@@ -52,7 +52,7 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
         try:
             limit(rt, pod, max_job_seconds=max_job_seconds)
         except UpstreamError as error:  # the cause is the API server, not this Pod: the next reconcile continues
-            log.warning("deadline.not_set", pod=pod.name, pod_uid=pod.uid, error=meaning_of(error))
+            log.warning("pod.deadline_not_set", pod=pod.name, pod_uid=pod.uid, error=meaning_of(error))
             return
 
 
@@ -65,4 +65,4 @@ def limit(rt: Runtime, pod: PodSeen, *, max_job_seconds: float) -> None:
         rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, seconds=seconds, policy=calls(SWEEP_ROW)
     )
     if done:
-        log.info("deadline.set", pod=pod.name, pod_uid=pod.uid, active_deadline_seconds=seconds)
+        log.info("pod.deadline_set", pod=pod.name, pod_uid=pod.uid, active_deadline_seconds=seconds)

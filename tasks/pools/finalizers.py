@@ -41,7 +41,7 @@ def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
         log.warning("pool.finalizer_not_added", pool=pool.name, error=meaning_of(error))
         return
     halt("add_finalizer.after_call")
-    log.info("pool.finalizer_added" if added else "pool.gone_before_finalizer", pool=pool.name)
+    log.info("pool.finalizer_added" if added else "pool.deleted_before_finalizer_added", pool=pool.name)
 
 
 def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:

@@ -88,7 +88,7 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
     """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
-        log.error("reconcile.pod_remains", pod=row.name)
+        log.error("pod.not_deleted_might_hold_jit", pod=row.name)
         return
     if row.claim_id is None and not pod.is_terminal:
         # If no other container runs, the kubelet is about to report the Pod as terminal, unless its node is lost.
@@ -222,7 +222,7 @@ def _end(
 
     ended = rt.transaction(end)
     if ended:
-        log.info("claim.ended_without_pod", spent=spent, job_outcome=job_outcome.next_step)
+        log.info("claim.ended_without_pod", pod_spent=spent, next_step_of_job=job_outcome.next_step)
         count_lost(rt, claim)
         clean_up(rt, claim, gone=not spent)
     return ended
@@ -292,7 +292,7 @@ def job_outcome_of(
             unavailable.add(claim.installation_id)
         paced = isinstance(error, RateLimited) and error.paced
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
-            log.warning("claim.job_outcome_unknown", error=meaning_of(error))
+            log.warning("claim.job_result_unknown", error=meaning_of(error))
             return None
         # The claim ends now, so that a spent Pod takes no place in the pool. `unresolved_jobs` asks GitHub again.
         return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
@@ -310,7 +310,7 @@ def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable:
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
             unavailable.add(claim.installation_id)
-        log.info("claim.deregistration_postponed", error=meaning_of(error))
+        log.info("claim.runner_deregistration_postponed", error=meaning_of(error))
         return False
     except UpstreamError as error:  # the App was removed or lacks the permission: the job does not wait
         log.warning("claim.runner_not_deregistered", error=meaning_of(error))

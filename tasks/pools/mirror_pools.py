@@ -57,7 +57,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= end_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
-            log.warning("pool.not_checked", pool=row.name, error=words_of(error))
+            log.warning("pool.existence_not_checked", pool=row.name, error=words_of(error))
     if changed:
         rt.waker.send(REMATCH)
 
@@ -112,7 +112,13 @@ def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
         followed = rt.transaction(pool_mirror.go_back, uid=pool.uid, known=known, generation=found.generation)
         if followed:
             why = "etcd was restored from a backup; the pool follows its object as it is now"
-            log.error("pool.generation_went_back", pool=pool.name, known=known, found=found.generation, why=why)
+            log.error(
+                "pool.generation_decreased",
+                pool=pool.name,
+                recorded_generation=known,
+                object_generation=found.generation,
+                why=why,
+            )
     return found
 
 
@@ -124,7 +130,7 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:
         return False
-    log.warning("pool.gone", pool=row.name)
+    log.warning("pool.deleted", pool=row.name)
     rt.transaction(pool_mirror.end_pool, row.id, now=NOW)
     return True
 

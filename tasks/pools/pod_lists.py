@@ -82,7 +82,8 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         shares = _list_shares(rt, namespace=namespace, pools=pools)
         if shares is None:
             log.warning(
-                "pods.list_not_shared", why=f"the list took more than {LIST_SECONDS:.0f} s, or this worker is stopping"
+                "pod_list.not_stored_for_pools",
+                why=f"the list took more than {LIST_SECONDS:.0f} s, or this worker is stopping",
             )
             return ()
         whole_at = utcnow()
@@ -90,13 +91,13 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         rt.transaction(pod_lists.store, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at)
         halt("pod_lists.after_commit")
     except UpstreamError as error:
-        log.warning("pods.list_not_shared", why=meaning_of(error))
+        log.warning("pod_list.not_stored_for_pools", why=meaning_of(error))
         return ()
     except SQLAlchemyError as error:
-        log.warning("pods.list_not_shared", why=reason_of(error))
+        log.warning("pod_list.not_stored_for_pools", why=reason_of(error))
         return ()
     except Exception:  # each pool then lists its own Pods, so a Pod that cannot be read stops only its pool (L14)
-        log.exception("pods.list_not_shared")
+        log.exception("pod_list.not_stored_for_pools")
         return ()
     return shares.keys()
 
@@ -116,7 +117,7 @@ def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict
         try:
             shares[name] = pack(pods)
         except TypeError as error:  # for example a label with thirty digits, which anybody may write
-            log.warning("pods.share_not_packed", pool=name, why=str(error))
+            log.warning("pod_list.pool_part_not_stored", pool=name, why=str(error))
     return shares
 
 
@@ -133,7 +134,7 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
     try:
         pods = unpack(row.pods)
     except (ValueError, zlib.error) as error:
-        log.warning("pods.share_unreadable", error=type(error).__name__)
+        log.warning("pod_list.pool_part_unreadable", error=type(error).__name__)
         return None
     uids = [pod.uid for pod in pods if pod.is_ours]
     gone = rt.transaction(pod_lists.gone_since, uids=uids, taken_at=row.taken_at)

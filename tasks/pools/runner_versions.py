@@ -40,7 +40,7 @@ def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id:
         rt.transaction(runner_versions.record, versions, now=NOW)
         ask_end(rt, installation_id=installation_id, scope=Scope.parse(scope))
     except (DBAPIError, UpstreamError) as error:
-        log.warning("runner_versions.unknown", scope=scope, error=words_of(error))
+        log.warning("runner_versions.not_recorded", scope=scope, error=words_of(error))
 
 
 def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
@@ -60,7 +60,11 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
         deadline_seconds=min(ASK_WITHIN, remaining() / 2),
     )
     rt.transaction(runner_versions.record_end, version, ends_at)
-    log.info("runner_versions.requested", version=version, ends_at=None if ends_at is None else ends_at.isoformat())
+    log.info(
+        "runner_version.end_date_received",
+        version=version,
+        accepted_until=None if ends_at is None else ends_at.isoformat(),
+    )
 
 
 def outdated(rt: Runtime, pool_id: int) -> str | None:

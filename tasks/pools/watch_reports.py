@@ -75,7 +75,7 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
     known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
     left = len(endings) - rt.transaction(pod_ends.record, known)
     if left:
-        log.info("pod.ending_not_recorded", count=left)
+        log.info("pod.end_state_not_recorded", pods=left)
 
 
 def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
@@ -142,7 +142,7 @@ def pod_executes(*, claim_id: int) -> None:
     try:
         moved = rt.transaction(body)
     except DBAPIError as error:
-        log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
+        log.warning("claim.execution_not_recorded", claim=claim_id, error=words_of(error))
         return
     if moved:
         log.info("claim.executes_unidentified_job", claim=claim_id)

@@ -38,7 +38,7 @@ def epoch() -> None:
     """Compare the two epochs once and raise them."""
     verdict = compare(runtime())
     if verdict is not None and verdict.older:
-        log.error("epoch.older", why=verdict.why, cure=epochs.CURE)
+        log.error("epoch.postgres_older_than_cluster", why=verdict.why, remedy=epochs.CURE)
 
 
 def compare(rt: Runtime) -> EpochVerdict | None:

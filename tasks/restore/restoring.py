@@ -335,7 +335,7 @@ class _Restore:
             except DBAPIError as error:
                 if why_away(error) is not None:
                     raise
-                log.exception("restore.pod.failed", pod=judgement.pod.name)
+                log.exception("restore.pod_failed", pod=judgement.pod.name)
                 failed.append(f"{judgement.pod.name} ({words_of(error)})")
         if failed:
             more = len(failed) - NAMED
@@ -370,7 +370,7 @@ class _Restore:
                 )
 
         rt.transaction(body)
-        log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)
+        log.info("restore.pod_handled", pod=pod.name, action=judgement.verdict.act, why=judgement.verdict.why)
 
     def _hold_jobs(self) -> None:
         """Hold every open job that has no rebuilt claim.
@@ -452,7 +452,7 @@ class _Restore:
             )
         trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
         rt.transaction(epochs.end_freeze, risen, trusted_for=trusted_for, now=NOW)
-        log.info("restore.done", epoch=risen.number)
+        log.info("restore.completed", epoch=risen.number)
 
     def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:
         """Repeat a call as long as GitHub's rate limit refuses the call.

@@ -48,7 +48,7 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     moved, locked, seen_all = (_those_left if todo.since is None else _page_by_page)(rt, pool_id, todo)
     end = partial(rematch.end_unrouting, pool_id=pool_id, todo=todo, left=locked)
     matched = seen_all and len(locked) <= MOST_LOCKED and rt.transaction(end)
-    log.info("pool.jobs_moved", moved=moved, locked=len(locked), done=matched and not locked)
+    log.info("pool.jobs_routed_again", moved_jobs=moved, locked_jobs=len(locked), all_moved=matched and not locked)
     if moved:
         rt.waker.send(REMATCH)
     if matched and todo.since is not None:

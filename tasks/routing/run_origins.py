@@ -66,10 +66,10 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
         postpone(rt, question, why=str(error) or meaning_of(error))
         return False
     if run is None:
-        postpone(rt, question, why="GitHub does not show it to the App")
+        postpone(rt, question, why="GitHub does not show the run to the App")
         return False
     rt.transaction(run_origins.record, question.run_id, run.origin, now=NOW)
-    log.info("run.origin", run=question.run_id, origin=run.origin)
+    log.info("workflow_run.origin_recorded", run=question.run_id, origin=run.origin)
     return True
 
 
@@ -79,5 +79,5 @@ def postpone(rt: Runtime, question: run_origins.Question, *, why: str, after: fl
     `why`: the cause, for people. `after`: the wait in seconds that GitHub asked for, or None for a wait that doubles
     with each failure.
     """
-    log.warning("run.origin_unknown", run=question.run_id, why=why)
+    log.warning("workflow_run.origin_not_read", run=question.run_id, why=why)
     return rt.transaction(run_origins.postpone, question.run_id, why=why, after=after, now=NOW)

@@ -403,7 +403,7 @@ class _Visit:
     def _apply(self, event: WorkflowJobEvent, before: JobState | None, *, what: str, after: JobState, why: str) -> bool:
         """Apply an event as if its webhook had arrived. Return False if the change failed."""
         if event.owner_id != self._place.account_id:
-            log.warning("catch_up.another_owner", repository=self._place.repository, job=event.job_id)
+            log.warning("catch_up.repository_has_another_owner", repository=self._place.repository, job=event.job_id)
             return True  # the name of the repository now belongs to another owner
         case = Case(
             what=what,

@@ -86,15 +86,18 @@ def log_evaluation(evaluation: Evaluation) -> None:
     facts = {
         "upstream": evaluation.upstream,
         "calls": evaluation.counts.calls,
-        "errors": evaluation.counts.errors,
-        "since": None if evaluation.since is None else evaluation.since.isoformat(),
+        "failed_calls": evaluation.counts.errors,
+        "closed_since": None if evaluation.since is None else evaluation.since.isoformat(),
     }
     if evaluation.after.closed and not evaluation.before.closed:
         telemetry.GATE_CHANGES.labels(evaluation.upstream, "closed").inc()
-        log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch continues")
+        log.warning("gate.closed", **facts, paused_work="deletions by sweeps and scale-ups; dispatch continues")
     elif evaluation.after.closed:
         log.warning(
-            "gate.stays_closed", **facts, healthy_checks=evaluation.after.healthy_checks, needs=evaluation.after.needs
+            "gate.stays_closed",
+            **facts,
+            healthy_checks=evaluation.after.healthy_checks,
+            healthy_checks_needed=evaluation.after.needs,
         )
     elif evaluation.before.closed:
         telemetry.GATE_CHANGES.labels(evaluation.upstream, "opened").inc()

@@ -74,10 +74,10 @@ def redelivery(tick: Tick) -> None:
     except RateLimited as limited:
         not_before = utcnow() + timedelta(seconds=limited.after)
         tick.incomplete("rate limited")
-        log.warning("redelivery.rate_limited", after=limited.after)
+        log.warning("redelivery.rate_limited", wait_seconds=limited.after)
     if not tick.dry:
         rt.transaction(asks.wait, not_before=not_before)
-    log.info("redelivery.done", **counts)
+    log.info("redelivery.ended", **counts)
 
 
 class _Sweep:
@@ -119,7 +119,7 @@ class _Sweep:
             if cursor is None:
                 self.unread = meaning_of(error)
             _failed(error)
-        log.warning("redelivery.scan_incomplete")
+        log.warning("redelivery.recent_list_incomplete")
 
     def scan(self) -> None:
         """Read the list further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
@@ -146,17 +146,17 @@ class _Sweep:
                     ),
                 )
                 if done:
-                    log.info("redelivery.scanned", floor=floor.isoformat())
+                    log.info("redelivery.scan_completed", reads_back_to=floor.isoformat())
                     return
                 if end is PageEnd.DOUBT:
-                    log.warning("redelivery.list_ended_early", floor=floor.isoformat())
+                    log.warning("redelivery.list_ended_early", reads_back_to=floor.isoformat())
                     return
         except Invalid:  # the cursor is too old, so the scan starts again
             self._save(replace(self._progress, scan_began=None, scan_cursor=None))
-            log.warning("redelivery.cursor_refused")
+            log.warning("redelivery.scan_restarted_cursor_expired")
         except UpstreamError as error:
             _failed(error)
-        log.info("redelivery.unfinished", floor=floor.isoformat())
+        log.info("redelivery.scan_unfinished", reads_back_to=floor.isoformat())
 
     def ask(self) -> None:
         """Request the redeliveries that are due, while at least one web process runs to receive them."""
@@ -165,7 +165,7 @@ class _Sweep:
         limit = self._rt.timings.redelivery_batch
         due = [*self._rt.transaction(asks.due, limit=limit, now=NOW), *self._unwritten()]
         if due and not self._rt.transaction(asks.web_beats, now=NOW):
-            log.warning("redelivery.no_web", due=len(due))
+            log.warning("redelivery.postponed_no_web_process", deliveries=len(due))
             return
         failures = 0
         for each in due:
@@ -178,8 +178,8 @@ class _Sweep:
                 raise
             except (UpstreamError, DBAPIError) as error:  # one failed request stops no other (L14)
                 failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are answers of GitHub
-                self._counts["ask_failed"] += 1
-                self._tick.skipped(error, guid=each.guid, asks=each.asks)
+                self._counts["requests_failed"] += 1
+                self._tick.skipped(error, delivery=each.guid, request_count=each.asks)
                 if isinstance(error, Forbidden):
                     return
 
@@ -189,10 +189,10 @@ class _Sweep:
         Webhooks that GitHub no longer stores are counted as lost.
         """
         accepted, lost = self._rt.transaction(asks.close_settled, kept=self._kept, now=NOW)
-        self._counts["recovered"] += accepted
+        self._counts["webhooks_recovered"] += accepted
         for guid in lost:
-            log.error("redelivery.lost", delivery=guid)
-        self._counts["lost"] += len(lost)
+            log.error("redelivery.webhook_lost", delivery=guid)
+        self._counts["webhooks_lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
         """Request one redelivery.
@@ -238,24 +238,24 @@ class _Sweep:
         if not begun:
             return False
         self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
-        self._counts["asked"] += 1
-        log.info("redelivery.requested", delivery=due.guid, number=due.delivery_id, asks=due.asks)
+        self._counts["redeliveries_requested"] += 1
+        log.info("redelivery.requested", delivery=due.guid, github_delivery_id=due.delivery_id, request_count=due.asks)
         return True
 
     def _page(self, cursor: str | None) -> DeliveryPage:
         page = self._rt.github.list_deliveries(cursor=cursor, policy=calls(SWEEP))
         self._tick.mark_checked()
-        self._counts["pages"] += 1
-        self._counts["malformed"] += page.malformed
+        self._counts["pages_read"] += 1
+        self._counts["malformed_entries"] += page.malformed
         return page
 
     def _record(self, page: DeliveryPage, floor: datetime, progress: Progress) -> None:
         """Commit the failed deliveries of a page. The same transaction stores how far the list was read."""
         ours = [each for each in page.deliveries if each.action in TAKEN.get(each.event, ())]
-        self._counts["other_events"] += len(page.deliveries) - len(ours)
+        self._counts["unused_events"] += len(page.deliveries) - len(ours)
         self._accepted.update(each.guid for each in ours if each.accepted and not self._may_be_lost(each))
         failed = group(each for each in ours if each.guid not in self._accepted and each.delivered_at >= floor)
-        self._counts["failed"] += len(failed)
+        self._counts["failed_deliveries"] += len(failed)
         self._save(progress, failed)
 
     def _may_be_lost(self, seen: DeliverySeen) -> bool:
@@ -315,4 +315,4 @@ def _failed(error: UpstreamError) -> None:
     """Log the error of a list that failed. If the error is a rate limit, raise it again, which ends the tick."""
     if isinstance(error, RateLimited):
         raise error
-    log.warning("redelivery.list_failed", error=meaning_of(error))
+    log.warning("redelivery.list_not_read", error=meaning_of(error))

@@ -54,5 +54,9 @@ def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
 
 def _case(job: Lifted) -> Case:
     return Case(
-        what="match", why="its hold no longer applies", job_id=job.job_id, before=job.hold, after=f"pool {job.pool_id}"
+        what="match",
+        why="the reason of its hold no longer applies",
+        job_id=job.job_id,
+        before=job.hold,
+        after=f"pool {job.pool_id}",
     )

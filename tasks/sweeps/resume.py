@@ -65,7 +65,7 @@ def send_unstamps(tick: Tick) -> bool:
         lambda db: due.begin_unstamps(db, unstamp_after=after, now=utcnow(), who=rt.who), _cut_off
     )
     for claim_id in removing:
-        log.warning("resume.unstamp", claim=claim_id)
+        log.warning("resume.unstamp_sent", claim=claim_id)
         rt.waker.send(UNSTAMP, claim_id=claim_id)
     return len(removing) == due.UNSTAMPS
 
@@ -105,10 +105,10 @@ def send_late_steps(tick: Tick) -> bool:
     heads = {queue: rt.waker.oldest(queue) for queue in claim_leases.QUEUES}
     for queue, head in heads.items():
         if head is not None and (late := (utcnow() - head).total_seconds()) > due_after:
-            log.warning("resume.messages_wait", queue=queue, seconds=round(late))
+            log.warning("queue.oldest_message_late", queue=queue, oldest_message_seconds=round(late))
     found = tick.repair_all(lambda db: due.claim_due(db, due_after=due_after, heads=heads, now=utcnow()), _overdue)
     for claim in found:
-        log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
+        log.info("resume.step_sent_again", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
         send_next(rt, claim)
     return len(found) == due.PAGE
 

@@ -28,6 +28,16 @@ from tasks.worker.transactions import NOW
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
+_LOGGED = {
+    "listed": "objects_listed",
+    "found": "repairs_required",
+    "repaired": "repairs_made",
+    "overflow": "repairs_deferred",
+    "moved_on": "repairs_dropped_row_changed",
+    "skipped": "rows_skipped",
+}
+"""Names of the log fields for the fields of `Counts`."""
+
 OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
 """Functions that return why no repair may kill now, or None.
 
@@ -140,7 +150,7 @@ class Tick(Pace):
             self.finish_repair(begun, Repaired.MOVED_ON)
         else:
             telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
-        log.info("sweep.case_changed", sweep=self._spec.name, what=case.what, **_subject(case))
+        log.info("sweep.repair_dropped_row_changed", sweep=self._spec.name, action=case.what, **_subject(case))
 
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
         """Make many repairs with one statement, which finds the rows and changes them.
@@ -203,7 +213,13 @@ class Tick(Pace):
         if not case.kills:
             return True
         if not (case.proof or enough(case.witnesses)):
-            log.error("sweep.unproven", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
+            log.error(
+                "sweep.repair_refused_without_proof",
+                sweep=self._spec.name,
+                action=case.what,
+                why=case.why,
+                **_subject(case),
+            )
             self._counts.skipped += 1
             return False
         settings = self.rt.settings
@@ -239,7 +255,7 @@ class Tick(Pace):
         self._counts.repaired += len(cases)
         telemetry.REPAIRS.labels(self._spec.name, Repaired.DRY).inc(len(cases))
         for case in cases:
-            log.info("sweep.would_repair", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
+            log.info("sweep.would_repair", sweep=self._spec.name, action=case.what, why=case.why, **_subject(case))
         return len(cases)
 
     def _begin(self, case: Case, still: Callable[[Connection], bool]) -> int | None:
@@ -289,7 +305,7 @@ class Tick(Pace):
         self.written = written
         self._counts.repaired += 1
         telemetry.REPAIRS.labels(self._spec.name, Repaired.DONE).inc()
-        log.warning("sweep.repaired", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
+        log.warning("sweep.repaired", sweep=self._spec.name, action=case.what, why=case.why, **_subject(case))
 
     # Run row
 
@@ -320,11 +336,11 @@ class Tick(Pace):
             return
         if outcome in SUCCESSES and not self.dry:
             telemetry.SWEEP_SUCCESS.labels(self._spec.name).set_to_current_time()
-        counts = {name: many for name, many in asdict(self._counts).items() if many}
+        counts = {_LOGGED[name]: many for name, many in asdict(self._counts).items() if many}
         if outcome is not Outcome.DONE:
-            log.warning("sweep.ended", sweep=self._spec.name, outcome=outcome, why=why, dry=self.dry, **counts)
+            log.warning("sweep.ended", sweep=self._spec.name, outcome=outcome, why=why, dry_run=self.dry, **counts)
         elif counts or not self._spec.quiet:
-            log.info("sweep.ended", sweep=self._spec.name, outcome=outcome, dry=self.dry, **counts)
+            log.info("sweep.ended", sweep=self._spec.name, outcome=outcome, dry_run=self.dry, **counts)
         if again and self._spec.again:
             self.rt.waker.send(task_of(self._spec.name))
 
@@ -355,7 +371,7 @@ def _subject(case: Case) -> dict[str, Any]:
     named = {
         "claim": case.claim_id,
         "job": case.job_id,
-        "pod": case.pod_uid,
+        "pod_uid": case.pod_uid,
         "runner": case.runner_name,
         "subject": case.subject,
     }

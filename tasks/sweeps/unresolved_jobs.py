@@ -60,7 +60,7 @@ def unresolved_jobs(tick: Tick) -> None:
             continue
         error = tick.attempt(lambda job: check(tick, job), job, row=job.id)
         if isinstance(error, RateLimited):
-            log.info("unresolved_jobs.rate_limited", installation=job.installation_id, after=error.after)
+            log.info("unresolved_jobs.rate_limited", installation=job.installation_id, wait_seconds=error.after)
             unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id, after=error.after)
         elif isinstance(error, Retryable | Suspended | NotInstalled):
@@ -82,7 +82,7 @@ def follow_names(tick: Tick) -> None:
 
     def follow(renaming: repositories.Renaming) -> None:
         if tick.rt.transaction(repositories.rename, renaming, now=now):
-            log.info("unresolved_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
+            log.info("unresolved_jobs.repository_renamed", repository=renaming.repository_id, new_name=renaming.name)
 
     for renaming in tick.read(repositories.torn, now=now):
         tick.attempt(follow, renaming, repository=renaming.repository_id)
@@ -92,7 +92,7 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Ask GitHub about one job and act on the answer."""
     rt = tick.rt
     if job.installation_id is None:
-        log.warning("unresolved_jobs.no_installation", job=job.id)
+        log.warning("unresolved_jobs.job_without_installation", job=job.id)
         ask_later(tick, job)
         return
     told = ask_job(
@@ -138,7 +138,12 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     if not moved:
         return  # the job moved by itself; if it is still unresolved, a later tick finds it again
     if job.kind is Unresolved.BUG:
-        log.error("unresolved_jobs.bug", job=job.id, move=verdict.move, job_outcome=verdict.job_outcome.next_step)
+        log.error(
+            "unresolved_jobs.impossible_state_repaired",
+            job=job.id,
+            transition=verdict.move,
+            next_step_of_job=verdict.job_outcome.next_step,
+        )
     if job.pool_id is not None and verdict.job_outcome.next_step is NextStep.REQUEUE:
         rt.waker.wake(job.pool_id)
 

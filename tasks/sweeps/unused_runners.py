@@ -119,11 +119,11 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     if verdict is UPDATES and not tick.dry:
         telemetry.RUNNER_UPDATES.inc()
     if verdict.action is UnusedAction.WAIT:
-        log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
+        log.debug("unused_runners.claim_not_released", claim=claim.id, reason=verdict.reason)
         return
     listed = seen.runners.get(claim.runner_name)
     if verdict.action is UnusedAction.RELEASE_NEVER_STARTED and listed is not None and not still_offline(tick, claim):
-        log.info("unused_runners.wait", claim=claim.id, reason="the runner is not offline any more")
+        log.info("unused_runners.claim_not_released", claim=claim.id, reason="the runner is not offline any more")
         return
     act(tick, claim, verdict, job_outcome)
 

@@ -55,7 +55,7 @@ class Scheduler(RedBeatScheduler):  # type: ignore[misc]
         wait: float = super().tick(*args, **kwargs)
         conf = self.app.redbeat_conf
         if get_redis(self.app).zcard(conf.schedule_key) < len(conf.schedule):
-            log.warning("beat.schedule_lost")
+            log.warning("beat.lost_schedule_installed_again")
             self.setup_schedule()
         return wait
 
@@ -70,7 +70,7 @@ def reinstall(sender: Any, **_: Any) -> None:
     """
     if sender.scheduler.lock_key and sender.scheduler.lock is None:
         raise LockNotHad
-    log.info("beat.active")
+    log.info("beat.lock_acquired")
     sender.scheduler.setup_schedule()
 
 
@@ -119,9 +119,9 @@ def _beat(app: Celery) -> bool:
         log.warning("beat.lock_lost")
         return False
     except LockNotHad:
-        log.warning("beat.redis_lost", error="the lock could not be acquired")
+        log.warning("beat.redis_failed", error="the lock could not be acquired")
         return False
     except RedisError as error:
-        log.warning("beat.redis_lost", error=reason_of(error))
+        log.warning("beat.redis_failed", error=reason_of(error))
         return False
     return True

@@ -75,7 +75,9 @@ class Recorder:
             write_event(self._client, note, instance=self._who, policy=ONCE)
         except UpstreamError as error:
             telemetry.KUBERNETES_EVENTS.labels("failed").inc()
-            log.info("event.not_written", reason=note.reason, subject=note.regarding.name, error=meaning_of(error))
+            log.info(
+                "kubernetes_event.not_written", reason=note.reason, subject=note.regarding.name, error=meaning_of(error)
+            )
             return
         telemetry.KUBERNETES_EVENTS.labels("written").inc()
 

@@ -90,7 +90,12 @@ def run_flower(settings: FlowerSettings) -> None:
     loop = IOLoop.current()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_event_loop().add_signal_handler(number, loop.stop)
-    log.info("flower.started", port=port, login=bool(settings.flower_basic_auth), state=settings.flower_state_file)
+    log.info(
+        "flower.started",
+        port=port,
+        login_required=bool(settings.flower_basic_auth),
+        state_file=settings.flower_state_file,
+    )
     flower.start()
     flower.stop()  # writes the state file
     log.info("flower.stopped")

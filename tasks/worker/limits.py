@@ -27,7 +27,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
     """
 
     def remember(installation_id: int, quota: str, seconds: float) -> None:
-        log.warning("github.limited", installation=installation_id, quota=quota, seconds=round(seconds))
+        log.warning("github.rate_limit_reached", installation=installation_id, quota=quota, wait_seconds=round(seconds))
         try:
             transaction(
                 engine,
@@ -36,7 +36,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
                 ),
             )
         except SQLAlchemyError as error:  # Redis and this process still have the limit, so the call must not fail
-            log.warning("github.limit_not_stored", installation=installation_id, error=reason_of(error))
+            log.warning("github.rate_limit_not_stored", installation=installation_id, error=reason_of(error))
 
     def recall(installation_id: int) -> Mapping[str, float]:
         return transaction(engine, lambda db: backoffs.limits_of(db, installation_id=installation_id, now=utcnow()))

@@ -25,5 +25,5 @@ def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequen
         namespace = rt.settings.namespace
         found = rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool])
     if not found:
-        log.warning("message.no_such_pool", pool=pool)
+        log.warning("message.unknown_pool_ignored", pool=pool)
     return found

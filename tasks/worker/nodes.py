@@ -133,7 +133,7 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
     """
     listed = {node.name: node for node in list_nodes(rt.kube, policy=calls(SWEEP_ROW))}
     if nothing_forced(node.health for node in listed.values()):
-        log.warning("nodes.most_unreachable", nodes=len(listed))
+        log.warning("nodes.more_than_half_unreachable", nodes=len(listed))
         return None
     node = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     if node is None and name in listed:

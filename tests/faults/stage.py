@@ -456,8 +456,8 @@ class Stage:
         remapped: set[int] = set()
         for path in self.system.folder.glob("web-*.log"):
             for event in read_log_lines(path):
-                if event.get("event") == "job.remapped":
-                    remapped |= {event["claim"], event["loser"]} - {None}
+                if event.get("event") == "job.runs_on_other_runner":
+                    remapped |= {event["claim"], event["former_claim_of_job"]} - {None}
         return History(
             **read_rows(self.engine),
             pods=read_pods(self.kube, namespace=self.system.namespace),

@@ -58,7 +58,7 @@ def test_a_pod_whose_jit_was_lost_on_its_way_is_handed_the_same_again(stage: Sta
     stage.until(lambda: stage.are_over(jobs), what="the end of the jobs")
 
     assert proxy.counts["reset_after"] >= 1
-    assert [event for event in handed(jobs) if event["again"]]
+    assert [event for event in handed(jobs) if event["repeated"]]
     stage.assert_whole()
 
 

@@ -166,7 +166,7 @@ def test_who_comes_while_another_lists_waits_for_that_list(rt: StubRuntime) -> N
 
 def test_a_list_that_breaks_off_is_nobodys(rt: StubRuntime) -> None:
     def breaks() -> list[RunnerSeen]:
-        raise Retryable("GitHub listed fewer runners than it counted")
+        raise Retryable("GitHub listed fewer runners than its own count")
 
     rt.github = Slow(breaks)
     for _ in range(2):  # the second does not wait for the first one's turn to run out

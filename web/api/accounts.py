@@ -164,7 +164,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         if done is None:
             raise not_found("account")
         pools, story = done
-        log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
+        log.info("account.changed", account=account_id, token_name=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
         publisher().send(REMATCH)  # the account might now run jobs that it could not run before
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
@@ -180,7 +180,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
     async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
         return await change(request, account_id, lambda db: set_weight(db, account_id, new.weight), **new.model_dump())
 
-    @routes.put("/{account_id}/access", summary="Let an account in", response_model=AccountDetail)
+    @routes.put("/{account_id}/access", summary="Allow or hold an account", response_model=AccountDetail)
     async def access(account_id: Id, new: NewAccess, request: Request) -> dict[str, Any]:
         wanted = Access(new.access)
         return await change(request, account_id, lambda db: set_access(db, account_id, wanted), **new.model_dump())

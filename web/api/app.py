@@ -79,7 +79,7 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
         responses={status: _problem(told["description"]) for status, told in RESPONSES.items()},
     )
     problems.install(api)
-    missing: dict[int | str, dict[str, Any]] = {404: _problem("There is nothing with this id")}
+    missing: dict[int | str, dict[str, Any]] = {404: _problem("No object has this id")}
     api.include_router(jobs.router(database, cursors), responses=missing)
     api.include_router(claims.router(database, cursors), responses=missing)
     api.include_router(pods.router(database), responses=missing)

@@ -110,7 +110,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
         page = await database().run(lambda db: list_claims(db, wanted, after=after, limit=query.limit))
         return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}
 
-    @routes.get("/{claim_id}", summary="Show a claim and how it came there", response_model=ClaimDetail)
+    @routes.get("/{claim_id}", summary="Show a claim and its history", response_model=ClaimDetail)
     async def claim(claim_id: Id, accounts: Visible) -> dict[str, Any]:
         story = await database().run(lambda db: claim_story(db, claim_id, accounts=accounts))
         if story is None:

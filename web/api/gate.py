@@ -166,7 +166,7 @@ def _refusal_of(error: Exception, *, path: str) -> Refusal:
         return error
     if isinstance(error, DBAPIError | PoolTimeout):  # Postgres failed while the token was verified
         return database_failed(error)
-    log.error("api.failed", path=path, error=type(error).__name__, exc_info=error)
+    log.error("api.request_failed", path=path, error=type(error).__name__, exc_info=error)
     return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; the log of web has the details")
 
 

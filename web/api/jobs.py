@@ -130,9 +130,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             "next_cursor": cursors.make(listing, page.next_id),
         }
 
-    @routes.get(
-        "/{job_id}", summary="Show a job: where it stands, why, and how it came there", response_model=JobDetail
-    )
+    @routes.get("/{job_id}", summary="Show a job: its state, the reason and its history", response_model=JobDetail)
     async def job(job_id: Id, accounts: Visible) -> dict[str, Any]:
         now = utcnow()
         story = await database().run(lambda db: job_story(db, job_id, now=now, accounts=accounts))

@@ -159,7 +159,7 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
         return problem(status, "bad-request", "The body cannot be read", "Send JSON in UTF-8.", headers=headers)
     detail = {
         HTTPStatus.NOT_FOUND: "This path does not exist; /api/docs shows all paths.",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible here; {headers.get('Allow')} is.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed on this path; use {headers.get('Allow')}.",
     }.get(status)
     return problem(status, status.name.lower().replace("_", "-"), status.phrase, detail, headers=headers)
 
@@ -173,7 +173,7 @@ def database_failed(error: Exception) -> Refusal:
     log.warning(
         "api.database_failed",
         error=type(error).__name__,
-        code=getattr(getattr(error, "orig", None), "pgcode", None),
+        sqlstate=getattr(getattr(error, "orig", None), "pgcode", None),
     )
     return unavailable()
 

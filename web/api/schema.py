@@ -89,11 +89,11 @@ def cores(millicores: int) -> float:
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body is not JSON in UTF-8"},
-    401: {"description": "No token, or none that holds"},
+    401: {"description": "The token is missing, unknown, expired or revoked"},
     403: {"description": "The token lacks the scope, or is limited to accounts"},
     408: {"description": "The body did not arrive in time"},
     413: {"description": "The body is too large"},
     422: {"description": "A field is invalid; `errors` names it"},
     500: {"description": "Ostler failed; the log of web has the details"},
-    503: {"description": "Not now; `Retry-After` says when"},
+    503: {"description": "The request cannot be answered now; `Retry-After` says when to send it again"},
 }

@@ -121,7 +121,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
         seen = await database().run(body)
         if seen is None:
             raise not_found("sweep")
-        log.warning("sweep.switched", sweep=name, paused=new.paused, token=holder)
+        log.warning("sweep.paused" if new.paused else "sweep.resumed", sweep=name, token_name=holder)
         return seen
 
     @routes.get("/repairs", summary="List repairs", response_model=Page[Repair])

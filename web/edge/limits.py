@@ -79,7 +79,7 @@ PORT = "ostler.port"
 """Key in an ASGI scope. Its value is the local port of the connection."""
 
 log = get_logger(__name__)
-_malformed = RefusedLog(log, "http.malformed")
+_malformed = RefusedLog(log, "http.malformed_request_refused")
 
 
 class _Stopped(Exception):

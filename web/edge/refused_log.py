@@ -18,7 +18,7 @@ class RefusedLog:
     """Writes log lines for one event. At most one line is written in `LOG_EVERY` seconds.
 
     Without this limit, a client could fill the log, because any client can cause the event. A line contains the fields
-    of the last request. Its `count` is the number of requests since the previous line.
+    of the last request. Its `count_since_last_line` is the number of requests since the previous line.
     """
 
     def __init__(
@@ -36,5 +36,5 @@ class RefusedLog:
         self._unlogged += 1
         now = self._clock()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
-            self._log.log(self._level, self._event, count=self._unlogged, **fields)
+            self._log.log(self._level, self._event, count_since_last_line=self._unlogged, **fields)
             self._logged_at, self._unlogged = now, 0

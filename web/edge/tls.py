@@ -53,7 +53,7 @@ If a program does not set this size, glibc changes it while the program runs.
 
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")
-_refused = RefusedLog(log, "tls.not_accepted")
+_refused = RefusedLog(log, "tls.connection_not_accepted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class Certificate:
         except ConfigurationError as error:
             if self._reported != str(error):
                 self._reported = str(error)
-                log.warning("tls.certificate_not_read", error=str(error), ends_at=self.ends_at.isoformat())
+                log.warning("tls.certificate_not_loaded", error=str(error), valid_until=self.ends_at.isoformat())
             return False
         self._reported = None
         if changed:
-            log.info("tls.certificate_read", ends_at=self.ends_at.isoformat())
+            log.info("tls.certificate_loaded", valid_until=self.ends_at.isoformat())
         return changed
 
     async def keep(self) -> None:
@@ -127,7 +127,7 @@ class Certificate:
             try:
                 self.check()
             except Exception:
-                log.exception("tls.check_failed", ends_at=self.ends_at.isoformat())
+                log.exception("tls.certificate_check_failed", valid_until=self.ends_at.isoformat())
 
     def _read(self) -> tuple[bytes, bytes]:
         found: list[bytes] = []

@@ -292,7 +292,7 @@ class Batches:
             try:
                 self._applied(result.applied)
             except Exception:  # a lost wake costs seconds (L6); without the consumer no webhook is stored
-                log.exception("webhook.publish_failed")
+                log.exception("webhook.follow_up_messages_not_sent")
 
     def _split(self, group: _Group, waiting: Sequence[_Waiting], now: float) -> None:
         until = now + SPLIT_WITHIN if group.until == math.inf else group.until
@@ -312,7 +312,7 @@ class Batches:
         if now - waiting.contended_since < CONTENDED_FOR:
             return not waiting.answer.done()
         received = waiting.received
-        log.warning("webhook.row_contended", delivery=received.guid, job=received.event.job_id)
+        log.warning("webhook.not_stored_rows_locked", delivery=received.guid, job=received.event.job_id)
         waiting.refuse()
         return False
 
@@ -347,19 +347,19 @@ class Batches:
 def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
     """Return the reason why a failed batch stored none of its deliveries. Write the reason to the log."""
     if is_away(error):
-        log.error("webhook.database_away", deliveries=len(batch), error=type(error).__name__)
+        log.error("webhook.database_unavailable", deliveries=len(batch), error=type(error).__name__)
         return _Undone.AWAY
     if len(batch) > 1:
-        log.warning("webhook.batch_failed", deliveries=len(batch), error=type(error).__name__)
+        log.warning("webhook.batch_split_after_error", deliveries=len(batch), error=type(error).__name__)
         return _Undone.SPLIT
     if is_contended(error):
         return _Undone.CONTENDED
     log.error(  # only the code is logged, because the text of a database error might contain the row
-        "webhook.row_failed",
+        "webhook.not_stored",
         delivery=batch[0].guid,
         job=batch[0].event.job_id,
         error=type(error).__name__,
-        code=getattr(getattr(error, "orig", None), "pgcode", None),
+        sqlstate=getattr(getattr(error, "orig", None), "pgcode", None),
     )
     return _Undone.FAILED
 

@@ -124,7 +124,7 @@ class Intake:
         self._batches = Batches(apply=self._apply, applied=self._publish, monotonic=monotonic)
         self._announcer: ThreadPoolExecutor | None = None
         self._malformed: MalformedNotes | None = None
-        self._unsigned = RefusedLog(log, "webhook.unsigned")
+        self._unsigned = RefusedLog(log, "webhook.signature_invalid")
         self._reading = 0
         self._reconciles: dict[int, asyncio.TimerHandle] = {}
 
@@ -186,7 +186,7 @@ class Intake:
                     ):  # counted, because Content-Length might be wrong
                         raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
                     if self._reading > MOST_UNPROVEN + self._settings.timings.webhook_max_bytes:
-                        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many bodies are being read")
+                        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are being received at once")
         except ClientDisconnect:
             raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None
         except TimeoutError:
@@ -241,9 +241,15 @@ class Intake:
         try:
             outcome, rematch = await self._try_announcement(lambda: transaction(self._engine, apply))
         except (DBAPIError, PoolTimeoutError) as error:
-            log.warning("webhook.announcement_failed", delivery=guid, kind=kind, error=words_of(error))
+            log.warning("webhook.non_job_event_not_stored", delivery=guid, github_event=kind, error=words_of(error))
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
-        log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
+        log.info(
+            "webhook.non_job_event_handled",
+            github_event=kind,
+            action=announced.action,
+            account=announced.owner_id,
+            outcome=outcome,
+        )
         if rematch:
             self._publisher.send(REMATCH)
         return _Accepted(outcome)

@@ -87,7 +87,7 @@ class Publisher:
             self._changed.notify()
         self._thread.join(timeout)
         if self._thread.is_alive():
-            log.warning("publisher.thread_still_runs", depth=self.depth)
+            log.warning("publisher.not_stopped_in_time", waiting_messages=self.depth)
             return
         self._sender.close()
 
@@ -130,7 +130,7 @@ class Publisher:
 
     def _drop(self, what: str) -> None:
         self.dropped += 1
-        log.warning("publisher.dropped", what=what, dropped=self.dropped)
+        log.warning("publisher.message_dropped", message=what, dropped_since_start=self.dropped)
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
@@ -142,7 +142,12 @@ class Publisher:
                 self._publish(item)
             except (redis.RedisError, KombuError, OperationalError, OSError) as error:
                 self.failures += 1
-                log.warning("publisher.failed", error=type(error).__name__, depth=self.depth, pause=pause)
+                log.warning(
+                    "publisher.send_failed",
+                    error=type(error).__name__,
+                    waiting_messages=self.depth,
+                    retry_after_seconds=pause,
+                )
                 self._put_back(item)
                 if self._stopping.wait(pause):
                     return
@@ -151,7 +156,7 @@ class Publisher:
                     self._clear_wake(item)
             except Exception:  # a message that cannot be sent must not stop the other messages (L14)
                 self.failures += 1
-                log.exception("publisher.message_failed")
+                log.exception("publisher.message_lost_after_error")
             else:
                 pause = _FIRST_PAUSE
 
@@ -185,4 +190,4 @@ class Publisher:
         try:
             self._sender.clear_wake(pool_id)
         except (redis.RedisError, OSError) as error:
-            log.info("publisher.wake_key_not_deleted", pool=pool_id, error=type(error).__name__)
+            log.info("publisher.redis_wake_key_not_deleted", pool_id=pool_id, error=type(error).__name__)

@@ -121,7 +121,7 @@ class Admission:
             await self._threads.cluster(self._cluster.fetch_keys)
         except Unjudged as error:
             self._counts["keys.missed"] += 1
-            log.warning("keys.fetch_failed", why=str(error))
+            log.warning("token_keys.not_fetched", why=str(error))
             return error
         else:
             self._counts["keys.fetched"] += 1

@@ -130,10 +130,10 @@ class Handover:
         try:
             result = await self._threads.deliver(body)
         except ClaimLocked:
-            log.info("delivery.row_locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
+            log.info("delivery.postponed_claim_locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
             return self._missed(Missed.LOCKED)
         except Undecryptable as error:
-            log.error("delivery.undecryptable", claim=claim_id)  # noqa: TRY400  the trace says nothing more
+            log.error("delivery.jit_not_decrypted", claim=claim_id)  # noqa: TRY400  the trace says nothing more
             raise Refusal(503, str(error)) from None
         if result is None:
             return self._missed(Missed.MOVED_ON)
@@ -148,7 +148,7 @@ class Handover:
             pod=to.pod_name,
             pod_uid=to.pod_uid,
             runner=delivery.runner_name,
-            again=again,
+            repeated=again,
         )
         late_stamp = delivery.stamp is Stamp.OFF or (again and delivery.stamp is not Stamp.ON)
         after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
@@ -167,7 +167,7 @@ class Handover:
             verdict = None
         if verdict is None:
             self._counts["token_review.missed"] += 1
-            log.warning("token_review.missed", pod=to.pod_name, pod_uid=to.pod_uid)
+            log.warning("token_review.not_answered", pod=to.pod_name, pod_uid=to.pod_uid)
         elif not verdict:
             self._counts["token_review.refused"] += 1
             raise Refusal(401, "the token review refused the token")

@@ -87,7 +87,7 @@ class Listener:
         os.write(self._wake_write, b"x")
         self._thread.join(timeout)
         if self._thread.is_alive():
-            log.warning("listener.thread_still_runs")
+            log.warning("postgres_listener.not_stopped_in_time")
             return
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -98,9 +98,9 @@ class Listener:
             try:
                 self._listen()
             except (psycopg2.Error, SQLAlchemyError, OSError) as error:
-                log.warning("listener.lost", error=type(error).__name__, pause=pause)
+                log.warning("postgres_listener.connection_lost", error=type(error).__name__, retry_after_seconds=pause)
             except Exception:  # without this thread the process would receive no notices and not detect this
-                log.exception("listener.failed", pause=pause)
+                log.exception("postgres_listener.failed", retry_after_seconds=pause)
             if self.is_hearing:
                 self.is_hearing = False
                 self._tell(self._hearer.deaf)
@@ -121,7 +121,7 @@ class Listener:
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if now - self._heard_beat_at > DEAF_AFTER:
-                    log.warning("listener.deaf")
+                    log.warning("postgres_listener.no_notifications")
                     return
                 if now >= next_beat:
                     next_beat = now + BEAT_EVERY
@@ -164,7 +164,7 @@ class Listener:
             self._tell(self._hearer.tick)
         else:
             self.is_hearing = True
-            log.info("listener.listening", connects=self.connects)
+            log.info("postgres_listener.connected", connections_since_start=self.connects)
             self._tell(self._hearer.hearing)
 
     def _tell(self, call: Any, *arguments: Any) -> None:

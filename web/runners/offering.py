@@ -154,11 +154,11 @@ class Offering:
             await part()
         except SQLAlchemyError as error:
             self._counts["offers.failed"] += 1
-            log.warning("offers.failed", part=part.__name__, error=words_of(error), held=len(self.held))
+            log.warning("offers.step_failed", step=part.__name__, error=words_of(error), held_polls=len(self.held))
         except Exception:
             # Every poll of this process depends on this task, so no error of one row may end it.
             self._counts["offers.failed"] += 1
-            log.exception("offers.failed", part=part.__name__, held=len(self.held))
+            log.exception("offers.step_failed", step=part.__name__, held_polls=len(self.held))
 
     async def _offer_waiting(self) -> None:
         # Polls that arrive during a batch go into the next batch. Otherwise most statements would have only one or two
@@ -274,7 +274,7 @@ class Offering:
         if len(polls) > 1 and time.monotonic() < until:
             await self._offer_halves(polls, rows, until=until)
             return
-        log.warning("offers.locked", polls=len(polls))
+        log.warning("offers.postponed_rows_locked", polls=len(polls))
         for poll, row in zip(polls, rows, strict=True):
             self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction holds a row of this Pod"))
 
@@ -289,7 +289,7 @@ class Offering:
                 raise
             except Exception:
                 self._counts["offers.bad_row"] += 1
-                log.exception("offers.bad_row", pods=[poll.pod_uid for poll in polls[half]])
+                log.exception("offers.row_failed", pod_uids=[poll.pod_uid for poll in polls[half]])
 
     async def _ask(self) -> None:
         if not self._asked or not self.is_hearing:
@@ -299,7 +299,7 @@ class Offering:
         for claim in minted:
             poll = self.held.get(claim.pod_uid)
             if poll is not None and poll.id == claim.poll_id:
-                poll.resolve(Answer(Verdict.DELIVER, "found by asking", claim.claim_id))
+                poll.resolve(Answer(Verdict.DELIVER, "the claim was found by a query", claim.claim_id))
         for pod_uid in changed:
             if pod_uid in self.held:
                 self.add(self.held[pod_uid])

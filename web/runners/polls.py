@@ -81,7 +81,7 @@ class Polls:
         """Answer every held poll with 204. From then on, answer every new poll with 204 at once."""
         self._stopping = True
         for poll in list(self._held.values()):
-            poll.resolve(Answer(Verdict.NOTHING, "this process stops"))
+            poll.resolve(Answer(Verdict.NOTHING, "this process is stopping"))
 
     # Calls of the listener
 
@@ -125,7 +125,7 @@ class Polls:
         except SQLAlchemyError as error:
             # This includes a commit whose answer was lost. The next poll finds out whether the delivery was committed.
             self.counts["poll.database_away"] += 1
-            log.warning("poll.database_away", error=words_of(error))
+            log.warning("poll.database_unavailable", error=words_of(error))
             response = bare(503)
         self.counts[f"poll.{response.status_code}"] += 1
         return response
@@ -232,6 +232,6 @@ async def _discard_body(request: Request) -> None:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > LARGEST_BODY:
-                    raise Refusal(413, "the body is larger than a poll can be")
+                    raise Refusal(413, "the body of the poll is too large")
     except TimeoutError:
         raise Refusal(408, "the body did not arrive in time") from None

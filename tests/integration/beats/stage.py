@@ -94,7 +94,7 @@ class Beats:
         latest: tuple[str, Child] | None = None
         for child in self.children:
             for line in child.log.read_text().splitlines():
-                if '"beat.active"' in line:
+                if '"beat.lock_acquired"' in line:
                     at = str(json.loads(line)["timestamp"])
                     latest = (at, child) if latest is None or at > latest[0] else latest
         assert latest is not None, "no beat was ever active"
@@ -137,7 +137,7 @@ def beats(folder: Path, *, count: int = 2, settings: Mapping[str, str], locked: 
         else:
             first = children.pop(0)
             first.start()
-            eventually(lambda: "beat.active" in stage.events(first))
+            eventually(lambda: "beat.lock_acquired" in stage.events(first))
         for child in children:
             with stage.another_stands_by():
                 child.start()

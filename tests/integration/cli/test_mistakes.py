@@ -84,7 +84,7 @@ WRONG_USES = (
     mistake("job 0", 2, "'ID'", "1"),
     mistake("jobs --state bogus", 2, "--state", "bogus", "queued"),
     mistake("jobs --limit 0", 2, "--limit"),
-    mistake("jobs --json -o name", 2, "json and name exclude each other"),
+    mistake("jobs --json -o name", 2, "json and name cannot be used together"),
     mistake("jobs -o yaml", 2, "--output", "yaml"),
     mistake("account set acme", 2, "give at least one of --count"),
     mistake("account set acme --weight 0", 2, "--weight", "0.001"),

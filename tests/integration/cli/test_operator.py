@@ -133,7 +133,7 @@ def test_every_list_has_names_alone_and_a_wide_form(
     assert wide.splitlines()[0].split() == other.splitlines()[0].split()
     assert operator.run(*command, "-o", "json").stdout == operator.run(*command, "--json").stdout
     both = operator.run(*command, "--json", "-o", "name")
-    assert (both.returncode, "json and name exclude each other" in both.stderr) == (2, True)
+    assert (both.returncode, "json and name cannot be used together" in both.stderr) == (2, True)
 
 
 def test_a_job_is_explained_with_its_story(operator: Operator) -> None:
@@ -388,7 +388,7 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
         pod = " ".join(operator.run("pod", name).stdout.split())
         assert f"It {said}" in pod
         assert f"Jobs: 11 (claim {claim['id']})" in pod
-        assert "deletion asked for" in pod
+        assert "deletion requested" in pod
         assert event in pod
     assert operator.json("pod", claim["pod"])["claims"][0]["job_id"] == 11
     nobody = operator.run("pod", "nobody")
@@ -409,4 +409,4 @@ def test_token_of_an_account_is_limited_to_it_and_the_list_says_so(operator: Ope
     assert operator.run("token", "create", "x", "--account", "nobody").returncode == 1
     refused = operator.run("token", "create", "x", "--account", login, "--scope", "write")
     assert refused.returncode == 2
-    assert "only reads" in refused.stderr
+    assert "can only read" in refused.stderr

@@ -157,7 +157,11 @@ def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
     monkeypatch.setattr(of_release, "write", lambda *_, **__: moved)
     release.run(claim_id=claim)
     row = stage.see(claim)
-    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, "its annotation moves")
+    assert (row.state, row.leased_until, row.last_error) == (
+        "releasing",
+        None,
+        "the annotation of its Pod keeps changing",
+    )
     assert row.due_at <= utcnow()
 
 

@@ -426,7 +426,7 @@ def test_malformed_webhook_is_asked_for_twice_a_day_until_github_forgets_it(stag
     stage.github.attempts.clear()
     with capture_logs() as lines:
         assert stage.tick() == []
-    assert "redelivery.lost" not in {line["event"] for line in lines}
+    assert "redelivery.webhook_lost" not in {line["event"] for line in lines}
     assert stage.rows("SELECT * FROM redeliveries") == []
 
 

@@ -431,9 +431,9 @@ def test_only_an_execution_reported_after_the_end_of_its_claim_is_no_bug(world: 
     with capture_logs() as logs:
         assert world.tick() == [7]
     assert world.shown(7) == ("completed", None, "failure")
-    assert [each["event"] for each in logs if each["event"] == "unresolved_jobs.bug"] == ["unresolved_jobs.bug"] * (
-        kind == "bug"
-    )
+    assert [each["event"] for each in logs if each["event"] == "unresolved_jobs.impossible_state_repaired"] == [
+        "unresolved_jobs.impossible_state_repaired"
+    ] * (kind == "bug")
     (row,) = world.stage.rows("SELECT why FROM repairs")
     assert row.why.startswith(f"{kind}: ")
 

@@ -56,7 +56,7 @@ class Watch:
 
     def leads(self) -> bool:
         """Return whether it ever began to lead and has listed."""
-        return bool(self.events("watch.listed"))
+        return bool(self.events("watch.objects_listed"))
 
     def metrics_up(self) -> bool:
         """Return whether it has started."""

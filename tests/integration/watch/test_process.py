@@ -70,14 +70,14 @@ def test_a_standby_takes_over_from_a_leader_that_was_killed(scene: Scene) -> Non
     # By the Lease: on a machine that is slow it may have changed hands already.
     (leader,) = [watch for watch in both if f"-{watch.child.pid}-" in holder]
     (standby,) = [watch for watch in both if watch is not leader]
-    before = len(standby.events("watch.listed"))
+    before = len(standby.events("watch.objects_listed"))
 
     leader.child.kill()
 
     eventually(lambda: scene.holder() not in {"", holder}, what="another holder")
     assert f"-{standby.child.pid}-" in scene.holder()
     # What went while nobody led is known to the rows alone, so the new leader has the sweeps look.
-    eventually(lambda: len(standby.events("watch.listed")) > before, what="a list of the new leader")
+    eventually(lambda: len(standby.events("watch.objects_listed")) > before, what="a list of the new leader")
     seen = scene.runner("small-0000000b")
     scene.report("small-0000000b", phase="Running", ready=True)
     eventually(lambda: seen.uid in scene.told("executing"), what="an execution told by the new leader")

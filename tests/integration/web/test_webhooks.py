@@ -257,7 +257,7 @@ def test_unsigned_deliveries_do_not_log_a_line_each(database: Database) -> None:
         with capture_logs() as logs:
             for number in range(50):
                 await stage.send(payload(number), x_hub_signature_256=None)
-        assert sum(log["event"] == "webhook.unsigned" for log in logs) < 10
+        assert sum(log["event"] == "webhook.signature_invalid" for log in logs) < 10
         assert stage.intake.counts["unsigned"] == 50
 
     on(database, act)
@@ -274,7 +274,7 @@ def test_a_delivery_without_the_right_signature_is_refused_counted_and_not_store
             response = await stage.send(payload(1), x_hub_signature_256=signature)
         assert response.status_code == 401
         problem(response)
-        assert [(log["event"], log["count"]) for log in logs] == [("webhook.unsigned", 1)]
+        assert [(log["event"], log["count_since_last_line"]) for log in logs] == [("webhook.signature_invalid", 1)]
         assert stage.intake.counts["unsigned"] == 1
 
     on(database, act)
@@ -550,7 +550,7 @@ def test_one_bad_row_among_50_blocks_nobody(database: Database) -> None:
             answers = [(await answer).status_code for answer in waiting]
             assert (await first).status_code == 202
         assert answers == [500 if job_id == 25 else 202 for job_id in range(1, 51)]
-        assert [log["delivery"] for log in logs if log["event"] == "webhook.row_failed"] == ["of-25"]
+        assert [log["delivery"] for log in logs if log["event"] == "webhook.not_stored"] == ["of-25"]
         assert "bad row" not in (await waiting[24]).text
 
     on(database, act)
@@ -689,7 +689,7 @@ def test_a_publisher_that_fails_stops_no_webhook(database: Database) -> None:
         with capture_logs() as logs:
             assert (await stage.send(payload(1))).status_code == 202
             assert (await stage.send(payload(2))).status_code == 202
-            await until(lambda: [log["event"] for log in logs].count("webhook.publish_failed") == 2)
+            await until(lambda: [log["event"] for log in logs].count("webhook.follow_up_messages_not_sent") == 2)
         assert [log["job"] for log in logs if log["event"] == "webhook.stored"] == [1, 2]
 
     on(database, act, outbox=Broken())

@@ -267,7 +267,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (github.mints, {"rows": rows(backoffs=(IP_LIST, IP_LIST, IP_LIST))}, WARN, "; 2 more"),
     (github.mints, {"rows": rows(needed="0020")}, DUNNO, "does not fit"),
     (fleet.beats, {}, OK, "ago"),
-    (fleet.beats, {"rows": rows(last_tick=None)}, BAD, "though a beat holds its lock"),
+    (fleet.beats, {"rows": rows(last_tick=None)}, BAD, "although a beat holds the lock in Redis"),
     (fleet.beats, {"rows": rows(last_tick=None), "redis_info": REDIS | {"lock": False}}, BAD, "no beat"),
     (fleet.beats, {"rows": rows(last_tick=None), "redis_info": AWAY}, BAD, "Redis was not asked"),
     (fleet.messages, {}, OK, "0 s"),

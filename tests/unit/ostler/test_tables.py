@@ -84,7 +84,7 @@ def test_terminal_is_told_which_columns_are_left_out(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     print_table(JOBS, [ROW], empty="no jobs")
-    assert "left out for lack of room: name, pool; --wide shows them" in capsys.readouterr().err
+    assert "columns that do not fit: name, pool; --wide shows them" in capsys.readouterr().err
     print_table(JOBS, [ROW], empty="no jobs", wide=True)
     assert ROW[2] in terminal.getvalue()
     assert capsys.readouterr().err == ""
@@ -94,7 +94,7 @@ def test_forms_exclude_each_other() -> None:
     assert form_of(as_json=False, wide=False, output=None) is Form.TABLE
     assert form_of(as_json=True, wide=False, output=Form.JSON) is Form.JSON
     assert form_of(as_json=False, wide=True, output=None) is Form.WIDE
-    with pytest.raises(typer.BadParameter, match="json and name exclude each other"):
+    with pytest.raises(typer.BadParameter, match="json and name cannot be used together"):
         form_of(as_json=True, wide=False, output=Form.NAME)
 
 

@@ -20,6 +20,6 @@ def test_flood_of_refused_requests_logs_a_line_a_second_with_a_count() -> None:
         refused.add(status=403, number=1000)
         refused.add(status=403, number=1001)
     assert logs == [
-        {"event": "poll.refused", "log_level": "info", "count": 1, "status": 401, "number": 0},
-        {"event": "poll.refused", "log_level": "info", "count": 1000, "status": 403, "number": 1000},
+        {"event": "poll.refused", "log_level": "info", "count_since_last_line": 1, "status": 401, "number": 0},
+        {"event": "poll.refused", "log_level": "info", "count_since_last_line": 1000, "status": 403, "number": 1000},
     ]

@@ -15,7 +15,7 @@ MISTAKES: tuple[tuple[str, str, str | None, dict[str, Any], int, tuple[str, ...]
     ("GET", "/jobs", "nonsense", {}, 401, ("ostler token create",)),
     ("PUT", "/accounts/7/budget", "reader", {"json": BUDGET}, 403, ("scope write",)),
     ("GET", "/nope", "reader", {}, 404, ("This path does not exist", "/api/docs")),
-    ("DELETE", "/jobs", "writer", {}, 405, ("DELETE is not possible here", "GET")),
+    ("DELETE", "/jobs", "writer", {}, 405, ("DELETE is not allowed on this path", "GET")),
     ("GET", "/jobs/99", "reader", {}, 404, ("There is no job with this id", "GET /api/v1/jobs lists")),
     ("GET", "/pools/99", "reader", {}, 404, ("There is no pool with this id", "GET /api/v1/pools lists")),
     ("PUT", "/accounts/99/budget", "writer", {"json": BUDGET}, 404, ("There is no account with this id",)),

@@ -79,14 +79,14 @@ def test_anything_else_ends_with_status_1(verdict: Verdict, jobs: int, *, interr
 
 
 def test_what_was_unusual_is_said_with_its_count() -> None:
-    _, said = report(GOOD, replace(FIGURES, unusual=Counter({"stamp.gave_up": 3})))
-    assert "3 of stamp.gave_up" in said
+    _, said = report(GOOD, replace(FIGURES, unusual=Counter({"stamp.not_written": 3})))
+    assert "3 of stamp.not_written" in said
 
 
 def test_the_logs_are_counted_by_what_they_tell(tmp_path: Path) -> None:
     lines = [
-        {"event": "job.remapped", "level": "info"},
-        {"event": "stamp.gave_up", "level": "warning"},
+        {"event": "job.runs_on_other_runner", "level": "info"},
+        {"event": "stamp.not_written", "level": "warning"},
         {"event": "Task ostler.mint[1] retry: Retry in 1s", "level": "info", "logger": "celery.app.trace"},
     ]
     whole = "".join(json.dumps(line) + "\n" for line in lines)
@@ -94,5 +94,5 @@ def test_the_logs_are_counted_by_what_they_tell(tmp_path: Path) -> None:
 
     events, unusual = read_logs(tmp_path)
 
-    assert events == {"job.remapped": 1, "stamp.gave_up": 1, RETRY: 1}
-    assert unusual == {"stamp.gave_up": 1}
+    assert events == {"job.runs_on_other_runner": 1, "stamp.not_written": 1, RETRY: 1}
+    assert unusual == {"stamp.not_written": 1}
