@@ -27,9 +27,10 @@ class AccountFilter:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """One page of accounts, with the present usage of each account by its id.
+    """One page of accounts.
 
-    `ending` maps the id of an account to the number of its Pods whose job is over.
+    `usage` maps the id of an account to the present usage of the account. `ending` maps the id of an account to the
+    number of its Pods whose job is over.
     """
 
     page: Page
@@ -39,9 +40,10 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True)
 class AccountStory:
-    """An account, its present usage, and the numbers of its queued jobs.
+    """An account with its present usage and the counts of its queued jobs.
 
-    `ending` is the number of the account's Pods whose job is over.
+    `jobs` has the count of queued jobs without a hold, the count of held jobs, and the queue time of the oldest job
+    without a hold. `ending` is the number of the account's Pods whose job is over.
     """
 
     account: Row[Any]
@@ -51,7 +53,7 @@ class AccountStory:
 
 
 def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
-    """Return one page of accounts, in the order of their ids. The filter ignores the case of a login, as on GitHub."""
+    """Return one page of accounts, in the order of their ids. Like GitHub, the filter ignores the case of a login."""
     conditions = {
         "lower(t.login) = lower(:value)": wanted.login,
         "t.id = ANY(CAST(:value AS bigint[]))": None if wanted.accounts is None else list(wanted.accounts),
@@ -64,7 +66,7 @@ def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = 
 def account_story(
     db: Connection, account_id: int, *, lock: bool = False, accounts: Collection[int] | None = None
 ) -> AccountStory | None:
-    """Return an account with its numbers, or None if there is no such account.
+    """Return an account with its usage and the counts of its jobs, or None if there is no such account.
 
     If `lock` is True, the account's row is locked, so that the caller can change the account. If `accounts` is given,
     the result is None for an account that is not in `accounts`.

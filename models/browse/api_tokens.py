@@ -111,7 +111,7 @@ def create(
 
 
 def well_formed(token: str) -> bool:
-    """Return True if a string has the form of a token. Callers refuse any other string without a query."""
+    """Return True if a string has the form of a token. Callers refuse any other string without a database query."""
     return _FORM.fullmatch(token) is not None
 
 

@@ -1,4 +1,4 @@
-"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the pools' images."""
+"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the images of pools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.db.sql import text
 class Server:
     """The Postgres server.
 
-    `connections` counts the open client connections of all databases. `standby` says that the server is read-only.
+    `connections` counts the open client connections of all databases. `standby` is True if the server is read-only.
     """
 
     version: str
@@ -56,6 +56,6 @@ def last_delivery(db: Connection) -> datetime | None:
 
 
 def pool_images(db: Connection) -> Mapping[str, str]:
-    """Return the image of each pool that is not deleted, by the name of the pool."""
+    """Return the image of the Pods of each pool that is not deleted. The key is the name of the pool."""
     rows = db.execute(text("SELECT name, image FROM pools WHERE deleted_at IS NULL ORDER BY name"))
     return {row.name: row.image for row in rows}

@@ -1,4 +1,4 @@
-"""Numbers for the gauges of the metrics. Only open rows are counted, and never completed rows."""
+"""Numbers for the gauges of the metrics. Completed jobs and ended claims are not counted."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ class Statistics:
     - `closed_seconds`: the time since each gate closed, by upstream. The time is 0 for an open gate.
     - `stalled_seconds`: the age of the oldest stall, by cause.
     - `last_tick`: the time at which the last tick of any sweep began, or None if no sweep has run.
-    - `catch_up`: how many repositories the sweep `catch_up` had to check, and how many of these are covered.
+    - `catch_up`: how many repositories the sweep `catch_up` had to check, and how many of these are covered
+      (see `catch_up.COVERED_WITHIN`).
     - `deliveries_read`: when GitHub's list of deliveries was last read completely (see `redelivery.read_until`).
     - `epoch`: the epoch of Postgres, and whether Postgres might be older than the cluster.
     - `scaling`: the last decision on each autoscaled pool.
     - `ending`: how many Pods have a job that is over, by account. Accounts without such Pods are left out.
     - `braked`: the pools whose runners never execute their jobs.
     - `versions`: the runner version of each pool.
-    - `backoffs`: how many backoffs no success has ended, by kind.
+    - `backoffs`: how many backoffs are still in force, by kind. A success ends a backoff.
     """
 
     jobs: Mapping[tuple[str, str | None], int]

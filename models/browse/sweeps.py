@@ -14,9 +14,9 @@ from ostler.task_names import SWEEPS
 
 @dataclass(frozen=True, slots=True)
 class SweepSeen:
-    """One sweep: its pause, its last tick, and the process that runs a tick now.
+    """One sweep: whether it is paused, its last tick, and the process that runs a tick now.
 
-    A value is None if it does not exist, for example if the sweep is not paused or has never run.
+    A field is None if it does not apply. For example, `paused_at` is None if the sweep is not paused.
     """
 
     name: str
@@ -62,8 +62,8 @@ def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
 
 
 def run_asked(db: Connection, asked: str) -> Row[Any] | None:
-    """Return the run that an operator's request started, or None if the run has not begun.
+    """Return the run that an operator requested, or None if the run has not begun.
 
-    `asked` names the request.
+    `asked` is the name of the request, as stored in the run.
     """
     return db.execute(text("SELECT * FROM sweep_runs WHERE asked = :asked"), {"asked": asked}).one_or_none()

@@ -1,4 +1,4 @@
-"""Recorded evidence about a Pod that is to be deleted, un-stamped or scaled away.
+"""Recorded evidence about a Pod that is to be deleted, un-stamped or removed by a scale-down.
 
 `rules.claims.busy` decides from evidence whether the Pod might be busy. This module reads the evidence that is in
 Postgres. A Pod without a row is treated as a Pod with a delivered claim, because nothing proves that the Pod is free.

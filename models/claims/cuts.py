@@ -129,9 +129,9 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
 
 
 def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the delivered claims of these Pods for which `pollers_ended` must be called after the end of the poller.
+    """Return the delivered claims of these Pods that still need a call of `pollers_ended`.
 
-    Either the end of the poller is not recorded yet, or the stamp must be put on again.
+    A claim needs the call if the end of its poller is not recorded yet, or if its stamp must be put on again.
     """
     found = db.execute(
         text("""

@@ -54,8 +54,8 @@ def deliver(
     offer, or Postgres is known to be older than the cluster. Raises `ClaimLocked` if another transaction has locked the
     claim or the row of its Pod, or if the claim does not exist. A delivery deletes the offer.
 
-    `cancels_unstamp` is True if the claim's stamp was `removing` when the offer of this poll was first written. The
-    poll then arrived after the un-stamp was committed, and proves that the Pod can reach Ostler. The un-stamp is
+    `cancels_unstamp` is True if the claim's stamp was `removing` when the offer of this poll was first written. In this
+    case the poll arrived after the un-stamp was committed, and proves that the Pod can reach Ostler. The un-stamp is
     therefore cancelled (L10).
 
     If the stamp is off, or if the un-stamp was cancelled, the stamp is put on again `stamp_returns_after` seconds from
@@ -146,7 +146,7 @@ def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *,
     """Postpone the stamp of a delivered claim by `stamp_returns_after` seconds, and cancel an un-stamp that has begun.
 
     The answer must reach the Pod before the stamp. A claim that another session has locked is skipped, because the
-    answer must not wait for the lock. The stamp of a skipped claim is put on again in any case.
+    answer must not wait for the lock. The stamp of a skipped claim is put on again even without this call.
     """
     free = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND state = 'delivered' FOR NO KEY UPDATE SKIP LOCKED"),

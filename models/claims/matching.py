@@ -4,7 +4,7 @@ The lock order is pool, jobs by id, runner_pods by id, accounts by id, claims by
 that starts after the locks are held. A single statement that locks, counts and inserts could overspend a budget (L2).
 
 The matcher waits only for the pool's lock. All rows are locked with `SKIP LOCKED`, so a locked row never prevents other
-jobs from getting the free Pods (L14). A run that finds an account locked can continue with other jobs.
+jobs from getting the free Pods (L14). If an account is locked, the run can continue with the jobs of other accounts.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Outlook:
     """Conditions that a run of the matcher finds.
 
     - `free`: number of free Pods, counted up to the batch size.
-    - `probes`: True if an installation has a backoff, so that a probe might be due.
+    - `probes`: True if an installation has a backoff, so that a probe might be due. A probe is the one job that is
+      tried after the wait of a backoff.
     - `spares`: True if the pool has spares.
     - `failures`: True if the pool has runner failures that are not cleared, so that the pool might be braked.
     """
@@ -104,7 +105,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     """Take the pool's lock for this transaction and return the pool, or None if the pool accepts no new jobs.
 
     A deleted or draining pool accepts no new jobs. No pool accepts new jobs while Postgres is known to be older than
-    the cluster, because a job that is queued in the rows might already run.
+    the cluster, because a job with the state `queued` in its row might already run.
 
     Raises the lock error of Postgres if another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """

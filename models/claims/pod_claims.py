@@ -1,4 +1,8 @@
-"""Facts about claims whose Pod is over. Ostler needs them to ask GitHub about a claim before it ends the claim."""
+"""Facts about claims whose Pod is over.
+
+Before Ostler ends such a claim, it asks GitHub about the job and the runners of the claim. The request needs these
+facts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of how runner Pods ended. The watch reports the ends, and people read the records.
+"""Records of how runner Pods ended. The watch on Pods reports the ends, and operators read the records.
 
 A message of the watch is only a hint. Ostler therefore ends no claim and deletes no Pod because of these records (law
 L6). `models.claims.runner_failures` uses the records to find out whether the runner caused the end.
@@ -29,7 +29,8 @@ COLUMNS = """
 """
 """SQL columns that `end_of` reads, from a row `p` of `runner_pods`.
 
-`pod_retired` allows a difference of one second, because the API server reports times in whole seconds.
+`pod_retired` is true if a retire claim was inserted before the recorded deletion of the Pod or up to one second later.
+This second is needed because the API server reports times in whole seconds.
 """
 
 
@@ -86,18 +87,18 @@ _LOST = """
                 AND (c.end_reason IN ('pod_gone', 'pod_spent') OR (:live AND c.ended_at IS NULL)
                      OR (c.delivered_at IS NOT NULL AND c.ended_at >= p.deletion_at + interval '1 second')))
 """
-"""SQL condition on a row `p` of `runner_pods`: a job lost this Pod, and the Events of the Pod were not read yet.
+"""SQL condition on a row `p` of `runner_pods`: the Pod ended before its job, and its Events are unread.
 
-The condition is false if Ostler retired the Pod. If the Pod was deleted before its delivered claim ended, the job lost
-the Pod even if GitHub's `completed` ended the claim. The API server reports times in whole seconds, so the claim must
-have ended at least one second after the recorded deletion.
+The condition is false if Ostler retired the Pod. A Pod also ended before its job if it was deleted before its delivered
+claim ended, even if the webhook `completed` ended the claim. The API server reports times in whole seconds, so the
+claim must have ended at least one second after the recorded deletion.
 """
 
 
 def lost(db: Connection, uids: Sequence[str], *, live: bool) -> list[str]:
-    """Return the UIDs of the given Pods that a job lost and whose Events were not read yet.
+    """Return the UIDs of the given Pods that ended before their job and whose Events were not read yet.
 
-    If `live` is True, a Pod with a live job claim counts as lost.
+    If `live` is True, a Pod that still has a live job claim is also returned.
     """
     rows = db.execute(
         text(f"SELECT p.uid FROM runner_pods p WHERE p.uid = ANY(:uids) AND {_LOST} ORDER BY p.id"),
@@ -115,7 +116,7 @@ class Named:
 
 
 def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named | None:
-    """Return the name of a Pod if a job lost the Pod and the Events of the Pod must still be read.
+    """Return the name of a Pod if the Pod ended before its job and the Events of the Pod must still be read.
 
     Returns None otherwise. Returns None too if the Events of `most` Pods were already read after `since`.
     """

@@ -22,7 +22,8 @@ from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 class QueueHeads:
     """The first jobs of the accounts' queues, with the data that the fairness rule needs to order these jobs.
 
-    `reservations` has one reservation per account at most. `totals` is the sum of the budgets of all accounts.
+    `reservations` maps an account to the part of its budget that is reserved for a job that has waited long. `totals`
+    is the sum of the budgets of all accounts.
     """
 
     jobs: tuple[JobHead, ...]

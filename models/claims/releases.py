@@ -1,4 +1,4 @@
-"""Ends of claims without the webhook `completed`: by release, by retirement, or because the Pod is gone or spent.
+"""End claims without the webhook `completed`: by release, by retirement, or because the Pod is gone or spent.
 
 Every function that ends a claim moves the claim's job in the same transaction (L4).
 """
@@ -273,7 +273,7 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
 
 
 class Warmth(StrEnum):
-    """State of a Pod whose claim ends before its JIT was delivered.
+    """State of a Pod whose claim ends although the JIT of the claim was never delivered.
 
     - `warm`: the un-stamp is confirmed, and the Pod can be claimed again.
     - `gone`: no Pod with this UID exists any more.
@@ -452,10 +452,10 @@ def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
 def end_without_pod(
     db: Connection, claim_id: int, *, job_id: int | None, job_outcome: JobOutcome, spent: bool, now: datetime, who: str
 ) -> bool:
-    """End a claim whose Pod is proven to be gone, or terminal if `spent`, and move its job as `job_outcome` says.
+    """End a claim whose Pod no longer runs, and move the job of the claim to the state that `job_outcome` names.
 
-    `job_id` is the job that the caller asked GitHub about. Returns False if the claim has another job by now or has
-    ended.
+    The caller has proof that the Pod is terminal (`spent` True) or gone (`spent` False). `job_id` is the job that the
+    caller asked GitHub about. Returns False if the claim has another job by now or has ended.
     """
     claim = lock_claim(db, claim_id)
     if claim is None or claim.job_id != job_id:

@@ -44,8 +44,8 @@ class Due:
 def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
     """Raise the chain number of claims that are due, and set their next due time to `due_after` seconds from now.
 
-    If a rate limit had postponed a step, the step becomes an ordinary step. From now on, the step counts as lost if it
-    is not done in time.
+    If a rate limit had postponed a step, the postponement ends now. Like any other step, the step then counts as lost
+    if it is not done in time.
 
     `heads` maps each queue to the time at which its oldest waiting message was sent, or to None if no message waits. A
     step that was due before that time is lost, because its message has left the queue. A step that was due later is
@@ -68,9 +68,9 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
     seconds ago, and it has no offer or its last offer expired more than `unstamp_after` seconds ago.
 
     At most `UNSTAMPS` claims are returned. A claim that another session has locked is left to the next run (law L14).
-    No claim is returned while the rows are not trusted, for two reasons. Offers do not survive a crash of Postgres.
-    After a restore, a claim can look minted although its JIT was delivered, and the Pod of such a claim does not poll
-    any more.
+    No claim is returned while the rows are not trusted, for two reasons. A crash of Postgres deletes all offers, so a
+    Pod that still polls looks like a Pod that stopped polling. After a restore, a claim can look minted although its
+    JIT was delivered, and the Pod of such a claim does not poll any more.
     """
     rows = db.execute(
         text(f"""

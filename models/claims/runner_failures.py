@@ -175,7 +175,7 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
 def lift(
     db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None, now: datetime
 ) -> int:
-    """Make `rematch` check the jobs of a pool that were set aside after runner failures.
+    """Make `rematch` check the jobs that were set aside after runner failures in a pool.
 
     Returns how many jobs will be checked. If `account_id` is given, only jobs of this account are checked. If `jobs` is
     given, only jobs with these ids are checked. Jobs that other sessions have locked are skipped.
@@ -242,8 +242,8 @@ def is_due(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool
 def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
     """Return True if a probe is running, and False otherwise.
 
-    A probe is a live claim with a job that was made after the last failure. After `PROBE_LASTS`, a claim does not count
-    as a probe any more.
+    A probe is a live claim that has a job and was inserted after the last failure. After `PROBE_LASTS`, a claim does
+    not count as a probe any more.
     """
     found: bool = db.execute(
         text("""

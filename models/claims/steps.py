@@ -25,7 +25,10 @@ from rules.claims.runner_names import make_runner_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotated(Leased):
-    """Work that writes the claim annotation of a Pod. `value` replaces `expected`, the recorded present value."""
+    """Work that writes the claim annotation of a Pod.
+
+    `expected` is the present value of the annotation according to the rows. `value` is the new value.
+    """
 
     namespace: str
     pod_name: str

@@ -65,7 +65,7 @@ def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
 def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
     """Record that a claim's runner executes a job, although it is not known which job.
 
-    The claim stays assigned to its own job for now. Returns False if the claim was never delivered, or if it is neither
+    The claim keeps its present job for now. Returns False if the claim was never delivered, or if it is neither
     `delivered` nor `releasing` now.
     """
     moved = move_claim(db, "execute", claim_id, now=now, who=who, why=why, guard="AND delivered_at IS NOT NULL")
@@ -90,7 +90,7 @@ def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequenc
 
 
 def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str, why: str) -> bool:
-    """Bind a claim to its own job, because GitHub says that the claim's runner executes that job.
+    """Record an execution of the job that a claim has, because GitHub says that the claim's runner executes this job.
 
     Returns False if the claim is not `executing` any more, has another job by now, or has a recorded execution.
     """
@@ -117,7 +117,8 @@ def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome,
 def _still_unidentified(db: Connection, claim_id: int, job_id: int) -> bool:
     """Lock the job and the claim.
 
-    Returns True if the claim still executes with this job and without a recorded execution, and False otherwise.
+    Returns True if the claim is still `executing`, still has this job, and has no recorded execution. Returns False
+    otherwise.
     """
     lock_job(db, job_id)
     row = db.execute(

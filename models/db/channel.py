@@ -31,7 +31,7 @@ class Minted:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A newer poll of the Pod took the offer of the poll `poll_id`, which the web process `web_id` holds."""
+    """The web process `web_id` holds the poll `poll_id`. A newer poll of the same Pod took the offer of this poll."""
 
     pod_uid: str
     web_id: str

@@ -1,4 +1,4 @@
-"""The connection budget: the number of connections of each process, and a check at startup that Postgres allows it.
+"""The connection budget: the number of connections of each process, and the check of the budget at startup.
 
 A worker opens one connection per thread. Some queues have tasks that mostly wait for GitHub or Kubernetes. A worker
 that serves only such queues opens one connection per two threads, because a task holds no connection during a call (law

@@ -202,7 +202,7 @@ def assert_isolation(engine: Engine) -> None:
 
 
 def in_transaction() -> bool:
-    """Return whether this thread is inside `transaction`."""
+    """Return True if this thread is inside `transaction`, and False otherwise."""
     return getattr(_local, "depth", 0) > 0
 
 

@@ -7,7 +7,7 @@ delivered, and no Pod is retired.
 The rows are trusted until `trusted_until`. Each successful comparison of the two epochs extends this time. A restart of
 the Postgres server ends the trust too, because a restored backup and a standby after a failover both run as a newly
 started server. Work that could harm a busy Pod therefore stops with the first transaction on such a server, before any
-comparison. Without trust, dispatch continues.
+comparison. Dispatch continues while the rows are not trusted, unless the rows are frozen.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def doubt(db: Connection, *, now: datetime) -> str | None:
 
 
 def is_older(db: Connection) -> bool:
-    """Return whether Postgres is known to be older than the cluster."""
+    """Return True if Postgres is known to be older than the cluster, and False otherwise."""
     return not db.execute(text(f"SELECT {CURRENT}")).scalar_one()
 
 
@@ -199,7 +199,9 @@ def lost(db: Connection) -> Lost | None:
 
 
 def unknown_claims(db: Connection, stamps: Mapping[str, int]) -> int:
-    """Return how many of these Pods have a stamp that names a claim without a row for this Pod.
+    """Return how many of these Pods have a stamp with an unknown claim id.
+
+    A claim id is unknown if no claim row has this id and the UID of the Pod.
 
     `stamps` maps the UID of a Pod to the id of the claim in its stamp.
     """

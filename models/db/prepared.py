@@ -1,8 +1,8 @@
 """Prepared statements, which Postgres parses and plans once per connection instead of once per call.
 
 Only statements that run often and take longer to plan than to run are prepared. Postgres discards a plan when a table
-in the plan is altered or analysed. A plan is therefore as new as the table statistics that autovacuum collects. As long
-as Postgres expects a plan for the given values to be cheaper than a general plan, it plans every call.
+in the plan is altered or analysed. A plan is therefore as new as the table statistics that autovacuum collects. If
+Postgres expects plans for the given values (custom plans) to be cheaper than a generic plan, it plans every call.
 
 Two rules apply:
 

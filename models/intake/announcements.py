@@ -1,11 +1,12 @@
 """Webhooks that concern no job: changes of installations, and new names of owners and repositories.
 
 Each webhook delivery is identified by its GUID and is applied once. A delivery might arrive late. Each delivery
-therefore changes only rows with the id and the former name in the event. Rows that have another name by now stay
-unchanged.
+therefore changes only rows that have the id and the former name given in the event. Rows that have another name by now
+stay unchanged.
 
 If a webhook about a new name is lost, GitHub later answers a request with a redirect or a 404. Ostler then asks GitHub
-for the present name. The code here therefore skips jobs that other sessions have locked, and does not wait for them.
+for the present name. The former name of a skipped row is corrected in the same way. This module therefore skips jobs
+that other sessions have locked, and does not wait for the locks.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ExecutionView:
 
 @dataclass(slots=True)
 class Locked:
-    """The locked rows of one batch. Code that changes a row also updates the entry of the row here.
+    """The locked rows of one batch. Code that changes a row also updates the entry of the row in this object.
 
     `jobs` and `executions` are keyed by the id of the job. `claims` is keyed by claim id and has live claims only.
     `runners` maps the name of a runner to the claim that registered the runner.
@@ -81,7 +81,8 @@ def lock(
 class _Touched:
     """Rows that events on some jobs and runners can change: jobs, live claims, and the claim of each runner.
 
-    `rows` has one entry for each claim and the job or runner through which the query found the claim.
+    Each entry of `rows` names a claim and the job or runner that led the query to this claim. A claim can have several
+    entries.
     """
 
     jobs: set[int]
@@ -90,7 +91,7 @@ class _Touched:
     rows: Sequence[Row[Any]]
 
     def needing(self, jobs: set[int], claims: set[int]) -> tuple[set[int], set[str]]:
-        """Return the jobs and the runners whose events need one of these jobs or claims."""
+        """Return the jobs and the runners whose events can change one of the given jobs or claims."""
         rows = [row for row in self.rows if row.id in claims or row.job_id in jobs]
         return (
             jobs.union(row.of_job for row in rows if row.of_job is not None),

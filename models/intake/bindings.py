@@ -135,9 +135,10 @@ def _complete(batch: _Batch, event: WorkflowJobEvent) -> None:
 
 
 def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -> None:
-    """Record that `job` executes on a runner, and correct which job each claim has.
+    """Record that `job` executes on a runner.
 
-    If Ostler registered the runner, the row of the execution refers to the claim of the runner.
+    If `judge_runner` accepts the claim of the runner, `job` is assigned to this claim, and the row of the execution
+    refers to the claim. Any other claim loses `job`.
     """
     seen = batch.locked.executions.get(job.id)
     if seen is not None:
@@ -182,7 +183,11 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
 
 
 def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | None) -> None:
-    """Move `job` from `loser` to `claim`. The former job of `claim` moves to `loser` or returns to its queue."""
+    """Move `job` to `claim`. `loser` is the claim that had `job`, or None if no claim had it.
+
+    If `may_swap` allows the exchange, `loser` gets the former job of `claim`. If not, `loser` has no job any more, and
+    a former job in the state `claimed` returns to its queue.
+    """
     former = None if claim.job_id is None else batch.locked.jobs[claim.job_id]
     swap = loser is not None and may_swap(claim, loser, former)
     # Both claims lose their job first, because a job must not have two live claims at any time.

@@ -93,8 +93,8 @@ def apply(
     New accounts get `budget` and `access`. `who` is recorded in the events of the rows.
 
     With `lock_ms`, the batch does not wait for rows that another session has locked. Instead it raises `Contended`,
-    which names the jobs whose events need such a row. The batch waits only for another session's uncommitted insert of
-    the same job or GUID, up to `lock_ms` milliseconds.
+    which names the jobs whose events need a locked row. The batch waits only for another session's uncommitted insert
+    of the same job or GUID, up to `lock_ms` milliseconds.
 
     Raises `Contended`, `StartOver`, or the error of Postgres if Postgres refuses a row. In each case no event was
     applied.
@@ -229,7 +229,8 @@ class _Router:
     def asks(self, event: WorkflowJobEvent) -> bool:
         """Return True if GitHub must be asked for the origin of a job's run, and False otherwise.
 
-        The result is False while the job waits for its environment, and while the job's account is held.
+        The result is False while the job waits for the approval of its GitHub environment, and while the job's account
+        is held.
         """
         return (
             event.action == "queued"
@@ -294,8 +295,8 @@ def _insert(
 ) -> tuple[set[str], dict[int, int | None]]:
     """Insert deliveries, new jobs and their events in one statement.
 
-    Returns the GUIDs of the new deliveries, and a map of the inserted jobs to the pool to wake. The pool is None if the
-    job is held or waits for its environment.
+    Returns the GUIDs of the new deliveries, and a mapping from each inserted job to the pool that must be woken for the
+    job. The pool is None if the job is held or waits for the approval of its GitHub environment.
     """
     rows: dict[int, dict[str, Any]] = {}
     pools: dict[int, int | None] = {}
@@ -348,7 +349,7 @@ def _scope(event: WorkflowJobEvent) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """Work that remains for the jobs that no longer wait for their environment.
+    """Work that remains for jobs whose GitHub environment has approved them.
 
     `pools` are the pools to wake. `asks` are the runs whose origin must be requested from GitHub.
     """
@@ -360,7 +361,7 @@ class _Ready:
 def _make_ready(
     db: Connection, events: Sequence[WorkflowJobEvent], router: _Router, *, now: datetime, who: str
 ) -> _Ready:
-    """Queue the jobs that waited for their environment. The events show that the wait is over."""
+    """Queue the jobs that waited for the approval of their GitHub environment. The events show the approval."""
     ready = _Ready()
     for event in events:
         routed = router.route(event)

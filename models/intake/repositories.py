@@ -27,11 +27,11 @@ class Renaming:
 
 
 def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
-    """Replace a repository's former name by its new name in the rows, and let `rematch` try the account's jobs again.
+    """Replace a repository's former name by its new name in the rows, and end the backoff waits of the account's jobs.
 
-    The rows are jobs that are not completed, and claims whose runner might still be registered in the repository.
-    Returns False if no row had the former name. A job that another session has locked is skipped, and `torn` finds the
-    job later.
+    The next tick of the sweep `rematch` checks these jobs. The renamed rows are jobs that are not completed, and claims
+    whose runner might still be registered in the repository. Returns False if no row had the former name. A job that
+    another session has locked is skipped, and `torn` finds the job later.
     """
     jobs = renames.set_repository_of_jobs(
         db,
@@ -57,11 +57,11 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
 
 
 def torn(db: Connection, *, now: datetime) -> list[Renaming]:
-    """Return the former names of repositories that open jobs still have, each as a renaming to the present name.
+    """Return the renamings of repositories whose open jobs have different names for the same repository.
 
-    If the open jobs of a repository have different names, the name of the newest open job counts as the present name.
-    This detects a new name whose webhook was lost. Otherwise the older jobs would keep a name that another repository
-    might have by now.
+    Each renaming leads from a former name to the present name. The name in the newest open job of the repository counts
+    as the present name. Different names show that the webhook about the new name was lost, or that a job was skipped.
+    Without this query, the older jobs would keep a name that another repository might have by now.
     """
     rows = db.execute(
         text("""

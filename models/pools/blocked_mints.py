@@ -44,8 +44,9 @@ _HELD = text(f"""
 def blocked_mints(db: Connection, pool_id: int, *, now: datetime) -> BlockedMints | None:
     """Return the backoff that holds the most jobs of a pool, or None if no backoff holds a job of the pool.
 
-    The count of a backoff's held jobs includes the probe of the backoff, although the probe itself is not held.
-    Otherwise the pool's condition would disappear and return with each probe.
+    The probe of a backoff is the one job that is tried after the wait. It is counted among the held jobs of the
+    backoff, although it is not held. If it were not counted, the pool's condition would disappear and return with each
+    probe.
     """
     row = db.execute(_HELD, {"pool_id": pool_id, "now": now, "since": now - QUIET_AFTER}).one_or_none()
     return None if row is None else BlockedMints(**row._mapping)

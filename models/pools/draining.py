@@ -59,10 +59,10 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
 
     `since` is the time of the deletion request. If `since` is None, `now` is recorded. Return True if this call marked
     the pool. The mark might change the routing of jobs. Return False if the pool has no live row or is already
-    draining. A pool without a row never had a Pod.
+    draining. A pool that never had a row never had a Pod, so nothing must be drained.
 
-    The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool takes the
-    queued jobs out of the pool (`tasks.routing.rerouting`).
+    The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool moves the
+    queued jobs to other pools (`tasks.routing.rerouting`).
     """
     row = db.execute(
         text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}

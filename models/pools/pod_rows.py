@@ -219,9 +219,9 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:
-    """Return whether a row still waits for the creation of its Pod.
+    """Return True if the Pod of a row must still be created, and False otherwise.
 
-    Another reconciler might have created the Pod or given up the row in the meantime.
+    Another reconciler might have created the Pod in the meantime, or might have marked the row as gone.
     """
     found = db.execute(
         text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}

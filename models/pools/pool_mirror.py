@@ -101,8 +101,8 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     Nothing is written if the row already contains the same facts. Facts of an older generation never overwrite facts of
     a newer generation. The advisory lock of the pool is taken before the row is written.
 
-    After a change of the routing, the next reconcile of the pool takes the jobs that were routed earlier out of the
-    pool (`tasks.routing.rerouting`). Until then, the matcher matches no job of the pool.
+    After a change of the routing, the next reconcile of the pool routes all queued jobs of the pool again
+    (`tasks.routing.rerouting`). Until then, the matcher matches no job of the pool.
 
     While old and new workers run at once during a deployment, they might compute two hashes of one spec. The first hash
     is kept for `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
@@ -130,7 +130,7 @@ def generation_of(db: Connection, *, uid: str) -> int | None:
 
 
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
-    """Set a smaller generation in a pool's row, so that the next check with that generation is mirrored.
+    """Set a smaller generation in a pool's row, so that the next check mirrors an object that has this generation.
 
     A pool's generation decreases when etcd is restored from a backup. `known` is the generation that the caller read
     from the row. `generation` comes from a read of the cluster that began after the read of the row. Return False if
@@ -190,8 +190,9 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Insert a pool's row. Return True if this call inserted the row.
 
-    If a live row has the same name and another UID, the pool was deleted and created again between two checks. The row
-    of the deleted pool is ended first. If another check has inserted the row in the meantime, nothing is inserted.
+    If a live row has the same name and another UID, the pool was deleted and created again between two checks. In this
+    case, `end_pool` is called for the deleted pool first. If another check has inserted the row in the meantime,
+    nothing is inserted.
     """
     before = db.execute(
         text("""
@@ -224,8 +225,8 @@ def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
     """Record that a pool's object is gone. The caller has proven the absence with a GET by name and UID.
 
-    The next reconcile of the pool takes the jobs out of the pool (`tasks.routing.rerouting`). The sweep `rematch` finds
-    the jobs that the reconcile missed.
+    The next reconcile of the pool moves the queued jobs to other pools (`tasks.routing.rerouting`). The sweep `rematch`
+    routes the jobs that the reconcile missed.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
     db.execute(
@@ -263,9 +264,10 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
-    """Record `at`, the start of a list of Pods. All Pods missing from the list were handled or are marked as stalled.
+    """Record `at`, the time at which a list of Pods began.
 
-    A newer time in the row is not replaced, unless that time is in the future.
+    For every Pod that is missing from the list, the caller has handled the Pod or has recorded that its claim is
+    stalled. A newer time in the row is not replaced, unless that time is in the future.
     """
     db.execute(
         text("""

@@ -27,7 +27,7 @@ class Committed:
 
     - `create`: (row id, Pod name, attempt id) of each Pod to create.
     - `retired`: the inserted retire claims, each with its reason.
-    - `failed_starts`: the trouble of each failed start that was counted.
+    - `failed_starts`: the cause of each failed start that was counted.
     """
 
     create: tuple[tuple[int, str, str], ...]
@@ -214,7 +214,7 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
 
 
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
-    """Return whether a new `status` of a pool must be written.
+    """Return True if a new `status` of a pool must be written now, and False otherwise.
 
     A changed condition is written at once. Any other change is written if at least `every` seconds have passed since
     the last write.

@@ -34,7 +34,7 @@ class RunnerVersion(Base):
 
 @dataclass(frozen=True, slots=True)
 class PoolVersion:
-    """The newest version that a pool's Pods started under the present template.
+    """The runner version that was reported last for a pool, by a Pod of the present template.
 
     GitHub refuses the version from `ends_at` on. `ends_at` is None if this time is not known.
     """
@@ -91,10 +91,10 @@ def record(db: Connection, versions: Mapping[str, str], *, now: datetime) -> Non
 
 
 def to_ask(db: Connection, *, now: datetime) -> str | None:
-    """Return a version that GitHub has to be asked about, or None if no version is due. Mark the version as asked.
+    """Return a version whose end must be requested from GitHub, and mark it as asked. Return None if there is none.
 
-    The question is when GitHub begins to refuse the version. If two processes ask about the same version at once, the
-    only cost is one extra call.
+    The end of a version is the time at which GitHub begins to refuse the version. If two processes ask about the same
+    version at once, the only cost is one extra call.
     """
     version: str | None = db.execute(
         text("""

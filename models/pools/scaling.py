@@ -124,10 +124,10 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
 def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
     """Return the jobs that are queued and not held in these pools, by pool and account.
 
-    `pools` maps the id of a pool to its places. The jobs of one account are counted only up to the number of places.
-    The query walks the index on dispatchable jobs from account to account, so that the number of places limits the cost
-    of a long queue. A pool is left out while its jobs are still being moved, because it is not known yet which jobs the
-    pool serves.
+    `pools` maps the id of a pool to its places: how many more Pods of the pool can get a job. The jobs of one account
+    are counted only up to the number of places. The query walks the index on dispatchable jobs from account to account,
+    so that the number of places limits the cost of a long queue. A pool is left out while its jobs are still being
+    moved, because it is not known yet which jobs the pool serves.
     """
     rows = db.execute(
         text(f"""

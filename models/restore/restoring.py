@@ -248,10 +248,11 @@ def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, n
 
 
 def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> bool:
-    """Move a claim to the state of its Pod: a spare if its runner is online and idle, otherwise executing.
+    """Make a claim a spare if its runner is online and idle. Move every other claim to the state `executing`.
 
-    A claim that was being released also becomes executing. Otherwise its release would treat the claim as never
-    delivered and free a Pod that might hold a JIT. Returns False if the claim cannot make the transition.
+    A claim in the state `releasing` moves to `executing` even if its runner is idle. If such a claim stayed
+    `releasing`, the release would treat it as never delivered, and would free a Pod that might hold a JIT. Returns
+    False if the claim cannot make the transition.
     """
     named = {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
     known: dict[str, Any] = {

@@ -100,7 +100,7 @@ def ensure_accounts(
     access: Access = Access.ALLOWED,
     now: datetime,
 ) -> frozenset[int]:
-    """Insert accounts and installations that have no row yet, and write changed logins to all rows that copy them.
+    """Insert accounts and installations that have no row yet, and update changed logins in all rows that contain them.
 
     New accounts get `budget` and `access`. If another session has locked an account, the changed login of this account
     is not written now. Ostler writes the login when the next webhook of the account arrives.
@@ -253,7 +253,7 @@ def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, n
 
 
 def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
-    """Write an owner's new login to the owner's jobs, claims and account. Return whether any row had another login.
+    """Write an owner's new login to the owner's jobs, claims and account. Return True if a row had another login.
 
     Jobs and claims that other sessions have locked keep the old login. If a later request to GitHub fails because of
     the old login, Ostler asks GitHub for the present login and calls this function again.

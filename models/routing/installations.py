@@ -22,7 +22,7 @@ A webhook can end the period earlier.
 
 LEFT = {"suspend": "the App's installation is suspended", "deleted": "the App is not installed any more"}
 GONE = frozenset({"deleted"})
-"""Actions of `LEFT` after which GitHub no longer knows the installation."""
+"""The actions in `LEFT` that remove the installation from GitHub."""
 
 BACK = ("created", "unsuspend", "new_permissions_accepted")
 
@@ -40,8 +40,9 @@ def mark_working(db: Connection, installation_id: int) -> bool:
     """Record that GitHub knows an installation, because a call with its token succeeded.
 
     Returns True if the installation had been recorded as removed, and False otherwise. If the result is True, the jobs
-    and claims of all removed installations of the account have moved to the account's newest working installation. They
-    might have moved away while this installation was wrongly recorded as removed.
+    and claims of all removed installations of the account have moved to the account's newest working installation. This
+    move is needed because the jobs of this installation might have moved to another installation while this
+    installation was wrongly recorded as removed.
     """
     account_id = db.execute(
         text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
@@ -59,7 +60,7 @@ def mark_working(db: Connection, installation_id: int) -> bool:
 
 
 def has_successor(db: Connection, installation_id: int) -> bool:
-    """Return whether the account of an installation has another installation that works."""
+    """Return True if the account of an installation has another installation that works, and False otherwise."""
     return _successor(db, installation_id) is not None
 
 

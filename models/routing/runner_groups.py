@@ -25,12 +25,15 @@ from rules.routing.routing import Wait
 from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group
 
 KNOWN_FOR = timedelta(hours=1)
-"""Period during which a cached list shows that a group admits a repository. A refused mint deletes the list."""
+"""Maximum age of a cached list that is used as proof that a group admits a repository.
+
+A refused mint deletes the list.
+"""
 
 REFUSED_FOR = timedelta(minutes=10)
-"""Period during which a cached list can show that a group does not admit a repository.
+"""Maximum age of a cached list that is used as proof that a group does not admit a repository.
 
-The period is short, so that jobs soon run after an administrator has corrected the group.
+This age is short, so that jobs soon run after an administrator has corrected the group.
 """
 
 KEPT_FOR = timedelta(days=1)
@@ -113,7 +116,7 @@ class GroupBook:
         return Judged(verdict, None if read_at is None else read_at + kept)
 
     def wait(self, wanted: Wanted) -> Wait | None:
-        """Return the refusal of a group for a job, or None if the cached lists do not refuse the group.
+        """Return the wait of a job that may not use the group, or None if the cached lists do not show a refusal.
 
         If the cached lists are not sufficient, the result is None. The mint then asks GitHub.
         """
@@ -141,7 +144,7 @@ class GroupBook:
 def judge_blank(wanted: Wanted) -> GroupVerdict:
     """Return the verdict without any list of groups.
 
-    For most jobs this verdict is final. Otherwise the verdict is a question to GitHub (`ask`).
+    For most jobs this verdict is final. For all other jobs, the verdict is a question to GitHub (`ask`).
     """
     return _judge(wanted)
 
@@ -193,7 +196,7 @@ def delete(db: Connection, installation_id: int) -> None:
 def hold_alike(
     db: Connection, *, pool_id: int, wanted: Wanted, verdict: GroupVerdict, until: datetime, now: datetime
 ) -> int:
-    """Hold the queued jobs of a pool that must be refused for the same reason. Return how many jobs were held.
+    """Hold the queued jobs that the refusal in `verdict` concerns, in one pool. Return how many jobs were held.
 
     Jobs that other sessions have locked are skipped.
     """

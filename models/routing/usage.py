@@ -101,9 +101,10 @@ def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Map
 
 
 def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
-    """Return the pools with dispatchable jobs of the accounts that these Pods were charged to.
+    """Return the pools to wake after the end of these Pods.
 
-    These Pods have ended, so such a job might fit into its budget now.
+    The end of a Pod frees budget of the account that the Pod was charged to. The result contains the pools in which
+    such an account has dispatchable jobs, because the jobs might fit into the budget now.
     """
     if not uids:
         return []
