@@ -1,8 +1,8 @@
 """Dangers of network policies for one runner Pod. Each danger has a function.
 
 Network plugins differ in whether an `ipBlock` covers a Pod with an address in the block. The checks assume the worse
-case. For a stamped Pod, an `ipBlock` with an address of web reaches web. For an idle Pod, an `ipBlock` does not reach
-web's Pods.
+case. A stamped Pod must not reach web, so an `ipBlock` with an address of web is treated as access to web. An idle Pod
+must reach web, so an `ipBlock` is not treated as access to web's Pods.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
 
 
 def not_ruled(seen: Seen) -> Iterable[Refusal]:
-    """Yield a refusal for each direction that no policy rules. Everything is allowed in such a direction."""
+    """Yield a refusal for each direction without a policy that applies to the Pod.
+
+    All traffic is allowed in such a direction.
+    """
     for direction, found in ((Direction.EGRESS, seen.egress), (Direction.INGRESS, seen.ingress)):
         if not found.policies:
             yield Refusal(
@@ -99,7 +102,10 @@ def open_ingress(seen: Seen) -> Iterable[Refusal]:
 
 
 def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
-    """Yield a refusal if the Pod can reach private addresses outside `allowed`. The ports of DNS do not count."""
+    """Yield a refusal if the Pod can reach private addresses outside `allowed`.
+
+    Access at the ports of DNS is ignored.
+    """
     if not seen.egress.policies:
         return
     private = seen.egress.addresses_beside(_DNS).common(PRIVATE).minus(allowed)

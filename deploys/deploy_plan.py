@@ -109,7 +109,7 @@ def _of_release(live: Manifests, new: Manifests) -> Manifests:
 
 
 def _has_release(before: Manifests | None, new: Manifests) -> bool:
-    """Return whether at least one new object already exists in `before`. Otherwise there is nothing to compare."""
+    """Return True if a new object already exists in `before`. Return False if there is nothing to compare."""
     return before is not None and any(key in before.objects for key in new.objects)
 
 

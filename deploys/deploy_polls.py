@@ -1,9 +1,10 @@
 """Deploy rule of poll addresses: web must still serve the address that existing idle Pods poll.
 
 Until an idle Pod is replaced, it polls the address that it was created with. The check uses only the manifests to find
-out whether web serves an address. The check reads the variable of the process that creates Pods, the Service with the
-name in the address, the port of web, and the settings that enable polls on this port. If the manifests have no Service
-for an address, the address is not checked. For example, an address might belong to an Ingress or a load balancer.
+out whether web serves an address. The check reads `OSTLER_DISPATCH_URL` of the process that creates Pods, the Service
+with the name in the address, the port of web, and the settings that enable polls on this port. If the manifests have no
+Service for an address, the address is not checked. For example, an address might belong to an Ingress or a load
+balancer.
 """
 
 from __future__ import annotations

@@ -298,7 +298,8 @@ def _service(given: Object) -> Service:
 def _runner_namespaces(given: Object) -> list[str]:
     """Return the namespaces of runner Pods that an object names.
 
-    A pool names the namespace of its object. A ConfigMap or a container names a namespace with `OSTLER_NAMESPACE`.
+    The runner Pods of a pool are in the namespace of the pool's object. A ConfigMap or a container names their
+    namespace in `OSTLER_NAMESPACE`.
     """
     found = [given.key[1]] if given.key[0] == POOL_KIND else []
     if given.body["kind"] == "ConfigMap":

@@ -74,9 +74,9 @@ class Rule:
 class Policy:
     """One NetworkPolicy.
 
-    `ingress` is None if the policy does not rule ingress, and empty if the policy allows no ingress. The same applies
-    to `egress`. `text` contains all fields that a deploy can write. If the texts of two versions differ, a deploy
-    writes the object again.
+    `ingress` is None if the policy does not apply to ingress, and empty if the policy allows no ingress. The same
+    applies to `egress`. `text` contains all fields that a deploy can write. If the texts of two versions differ, a
+    deploy writes the object again.
     """
 
     namespace: str
@@ -87,7 +87,7 @@ class Policy:
     text: str
 
     def rules(self, direction: Direction) -> tuple[Rule, ...] | None:
-        """Return the rules for a direction, or None if the policy does not rule this direction."""
+        """Return the rules for a direction, or None if the policy does not apply to this direction."""
         return self.ingress if direction is Direction.INGRESS else self.egress
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:

@@ -1,8 +1,8 @@
 """Reach of a Pod under NetworkPolicies: the Pods and addresses that the Pod can connect to, each with the ports.
 
-If no policy rules a direction of a Pod, everything is allowed there. Otherwise, traffic is allowed if at least one
-policy that selects the Pod allows it. For a connection, the policies must allow both the egress of the source and the
-ingress of the target (`may_connect`).
+If no policy applies to a direction of a Pod, all traffic in this direction is allowed. Otherwise, traffic is allowed if
+at least one policy that selects the Pod allows the traffic. For a connection, the policies must allow both the egress
+of the source and the ingress of the target (`may_connect`).
 
 The specification does not define whether an `ipBlock` covers a Pod with an address in the block. The result therefore
 lists Pods and addresses separately, and the caller considers both cases. The number of a named port is known only if
@@ -78,9 +78,9 @@ class Reach:
     """Permissions of one Pod in one direction.
 
     Equal permissions compare as equal, even if the rules of the policies have different forms. `policies` are the names
-    of the policies that rule this direction. If `policies` is empty, everything is allowed. `pods` has the key and the
-    ports of each permitted Pod. Each item of `addresses` has a protocol, the first and the last port, and the permitted
-    addresses.
+    of the policies that apply to this direction. If `policies` is empty, everything is allowed. `pods` has the key and
+    the ports of each permitted Pod. Each item of `addresses` has a protocol, the first and the last port, and the
+    permitted addresses.
     """
 
     policies: tuple[str, ...]
@@ -133,7 +133,7 @@ def reach(network: Network, pod: Pod, direction: Direction) -> Reach:
 def may_connect(network: Network, source: Pod, target: Pod, *, ports: Ports = ALL_PORTS) -> Ports:
     """Return the part of `ports` at which `source` can connect to `target`.
 
-    Both the egress of `source` and the ingress of `target` must allow the port. Only peers that select Pods count.
+    Both the egress of `source` and the ingress of `target` must allow the port. Peers with addresses are ignored.
     """
     both = Network(network.policies, network.namespaces, (source, target))
     out = reach(both, source, Direction.EGRESS).ports_of(target.key)
@@ -141,12 +141,12 @@ def may_connect(network: Network, source: Pod, target: Pod, *, ports: Ports = AL
 
 
 def ruled_by(policies: Sequence[Policy], pod: Pod, direction: Direction) -> list[Policy]:
-    """Return the policies that select a Pod and rule a direction."""
+    """Return the policies that select a Pod and apply to a direction."""
     return [each for each in policies if each.rules(direction) is not None and each.selects(pod.namespace, pod.labels)]
 
 
 def rule_names_pod(network: Network, policy: Policy | None, rule: Rule, other: Pod) -> bool:
-    """Return whether a rule covers a Pod: one of its peers selects the Pod, or the rule covers every peer."""
+    """Return whether a rule covers a Pod: one of the rule's peers selects the Pod, or the rule covers every peer."""
     return rule.peers is None or any(
         peer_names_pod(network, policy, peer, other) for peer in rule.peers if policy is not None
     )

@@ -14,7 +14,7 @@ A Pod with a sign stays busy until one of these proofs exists:
 - The job that the runner *executed* ended long ago, and the runner was absent or idle in two checks.
 
 The end of the job that the Pod was *claimed* for proves nothing, because GitHub gives a job to any runner whose labels
-cover the job. `PodEvidence` therefore has no field for the end of the claimed job. A runner that was minted but never
+cover the job. `PodEvidence` therefore has no field for the end of the claimed job. A JIT that was minted but never
 delivered is no sign. If GitHub cannot be asked about a runner, the verdict depends on the other evidence only.
 """
 

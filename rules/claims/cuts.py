@@ -1,8 +1,8 @@
 """Silent cuts: a JIT was sent but never arrived, because the Pod's own stamp cut the Pod's connection to web.
 
 Web cannot notice that a network policy drops packets, and sends the answer as usual. The Pod cannot poll again until
-its stamp is removed. A Pod with a delivery may be un-stamped only in this case. The un-stamp needs evidence from the
-cluster and from GitHub, because the row in Postgres only shows that the JIT was sent.
+its stamp is removed. After a delivery, the stamp may be removed from the Pod only in this case. The removal needs
+evidence from the cluster and from GitHub, because the row in Postgres only shows that the JIT was sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CutEvidence:
 
 @dataclass(frozen=True, slots=True)
 class CutVerdict:
-    """Verdict on whether the stamp of a Pod with a delivery may be removed, with the reason."""
+    """Verdict on whether the stamp may be removed from a Pod after a delivery, with the reason."""
 
     cut: bool
     why: str

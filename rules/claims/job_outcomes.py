@@ -46,7 +46,7 @@ def from_github(
 ) -> JobOutcome:
     """Return the outcome of a job from GitHub's answer. `status` is None after a 404.
 
-    `runner` is the name of the runner for the reason, or None.
+    `runner` is the name of the runner that the reason mentions, or None.
 
     GitHub also answers 404 if the App lacks access, for example after a repository was removed from the installation. A
     404 therefore ends no job here. If GitHub continues to answer 404, `rules.sweeps.unresolved` judges the job.

@@ -1,8 +1,8 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
 `models.tables.transitions` applies an entry as one guarded UPDATE and writes the transition's event. No other code
-changes a state, so a transition that is not in the table cannot be committed. The kill-point test reads from
-`TRANSITIONS` where it must stop a process. The test kills the process before and after each commit.
+changes a state, so a transition that is not in the table cannot be committed. A test in `tests/faults` kills a process
+before and after each commit. The test reads the list of commits from `TRANSITIONS`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Backoff keys of refused mints: each key names the jobs that a refusal of GitHub affects.
 
 The repositories of a user account have their own runners, so a refusal affects only the repository. In an organisation,
-a refusal affects the runner group. A refusal for the default group counts as a refusal of the whole account.
+a refusal affects the runner group. A refusal for the default group affects the whole account.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def group_key(installation_id: int | None, group: int | str) -> str:
 
 
 def is_default(group: int | str) -> bool:
-    """Return whether `group`, from a pool, is the default runner group of every organisation."""
+    """Return whether `group`, the runner group of a pool, is the default group.
+
+    Every organisation has a default group.
+    """
     return group == DEFAULT or (isinstance(group, str) and group.lower() == DEFAULT_NAME)
 
 

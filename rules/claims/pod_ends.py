@@ -89,7 +89,7 @@ class PodEnd:
 
 
 def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
-    """Return a clause about the end of a Pod. Return None if no observation shows that the Pod ends."""
+    """Return a clause about the end of a Pod. Return None if no observation shows an end."""
     named = _named(end.reason)
     told = end.event is not None and end.event.names_somebody
     if end.deletion_at is not None:

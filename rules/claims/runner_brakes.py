@@ -1,5 +1,7 @@
 """Brakes for pools whose runners never execute: the time when dispatch is braked, and the time of each probe.
 
+A probe is the one claim that a braked pool or account gets. It tests whether the runners execute jobs again.
+
 A failure is a Pod that got a JIT and never executed a job, while the job stayed queued at GitHub. Either the Pod ended,
 or the Pod's runner never appeared. The cause is that the runner is too old, its image is broken, or the runner cannot
 reach GitHub. The brake depends on the consecutive failures since the last execution. Only failures of the pool's
@@ -31,7 +33,7 @@ Each failed probe doubles the wait, up to `LONGEST_WAIT`.
 PROBE_LASTS = timedelta(minutes=15)
 """Maximum age of a probe.
 
-The runner of an older claim only waits for a job, so an older claim no longer counts as a probe.
+The runner of an older claim only waits for a job. An older claim therefore does not test the pool any more.
 """
 
 TOO_OLD = 7
@@ -71,12 +73,12 @@ class Brake:
     """A limit of one claim at a time. `account_id` is the braked account, or None if the whole pool is braked.
 
     - `since`: start of the brake.
-    - `last_at`: time of the last failure that counted.
+    - `last_at`: time of the last failure that began or changed the wait. The wait starts at this time.
     - `probe_at`: earliest time of the next claim.
     - `jobs`, `pods`: numbers of different jobs and Pods that failed.
     - `exit_code`, `why`: exit code and description of the latest failure.
     - `accounts`: the accounts with failures. The account with the latest failure comes last.
-    - `tells_last`: the reader may see how the latest failure ended.
+    - `tells_last`: the reader may see the details of the latest failure.
     """
 
     account_id: int | None
@@ -134,10 +136,9 @@ def brake_of(failures: Sequence[Failure]) -> Brake | None:
     """Return the brake that results from the consecutive failures of a pool, or None if there is no reason for a brake.
 
     If all failures are of one account, only this account is braked. There is one exception: if GitHub refuses the
-    version of the runner, the whole pool is braked. The wait doubles only after the failure of a claim that was made
-    after the last counted failure. Earlier claims existed already when that failure was counted. If the brake of an
-    account becomes the brake of the pool, the wait starts again at `FIRST_WAIT`. The other accounts therefore do not
-    inherit a long wait.
+    version of the runner, the whole pool is braked. A failure doubles the wait only if the claim of its Pod was made
+    after `last_at`. Earlier claims were not probes of this wait. If the brake of an account becomes the brake of the
+    pool, the wait starts again at `FIRST_WAIT`. The other accounts therefore do not inherit a long wait.
     """
     jobs: set[int] = set()
     pods: set[str] = set()

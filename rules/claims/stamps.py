@@ -1,8 +1,8 @@
 """Value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
 
-The annotation exists from the Pod's creation and is never removed. Stamp, un-stamp and release write the annotation.
-Each write has a higher n, and succeeds only if the annotation still has the value that the writer read. The annotation
-shows the claim that wrote last. Only the owner label shows whether the Pod is stamped.
+The annotation exists from the Pod's creation and is never removed. Three steps write the annotation: stamp, un-stamp
+and release. Each write has a higher n, and succeeds only if the annotation still has the value that the writer read.
+The annotation shows the claim that wrote last. Only the owner label shows whether the Pod is stamped.
 
 Any authorised client of the cluster might have written the value. `parse` returns None for a value that Ostler would
 not write.

@@ -100,7 +100,7 @@ def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> boo
     """Return whether `loser` can continue with the former job of `winner`. `winner` runs the job of `loser`.
 
     `former` is the former job of `winner`, or None. Both claims must have the same pool, scope and account. The former
-    job must still wait for its runner. `loser` must not be in release and must not execute.
+    job must still be in the state `claimed`. `loser` must not be in release and must not execute.
     """
     return (
         former is not None

@@ -22,8 +22,8 @@ from rules.claims.fairness import AccountView, JobHead, refusal
 class Queue:
     """Queued jobs of one account in one pool that are not held.
 
-    `priority` and `queued_at` are those of the first job. `jobs` might be limited to the places of the pool, or to the
-    number of jobs that the account's budget allows.
+    `priority` and `queued_at` are those of the first job. `jobs` might be limited to the number of Pods in the pool's
+    `Places`, or to the number of jobs that the account's budget allows.
     """
 
     pool_id: int
@@ -48,7 +48,9 @@ class Places:
 def dispatchable(
     queues: Sequence[Queue], accounts: Mapping[int, AccountView], pools: Mapping[int, Places]
 ) -> dict[int, int]:
-    """Return, by pool, how many queued jobs the budgets of their accounts admit, at most the places of the pool.
+    """Return, by pool, how many queued jobs the budgets of their accounts admit.
+
+    The number is at most the number of Pods in the pool's `Places`.
 
     If an account or a pool was not read, its queues count as empty.
     """

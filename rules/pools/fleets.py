@@ -1,12 +1,16 @@
 """Shares of pools that use the same nodes: real load first, then floors, then headroom.
 
-Real load is always granted in full, even beyond the capacity. A Pod that is pending for a job makes a node autoscaler
-or an operator add a node. The floors get the rest of the capacity, and the headroom gets what the floors leave. If the
-rest is too small for all floors or all headroom, it is split in proportion and rounded down. Nothing is left for the
-next tier then.
+Real load is the Pods that have jobs or are needed for queued jobs. A floor is the `minWarm` of a pool. Headroom is the
+further Pods that a pool wants (`rules.pools.scaling`).
+
+Real load is always granted in full, even beyond the capacity. If such a Pod stays pending, a node autoscaler or an
+operator adds a node. The floors get the rest of the capacity, and the headroom gets what the floors leave. If the rest
+is too small for all floors or all headroom, it is split in proportion and rounded down. Nothing is left for the next
+tier then.
 
 If the capacity is unknown or appears to be zero, every pool gets all Pods that it wants. Doubt about nodes must never
-end Pods (law L8). A node that is not Ready might become Ready again, so `capacity` can count the node for a while.
+cause the deletion of Pods (law L8). A node that is not Ready might become Ready again, so `capacity` can count the node
+for a while.
 """
 
 from __future__ import annotations

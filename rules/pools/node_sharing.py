@@ -5,8 +5,9 @@ Kubernetes is closed. During a failure of an upstream, more Pods do not help the
 might also seem to be missing (decision 0013). No pool shrinks while the rows might be older than the cluster.
 
 If a pool would shrink because a node is not Ready, the node still counts for `scaleDownDelay`. The node might become
-Ready again, and its loss must not end healthy Pods on other nodes. A pool whose jobs wait long beside idle Pods does
-not grow, because these jobs do not lack Pods (actions/actions-runner-controller#4397 describes such statistics).
+Ready again, and the loss of the node must not delete healthy Pods on other nodes. A pool does not grow if its jobs wait
+long although the pool has idle Pods, because these jobs do not lack Pods (actions/actions-runner-controller#4397
+describes such statistics).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from rules.pools.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, c
 from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
 
 STUCK_AFTER = timedelta(seconds=60)
-"""Time after which a job beside an idle Pod counts as stuck. The matcher normally takes milliseconds.
+"""Time after which a queued job of a pool with an idle Pod is stuck.
+
+The matcher normally claims an idle Pod within milliseconds.
 
 A stuck job does not wait for a Pod, so a further Pod would not help.
 """

@@ -3,7 +3,7 @@
 The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named items merge by name, and every
 other list is replaced. The overlay may contain only fields that are known to be harmless. A field that a later version
 of Kubernetes adds is therefore refused until the field has been reviewed. Container `poller` holds the token and
-container `runner` runs foreign code. No field may weaken the separation of the two containers.
+container `runner` runs foreign code. A field must not weaken the separation of the two containers.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (L3). The number of
 retirements per tick is limited (L9).
 
-A serving Pod is retired because of its template or its node only while fewer replicas are unavailable than allowed. A
-Pod of the new template counts as available only after its first poll. A template whose Pods never poll therefore stops
-its own rollout. Up to `maxSurge` new Pods are created before old Pods are retired. Without surge, a pool with one warm
-Pod would be empty for a while.
+A warm Pod is retired because of its template or its node only while fewer replicas are unavailable than allowed. A Pod
+of the new template counts as available only after its first poll. A template whose Pods never poll therefore stops its
+own rollout. Up to `maxSurge` new Pods are created before old Pods are retired. Without surge, a pool with one warm Pod
+would be empty for a while.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ObservedPool:
     - `max_surge`: number of Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
     - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
     - `max_concurrent`: maximum number of Pods that may be starting at the same time.
-    - `starts`: state of the pool's starts.
-    - `web_beats`: a web process was up for all of `start_timeout`. A Pod without a recorded poll then did not poll.
+    - `starts`: the failed starts of the pool, and the backoff after them.
+    - `web_beats`: a web process was up for all of `start_timeout`. Otherwise a Pod might have been unable to poll.
     - `gate_open`: the gate of Kubernetes is open. While the gate is closed, no Pod is retired.
     - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
       tick, and these runs share one budget.
@@ -115,7 +115,7 @@ class PoolPlan:
     - `creates`: Pods may be created now for existing rows.
     - `give_up`: rows to close because their Pod was never created and is no longer needed.
     - `retire`: the Pods to retire.
-    - `starts`: the new state of the pool's starts.
+    - `starts`: the new value of `ObservedPool.starts`.
     - `failed_starts`: the troubles of the Pods that are retired because they did not start.
     - `counts`: number of Pods by state, without rows that have no Pod and without `lost` Pods.
     - `stale`: number of Pods of an older template.
@@ -148,7 +148,7 @@ class PoolPlan:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the plan creates Pods, but fewer Pods than the pool needs."""
+        """Return True if the plan creates Pods, and the pool needs further Pods. Return False otherwise."""
         return 0 < self.create < self.wanted - self.alive
 
 
@@ -349,9 +349,11 @@ def _count(
 def _retirements(
     pool: ObservedPool, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int
 ) -> list[Retirement]:
-    """Return the Pods to retire, most dispensable first: failed starts, surplus, stale starts, then serving Pods.
+    """Return the Pods to retire, most dispensable first.
 
-    The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Serving
+    The order is: Pods that did not start, surplus Pods, stale starting Pods, and warm Pods to replace.
+
+    The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Warm
     Pods therefore stay longest. Warm Pods have this order: Pods on cordoned nodes, stale Pods, Pods that are idle
     longest.
     """

@@ -7,8 +7,9 @@ is the number of Pods that was enough in 95 % of the last hour's minutes.
 A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
 is a hard limit and applies at once.
 
-Surplus Pods cost money, and missing Pods cost waiting time. If an input of the formula is unknown, the replicas stay
-unchanged (law L8). The reason of every verdict states the inputs in numbers.
+Surplus Pods cost money, and missing Pods cost waiting time. Neither direction is therefore safe if an input of the
+formula is unknown. In this case, the replicas stay unchanged (law L8). The reason of every verdict states the inputs in
+numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How many Pods a pool wants or gets for each purpose. The most needed purpose comes first."""
+    """How many Pods a pool wants or gets for each purpose. The most needed purpose comes first.
+
+    - `real`: Pods that have jobs, and Pods for queued jobs.
+    - `floor`: warm Pods for `minWarm`.
+    - `headroom`: further Pods up to the result of the formula.
+    """
 
     real: int
     floor: int
@@ -127,7 +133,7 @@ def growth_only(decision: Decision, replicas: int, *, why: str) -> Decision:
 def explain(demand: Demand, limits: Limits, granted: Parts, *, short_of: str | None) -> str:
     """Return one line of numbers about the grant of a pool.
 
-    `short_of` names the resources that limited the grant. If it is None, a limited grant is explained by "the nodes".
+    `short_of` names the resources that limited the grant. If `short_of` is None, the text names "the nodes" instead.
     """
     needed = demand.load + demand.queue
     usual = f", usually {demand.usual}" if demand.usual > needed else ""

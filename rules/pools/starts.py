@@ -155,7 +155,7 @@ def without_room(*, since: datetime) -> Starts:
 
 
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:
-    """Return the state after first polls of Pods with the present template. One poll resets the failures.
+    """Return the state after Pods with the present template polled for the first time. One poll resets the failures.
 
     `rolls` is true if some warm Pods must still be replaced. If there was no room for a surge Pod, the state records
     the lack of room until all these warm Pods are replaced. Until then, the poll of a new Pod only shows that the new

@@ -1,7 +1,7 @@
 """Verdicts of `ostler restore` on Pods, from the Pod, its stamp and GitHub's runners.
 
-The rows are too old to decide alone. In doubt, a Pod stays. A Pod that might hold a JIT gets a claim, whatever else is
-known about the Pod.
+The rows are too old to decide alone. If the evidence is doubtful, a Pod stays. A Pod that might hold a JIT gets a
+claim, whatever else is known about the Pod.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUFFIX_LENGTH = 8
 class Act(StrEnum):
     """Action on a Pod.
 
-    - `leave`: the rows are sufficient, or the Pod can do no harm.
+    - `leave`: do nothing, because the rows are sufficient or the Pod can do no harm.
     - `execute`: the rows show the claim of the Pod as undelivered, but the Pod might hold a JIT. The claim becomes
       executing.
     - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim. The new claim becomes executing, or a spare if
@@ -56,10 +56,10 @@ class Registered:
 
     @property
     def certain(self) -> bool:
-        """Return whether the scope of the runner is certain.
+        """Return whether the runner is certainly registered in `scope`.
 
-        GitHub is asked for the runners of some repositories both by name and by id. A list by name is not certain,
-        because another repository might have this name now.
+        For some repositories, Ostler lists the runners twice: by the name and by the id of the repository. A list by
+        name is not certain, because another repository might have this name now.
         """
         return Scope.parse(self.scope).certain
 
@@ -140,7 +140,7 @@ class PodVerdict:
 
     @property
     def decided(self) -> bool:
-        """Return whether it is known what the Pod does. This is unknown only if the action is `keep`."""
+        """Return False if the action is `keep`, because the Pod's runner is unknown. Return True otherwise."""
         return self.act is not Act.KEEP
 
 
@@ -205,9 +205,10 @@ def stem_of(pod_name: str) -> str:
 
 
 def stem_of_runner(runner_name: str) -> str | None:
-    """Return the prefix `stem_of` of each Pod that might own this runner, or None if no Pod can own the runner.
+    """Return the prefix of a runner's name, or None if no Pod can own the runner.
 
-    The result must only be used as a reason to keep a Pod.
+    A Pod can own the runner only if `stem_of` returns the same prefix for the Pod. Several Pods might have this prefix.
+    The result must therefore only be used as a reason to keep a Pod.
     """
     stem, suffix = runner_name[: -_SUFFIX_LENGTH - 1], runner_name[-_SUFFIX_LENGTH:]
     try:

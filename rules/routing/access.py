@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Access(StrEnum):
-    """Whether the jobs of an account are served.
+    """Decision whether the jobs of an account are served.
 
     - `allowed`: the account's jobs are served within its budget.
     - `held`: no operator has allowed the account, so the account's jobs are held (`unknown_account`).

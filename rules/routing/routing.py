@@ -1,6 +1,6 @@
 """Route of a queued job: its pool, and the first reason to hold the job, if any.
 
-A missing pool or permission is reported before a wait, because a person must correct it.
+A missing pool or permission takes precedence over a wait, because a person must correct the missing pool or permission.
 """
 
 from __future__ import annotations

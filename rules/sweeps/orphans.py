@@ -48,7 +48,7 @@ class StampedPod:
 
 
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
-    """Return a verdict that keeps a stamped Pod. Return None if the Pod must be read with a GET and judged again."""
+    """Return a verdict to keep a stamped Pod, or None if the caller must read the Pod with a GET and judge it again."""
     if not pod.has_row:
         return _leave_alone("Postgres has no row of the Pod yet, so no claim can retire it")
     if pod.has_live_claim:
@@ -95,8 +95,8 @@ class QuietPod:
     """A Pod that has no claim and no offer.
 
     `quiet_seconds` counts from the Pod's last poll. If the Pod never polled, `quiet_seconds` counts from the creation
-    of the Pod. `web_beats` is true if a web process was up for all of the grace period. A Pod without a recorded poll
-    then did not poll.
+    of the Pod. `web_beats` is true if a web process was up for all of the grace period. Otherwise the Pod might have
+    been unable to poll.
     """
 
     quiet_seconds: float
@@ -130,11 +130,11 @@ class FinishedPod:
     - `runner`: present state of the Pod's runner at GitHub.
     - `free_for_seconds`: seconds since the first of the consecutive checks that found the runner absent or idle, or
       None if this check is the first.
-    - `node_gone`: reason why the Pod's node is gone, if there is no other reason for the check, else None. If
-      `node_gone` is set, a runner that is online counts as busy.
+    - `node_gone`: phrase for the verdict if the Pod is checked only because its node is gone, else None. If `node_gone`
+      is set, the caller must set `runner` to busy while the runner is online.
     - `absent_for_seconds`: seconds since the first of the consecutive checks that did not find the runner. Only checks
       after the end of the executed job count.
-    - `overdue`: the Pod is checked for a reason other than an absent runner.
+    - `overdue`: an idle runner is enough to retire the Pod. If false, the runner must be absent.
     """
 
     job_over: bool

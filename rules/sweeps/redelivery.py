@@ -6,9 +6,10 @@ Ostler reads GitHub's list of deliveries in two ways: by short checks and by sca
 A short check of the newest deliveries runs every minute, so that a lost webhook is sent again soon. A short check
 usually costs one page.
 
-A scan runs once per `overlap`. A scan reads the list back to `overlap` before the start of the last complete scan. The
-scan finds deliveries that GitHub listed late, and deliveries that a short check did not reach. Both `overlap` and
-`SHORT_OVERLAP` are longer than the difference between GitHub's clock and Ostler's clock.
+`overlap` is the setting `redelivery_overlap`. A scan begins when `overlap` has passed since the start of the last
+complete scan. A scan reads the list back to `overlap` before this start. The scan finds deliveries that GitHub listed
+late, and deliveries that a short check did not reach. Both `overlap` and `SHORT_OVERLAP` are longer than the difference
+between GitHub's clock and Ostler's clock.
 """
 
 from __future__ import annotations

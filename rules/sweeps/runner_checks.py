@@ -1,8 +1,8 @@
 """Checks of GitHub's runners: the age of a runner list, and when two lists count as two checks.
 
-Callers share a list for about a minute. A list might therefore be older than a claim that a caller judges by the list.
-A list proves nothing about the time after it was requested. A caller must compare times with `taken_at`, never with the
-present time.
+Callers share a list for about a minute. A caller might therefore use a list to judge a claim that was made after the
+list. A list proves nothing about the time after it was requested. A caller must compare times with `taken_at`, never
+with the present time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 CHECKS_APART = 55.0
-"""Minimum seconds between two lists that count as two checks: a minute, less the jitter of beat.
+"""Minimum seconds between two lists that count as two checks: a minute, less the jitter of Celery beat.
 
 No setting changes this number.
 """

@@ -44,7 +44,7 @@ class Move(StrEnum):
 
     - `keep`: the job stays unchanged, because GitHub agrees with the job's state or answered 404. GitHub is asked again
       later.
-    - `ready`: the environment has released the job. The job is queued, and `rematch` finds a pool for the job.
+    - `ready`: the job no longer waits for an environment. The job is queued, and `rematch` finds a pool for the job.
     - `lift`: the job is queued already. The job's hold is lifted.
     - `follow`: the job takes the next step of its outcome.
     """

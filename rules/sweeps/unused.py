@@ -54,8 +54,8 @@ class UnusedAction(StrEnum):
     - `wait`: do nothing in this tick, and count the reason.
     - `ask_job`: ask GitHub about the claimed job and judge the claim again.
     - `execute`: the claim becomes `executing`, bound to the claimed job.
-    - `execute_unidentified`: the claim becomes `executing` without a job, and is counted. The webhook that names the
-      runner binds the job later.
+    - `execute_unidentified`: the claim becomes `executing` without a job. Such claims are counted. The webhook that
+      names the runner binds the job later.
     - `release_never_started`: release the claim. The job is queued again, and the Pod is retired.
     - `finish`: the claimed job and its runner are over. End the claim and finish the job.
     - `spare`: the claimed job does not need this claim any more. The claim becomes a spare.

@@ -1,4 +1,4 @@
-"""Pace of Kubernetes Events: a short burst is allowed, equal Events are rare, and the long-term rate is limited."""
+"""Pace of Kubernetes Events: limits for a short burst, for equal Events, and for the rate over a long time."""
 
 from __future__ import annotations
 

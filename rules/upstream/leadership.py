@@ -17,7 +17,7 @@ The fraction is below 1, so that the leader stops before another candidate may a
 """
 
 RENEW = 1 / 5
-"""Fraction of a Lease's duration between two steps of a candidate."""
+"""Fraction of a Lease's duration between two steps of a candidate. `next_step` selects each step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryDecision:
-    """Whether to try again after `wait` seconds, and the reason for the decision."""
+    """Decision to try again after `wait` seconds or to give up, with the reason."""
 
     retry: bool
     wait: float

@@ -33,7 +33,10 @@ class Hint(StrEnum):
     EXECUTING = "executing"
     """The Pod's runner has begun a job."""
     UNSTAMPED = "unstamped"
-    """The Pod's poller has ended, and the Pod has no stamp. A stamp that was removed may be put on the Pod again."""
+    """The Pod's poller has ended, and the Pod has no stamp.
+
+    If the Pod has a delivered claim, the worker may put the stamp on the Pod again.
+    """
 
 
 def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
