@@ -28,18 +28,18 @@ OUT_OF_REACH = 60.0
 """Seconds until Ostler tries again to remove a runner that the App is not permitted to remove."""
 
 
-FIRST_WAIT = 5.0
-LONGEST_WAIT = 60.0
-"""Seconds until an unfinished retirement is checked again. The wait grows from `FIRST_WAIT` to `LONGEST_WAIT`."""
+FIRST_CHECK = 5.0
+LAST_CHECK = 60.0
+"""Seconds until an unfinished retirement is checked again. The wait grows from `FIRST_CHECK` to `LAST_CHECK`."""
 
 
 def longer(work: ReleaseWork) -> float:
     """Return the seconds until the next check of a retirement.
 
-    The wait equals the time since the retirement began, but is at least `FIRST_WAIT` and at most `LONGEST_WAIT`. Each
+    The wait equals the time since the retirement began, but is at least `FIRST_CHECK` and at most `LAST_CHECK`. Each
     wait therefore doubles the time since the retirement began, until the wait reaches the maximum.
     """
-    return min(max((utcnow() - work.since).total_seconds(), FIRST_WAIT), LONGEST_WAIT)
+    return min(max((utcnow() - work.since).total_seconds(), FIRST_CHECK), LAST_CHECK)
 
 
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
