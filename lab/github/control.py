@@ -172,7 +172,8 @@ class Control:
         """Create the jobs of one request, or of a list of requests, and return their ids. Creates all of them or none.
 
         Each job has its own run, unless the request sets `in_one_run`: its `count` jobs then share one run. `event` is
-        the event that began the run. `fork` is the full name of the fork that its pull request came from.
+        the event that began the run. `fork` is the full name of the fork that its pull request came from. `script` is
+        shell text that the runner of a real container executes.
         """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
@@ -198,6 +199,7 @@ class Control:
                     event=str(each.get("event", "push")),
                     fork=_fork_of(each),
                 )
+                job.script = str(each.get("script", ""))
                 run = self._world.runs[job.run_id] if each.get("in_one_run") else None
                 jobs.append(job)
         return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)

@@ -75,7 +75,8 @@ class Account:
 class Job:
     """A `workflow_job`. `runners` are the ids of the runners that have it now: at most one, or two under sabotage.
 
-    `executions` counts how often a runner began the job.
+    `executions` counts how often a runner began the job. `script` is shell text that a real runner executes as its job.
+    If it is empty, the job only takes time.
     """
 
     id: int
@@ -96,6 +97,7 @@ class Job:
     runners: set[int] = field(default_factory=set)
     executions: int = 0
     next_delivery: float = 0
+    script: str = ""
 
 
 @dataclass(kw_only=True)

@@ -75,7 +75,9 @@ class RunnerApi:
             return Response(status_code=HTTPStatus.NO_CONTENT)
         runner.handed = True
         job = runner.job
-        return JSONResponse({"job_id": job.id, "duration_seconds": job.duration_seconds, "name": job.name})
+        return JSONResponse(
+            {"job_id": job.id, "duration_seconds": job.duration_seconds, "name": job.name, "script": job.script}
+        )
 
     async def started(self, request: Request) -> Response:
         """Begin the job that the runner received."""

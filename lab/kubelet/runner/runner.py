@@ -121,7 +121,7 @@ def run(github: GitHub, jit_config: str) -> int:
 
 
 def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
-    """Execute a job and return its conclusion: `success`, or `lost` if GitHub refused a report of this runner."""
+    """Execute a job and return its conclusion: `success`, `failure`, or `lost` if GitHub refused a report."""
     hook = os.environ.get("ACTIONS_RUNNER_HOOK_JOB_STARTED")
     if hook:
         subprocess.run([hook], check=True)
@@ -130,10 +130,23 @@ def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
         return "lost"
     lost = threading.Event()
     threading.Thread(target=beat, args=(github, path, lost), daemon=True).start()
-    if lost.wait(float(job["duration_seconds"])):
+    conclusion = run_script(job["script"], lost) if job.get("script") else "success"
+    if conclusion == "lost" or (not job.get("script") and lost.wait(float(job["duration_seconds"]))):
         return "lost"
-    heard = github.tell(f"{path}/finished", {"job_id": job["job_id"], "conclusion": "success"})
-    return "success" if heard else "lost"
+    heard = github.tell(f"{path}/finished", {"job_id": job["job_id"], "conclusion": conclusion})
+    return conclusion if heard else "lost"
+
+
+def run_script(script: str, lost: threading.Event) -> str:
+    """Run the script of a job in a shell and return the conclusion. If the job is lost, the shell is killed."""
+    process = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        if lost.wait(0.1):
+            process.kill()
+            process.wait()
+            return "lost"
+    say("script_ended", status=process.returncode)
+    return "success" if process.returncode == 0 else "failure"
 
 
 def beat(github: GitHub, path: str, lost: threading.Event) -> None:
