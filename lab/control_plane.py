@@ -81,7 +81,7 @@ class NodeGrace:
     checked_every: int = 5
 
 
-_DEFAULT_GRACE = NodeGrace()
+DEFAULT_GRACE = NodeGrace()
 
 
 class _DiedEarly(Exception):
@@ -136,7 +136,7 @@ class ControlPlane:
         *,
         say: Say = quiet,
         audit: bool = False,
-        nodes: NodeGrace = _DEFAULT_GRACE,
+        nodes: NodeGrace = DEFAULT_GRACE,
         real_nodes: NodeAccess | None = None,
     ) -> ControlPlane:
         """Start all three programs in `folder`, wait until they are ready and write `folder/kubeconfig`.

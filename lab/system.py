@@ -38,7 +38,7 @@ from lab.bootstrap import (
     on_real_node,
     put_pools_in_place,
 )
-from lab.control_plane import ClusterAccess, ControlPlane
+from lab.control_plane import DEFAULT_GRACE, ClusterAccess, ControlPlane, NodeGrace
 from lab.embedded import EmbeddedCluster
 from lab.faults import Fault, FaultPlan, kubeconfig_through
 from lab.identities import Identities
@@ -47,6 +47,7 @@ from lab.node.cluster import NodeCluster
 from lab.node.images import runner_image
 from lab.node.journal import NodeJournal
 from lab.node.namespace import NODE_ADDRESS
+from lab.node.node import Node
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
@@ -124,7 +125,11 @@ class Options:
     Their GitHub address is a name that no resolver knows.
     """
     nodes: Sequence[str] = ()
-    """Further nodes with a kubelet each. A Pod runs there if its node selector requests that name."""
+    """Further nodes with a lab kubelet each. A Pod runs there if its node selector requests that name."""
+    real_nodes: int = 1
+    """Number of real nodes of a cluster of the kind `NODE`."""
+    node_grace: NodeGrace = DEFAULT_GRACE
+    """Delays before a node of the system's own control plane counts as lost."""
     tree: Path | None = None
     """Folder of another version of Ostler, whose processes are started instead. None: the processes of this version."""
 
@@ -312,9 +317,14 @@ class System:
         if self._starts == "embedded":
             return EmbeddedCluster.start(self.folder / "control-plane", say=self._say)
         if self._starts == "real":
-            return ControlPlane.start(self.folder / "control-plane", say=self._say)
-        image = runner_image(RUNNER_IMAGE, self._say)
-        return NodeCluster.start(self.folder / "cluster", images=[image], say=self._say)
+            return ControlPlane.start(self.folder / "control-plane", say=self._say, nodes=self.options.node_grace)
+        return NodeCluster.start(
+            self.folder / "cluster",
+            nodes=self.options.real_nodes,
+            grace=self.options.node_grace,
+            images=[runner_image(RUNNER_IMAGE, self._say)],
+            say=self._say,
+        )
 
     def stop(self) -> None:
         """Stop all started processes, the last one first."""
@@ -372,6 +382,17 @@ class System:
     def restart(self, name: str) -> None:
         """Restart a process that was killed."""
         self.children[name].start()
+
+    @property
+    def pools(self) -> Sequence[LabPool]:
+        """The pools as they are created: on a real node, their runners also find the lab's GitHub."""
+        pools = self.options.pools
+        return pools if self._starts != NODE else [on_real_node(each, github_url=self.github_url) for each in pools]
+
+    @property
+    def real_nodes(self) -> Sequence[Node]:
+        """The real nodes of a cluster of the kind `NODE`. Another cluster has none."""
+        return self._control_plane.nodes if isinstance(self._control_plane, NodeCluster) else ()
 
     def cluster_runs(self) -> bool:
         """Return whether the cluster that this system started is running.
@@ -710,12 +731,14 @@ class System:
     def _put_pools_in_place(self) -> None:
         kube = self.kube()
         try:
-            pools = self.options.pools
-            if self._starts == NODE:
-                pools = [on_real_node(pool, github_url=self.github_url) for pool in pools]
-            put_pools_in_place(kube, namespace=self.namespace, pools=pools)
+            put_pools_in_place(kube, namespace=self.namespace, pools=self.pools)
         finally:
             kube.close()
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Names of the nodes of this system's Pods in the cluster."""
+        return [node.name for node in self.real_nodes] or [self._node]
 
     @property
     def _node(self) -> str:
@@ -736,7 +759,7 @@ class System:
         if isinstance(self._control_plane, NodeCluster):
             self._journal = NodeJournal(
                 self.kubelet_log,
-                pod_logs=self._control_plane.node.pod_logs,
+                pod_logs=[node.pod_logs for node in self._control_plane.nodes],
                 namespace=self.namespace,
                 kubeconfig=self.kubeconfig,
             )

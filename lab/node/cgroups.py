@@ -27,16 +27,32 @@ def own_root() -> Iterator[str]:
     """Make a root for one run and yield its name; remove it at the end, and first those of runs that were killed."""
     remove_killed()
     name = f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}"
-    for hierarchy in hierarchies():
-        (hierarchy / name).mkdir()
-        for file in _CPUSET:  # version 1 starts with empty sets, which take no process
-            if (hierarchy / name / file).exists() and (hierarchy / file).exists():
-                (hierarchy / name / file).write_text((hierarchy / file).read_text())
+    make(name)
     try:
         yield name
     finally:
         for hierarchy in hierarchies():
             _remove(hierarchy / name)
+
+
+def make(name: str) -> None:
+    """Make the control group `name` (a path below the root) in each hierarchy. It may exist already."""
+    for hierarchy in hierarchies():
+        group = hierarchy / name
+        group.mkdir(exist_ok=True)
+        for file in _CPUSET:  # version 1 starts with empty sets, which take no process
+            if (group / file).exists() and (group.parent / file).exists():
+                (group / file).write_text((group.parent / file).read_text())
+
+
+def members(name: str) -> set[int]:
+    """Return the ids of all processes in the control group `name` and below it."""
+    found: set[int] = set()
+    for hierarchy in hierarchies():
+        for file in (hierarchy / name).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):  # the group was removed in between
+                found.update(map(int, file.read_text().split()))
+    return found
 
 
 def remove_killed() -> int:

@@ -8,17 +8,20 @@ from types import TracebackType
 from typing import Self
 
 from lab.bootstrap import RUNNER_IMAGE
-from lab.control_plane import ControlPlane
+from lab.control_plane import DEFAULT_GRACE, ControlPlane, NodeGrace
 from lab.control_plane_access import ClusterAccess, make_node_access, write_kubeconfig
 from lab.control_plane_build import binaries
 from lab.go_build import Say, quiet
 from lab.node.images import pause_image, runner_image
 from lab.node.namespace import is_isolated
-from lab.node.node import FIRST, Node
+from lab.node.node import Node, NodeAddresses
 from lab.node.programs import build
 from lab.processes import Child, StartError
 
-NODE = "node-1"
+
+def name_of_node(number: int) -> str:
+    """Return the name of node `number`, which counts from 1."""
+    return f"node-{number}"
 
 
 def prepare(say: Say = quiet) -> None:
@@ -33,12 +36,12 @@ def prepare(say: Say = quiet) -> None:
 
 
 class NodeCluster:
-    """A running control plane with one real node. It must run in namespaces of its own (`run_isolated`)."""
+    """A running control plane with real nodes. It must run in namespaces of its own (`run_isolated`)."""
 
-    def __init__(self, *, control_plane: ControlPlane, scheduler: Child, node: Node) -> None:
+    def __init__(self, *, control_plane: ControlPlane, scheduler: Child, nodes: Sequence[Node]) -> None:
         self.control_plane = control_plane
         self.scheduler = scheduler
-        self.node = node
+        self.nodes = nodes
 
     @property
     def access(self) -> ClusterAccess:
@@ -51,27 +54,35 @@ class NodeCluster:
         return self.access.kubeconfig
 
     def running(self) -> bool:
-        """Return whether every program of the cluster runs."""
-        return self.control_plane.running() and all(
-            child.running() for child in (self.scheduler, self.node.containerd, self.node.kubelet)
-        )
+        """Return True if every program of the cluster runs, apart from nodes that were killed on purpose."""
+        nodes = all(node.running() for node in self.nodes)
+        return nodes and self.scheduler.running() and self.control_plane.running()
 
     @classmethod
-    def start(cls, folder: Path, *, images: Sequence[Path] = (), say: Say = quiet) -> NodeCluster:
-        """Start everything in `folder` and wait until the node is Ready.
+    def start(
+        cls,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        grace: NodeGrace = DEFAULT_GRACE,
+        images: Sequence[Path] = (),
+        say: Say = quiet,
+    ) -> NodeCluster:
+        """Start everything in `folder` and wait until each of the `nodes` is Ready.
 
-        `images` are archives that the node has from the start, besides the pause image. Raises `StartError`,
-        `ControlPlaneUnavailable`.
+        `grace` has the delays before a node counts as lost. `images` are archives that each node has from the start,
+        besides the pause image. Raises `StartError`, `ControlPlaneUnavailable`.
         """
         if not is_isolated():
             raise StartError("a real node starts only in namespaces of its own: use `ostler-lab node COMMAND`")
         programs = build(say)
         pause = pause_image(say)
-        nodes = make_node_access(folder / "node-access", [NODE])
-        control_plane = ControlPlane.start(folder / "control-plane", say=say, real_nodes=nodes)
+        names = [name_of_node(number) for number in range(1, nodes + 1)]
+        credentials = make_node_access(folder / "node-access", names)
+        control_plane = ControlPlane.start(folder / "control-plane", say=say, nodes=grace, real_nodes=credentials)
         access = control_plane.access
         kubeconfig = folder / "scheduler.kubeconfig"
-        write_kubeconfig(kubeconfig, url=access.url, ca_file=access.ca_file, token=nodes.scheduler)
+        write_kubeconfig(kubeconfig, url=access.url, ca_file=access.ca_file, token=credentials.scheduler)
         scheduler = Child(
             "kube-scheduler",
             [
@@ -82,27 +93,32 @@ class NodeCluster:
             ],
             log=folder / "kube-scheduler.log",
         )
-        node = Node(
-            NODE,
-            folder / NODE,
-            access=access,
-            token=nodes.kubelets[NODE],
-            client_ca=nodes.client_ca,
-            programs=programs,
-            addresses=FIRST,
-        )
-        cluster = cls(control_plane=control_plane, scheduler=scheduler, node=node)
+        members = [
+            Node(
+                name,
+                folder / name,
+                access=access,
+                token=credentials.kubelets[name],
+                client_ca=credentials.client_ca,
+                programs=programs,
+                addresses=NodeAddresses.numbered(number),
+            )
+            for number, name in enumerate(names, start=1)
+        ]
+        cluster = cls(control_plane=control_plane, scheduler=scheduler, nodes=members)
         try:
             scheduler.start()
-            node.start([pause, *images], say)
+            for node in members:
+                node.start([pause, *images], say)
         except BaseException:
             cluster.stop()
             raise
         return cluster
 
     def stop(self) -> None:
-        """Stop everything, the node first. Containers that still run end with the namespaces."""
-        self.node.stop()
+        """Stop everything, the nodes first. Containers that still run end with the namespaces."""
+        for node in self.nodes:
+            node.stop()
         self.scheduler.stop(timeout=5)
         self.control_plane.stop()
 

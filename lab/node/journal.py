@@ -41,9 +41,9 @@ class _Pod:
 
 
 class NodeJournal:
-    """A thread that follows the runner Pods of one namespace on one node until `stop`."""
+    """A thread that follows the runner Pods of one namespace until `stop`. `pod_logs`: the log folder of each node."""
 
-    def __init__(self, path: Path, *, pod_logs: Path, namespace: str, kubeconfig: Path) -> None:
+    def __init__(self, path: Path, *, pod_logs: Sequence[Path], namespace: str, kubeconfig: Path) -> None:
         self._journal = Journal(path)
         self._pod_logs = pod_logs
         self._namespace = namespace
@@ -78,7 +78,7 @@ class NodeJournal:
 
     def _read_once(self, kube: Any) -> None:
         """List the Pods, then read the logs: a Pod that is not in the list writes nothing any more."""
-        for folder in self._pod_logs.glob(f"{self._namespace}_*"):
+        for folder in self._folders():
             _, name, uid = folder.name.split("_")
             pod = self._pods.setdefault(uid, _Pod(name, uid))
             for container in ("poller", "runner"):
@@ -93,13 +93,16 @@ class NodeJournal:
         if listed is not None:
             self._read_ends(listed)
 
+    def _folders(self) -> list[Path]:
+        return [folder for logs in self._pod_logs for folder in logs.glob(f"{self._namespace}_*")]
+
     def _read_ends(self, listed: Sequence[Mapping[str, Any]]) -> None:
         present = {each["metadata"]["uid"]: each for each in listed}
         for uid, pod in list(self._pods.items()):
             if uid in present:
                 self._read_end(pod, present[uid].get("status", {}))
-            elif not (self._pod_logs / f"{self._namespace}_{pod.name}_{uid}").exists():
-                self._write(pod, "pod_deleted", **({} if pod.job is None else {"job": pod.job}))
+            elif not any((logs / f"{self._namespace}_{pod.name}_{uid}").exists() for logs in self._pod_logs):
+                self._write(pod, "pod_deleted", job=pod.job)
                 pod.close()
                 del self._pods[uid]
 

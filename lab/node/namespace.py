@@ -1,7 +1,7 @@
 """Isolated part of the machine: run a command in namespaces of its own, and leave nothing behind when it ends.
 
 The command gets its own processes, mounts, network and host name. It sees the machine's files, so it needs no image.
-`/run` and its own sysfs are private. Its network has a loopback and one address that a node can call its own.
+`/run` and `/var/lib/kubelet` are private. Its network has a loopback and one address that a node can call its own.
 
 The kernel does the cleaning. When the first process of the process namespace ends, the kernel kills every other
 process in it: containers, their shims, the API server. Mounts, bridges and interfaces disappear with the namespaces.
@@ -23,8 +23,17 @@ from lab.node.cgroups import own_root
 from lab.processes import die_with_parent
 from ostler.errors import OstlerError
 
-NODE_ADDRESS = "10.199.0.1"
-"""The address of the first node. No other machine sees it."""
+INTERFACE = "node0"
+"""The network interface that has the addresses of the nodes."""
+
+
+def address_of_node(number: int) -> str:
+    """Return the address of node `number`, which counts from 1. No other machine sees it."""
+    return f"10.199.0.{number}"
+
+
+NODE_ADDRESS = address_of_node(1)
+"""The address of the first node, at which Pods also reach what runs beside the node."""
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS = 0x04000000
@@ -35,6 +44,8 @@ _MS_REC = 0x4000
 _MS_PRIVATE = 1 << 18
 _ENTERED = "OSTLER_LAB_ISOLATED"
 _CGROUP = "OSTLER_LAB_CGROUP"
+_KUBELET_STATE = Path("/var/lib/kubelet")
+"""Where every kubelet puts the socket of its device plugins, whatever its root folder is."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -121,7 +132,8 @@ def _first_process(command: Sequence[str], cgroup: str) -> int:
 
 def _prepare_mounts() -> None:
     _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
-    for what, where in ((b"proc", b"/proc"), (b"tmpfs", b"/run")):
+    _KUBELET_STATE.mkdir(parents=True, exist_ok=True)
+    for what, where in ((b"proc", b"/proc"), (b"tmpfs", b"/run"), (b"tmpfs", bytes(_KUBELET_STATE))):
         _call("mount", what, where, what, 0, None)
     Path("/run/lock").mkdir(exist_ok=True)
 
@@ -129,11 +141,11 @@ def _prepare_mounts() -> None:
 def _prepare_network() -> None:
     for arguments in (
         ("link", "set", "lo", "up"),
-        ("link", "add", "node0", "type", "veth", "peer", "name", "node0-end"),
-        ("link", "set", "node0-end", "up"),
-        ("address", "add", f"{NODE_ADDRESS}/24", "dev", "node0"),
-        ("link", "set", "node0", "up"),
-        ("route", "add", "default", "via", NODE_ADDRESS, "dev", "node0"),
+        ("link", "add", INTERFACE, "type", "veth", "peer", "name", f"{INTERFACE}-end"),
+        ("link", "set", f"{INTERFACE}-end", "up"),
+        ("address", "add", f"{NODE_ADDRESS}/24", "dev", INTERFACE),
+        ("link", "set", INTERFACE, "up"),
+        ("route", "add", "default", "via", NODE_ADDRESS, "dev", INTERFACE),
     ):
         subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")

@@ -1,12 +1,15 @@
 """Real node: one containerd and one kubelet, whose Pods are real containers.
 
-All of it runs in namespaces of its own (`lab.node.namespace`), beside the control plane that it belongs to.
+All of it runs in namespaces of its own (`lab.node.namespace`), beside the control plane that it belongs to. Several
+nodes share these namespaces. Each has an address, a bridge, a control group and a folder of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -16,8 +19,9 @@ from pathlib import Path
 from k8s_adapters.client import make_client
 from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.go_build import Say, quiet
+from lab.node import cgroups
 from lab.node.images import PAUSE
-from lab.node.namespace import NODE_ADDRESS, cgroup_root
+from lab.node.namespace import INTERFACE, address_of_node, cgroup_root
 from lab.node.programs import CNI_FOLDER, NodePrograms
 from lab.processes import Child, StartError
 from ostler.errors import UpstreamError
@@ -35,8 +39,10 @@ class NodeAddresses:
     """A network like `10.200.1.0/24`. Its first address is the node's side of the bridge."""
     bridge: str
 
-
-FIRST = NodeAddresses(node=NODE_ADDRESS, pods="10.200.1.0/24", bridge="cni1")
+    @classmethod
+    def numbered(cls, number: int) -> NodeAddresses:
+        """Return the addresses of node `number`, which counts from 1."""
+        return cls(node=address_of_node(number), pods=f"10.200.{number}.0/24", bridge=f"cni{number}")
 
 
 class Node:
@@ -51,7 +57,7 @@ class Node:
         token: str,
         client_ca: Path,
         programs: NodePrograms,
-        addresses: NodeAddresses = FIRST,
+        addresses: NodeAddresses,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -60,6 +66,8 @@ class Node:
         self._token = token
         self._client_ca = client_ca
         self._programs = programs
+        self._killed: set[Child] = set()
+        self._cgroup = f"{cgroup_root()}/{name}"
         path = f"{programs.containers}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         environment = {**os.environ, "PATH": path}
         self.containerd = Child(
@@ -97,26 +105,98 @@ class Node:
     def start(self, images: Sequence[Path], say: Say = quiet) -> None:
         """Start containerd with the images, then the kubelet, and wait until the node is Ready. Raises `StartError`."""
         began = time.monotonic()
+        cgroups.make(self._cgroup)
+        self._add_address()
         self._write_configuration()
-        self.containerd.start()
-        self.containerd.wait_until(self._containerd_answers, timeout=60)
+        self.start_containerd()
         for image in images:
             self.load(image)
         say(f"{self.name}: containerd runs and has {len(images)} images ({time.monotonic() - began:.1f} s)")
-        self.kubelet.start()
-        self.kubelet.wait_until(self._is_ready, timeout=_READY_WITHIN, every=0.2)
+        self.start_kubelet()
         say(f"{self.name}: the node is Ready ({time.monotonic() - began:.1f} s)")
+
+    def start_containerd(self) -> None:
+        """Start containerd and wait until it answers. It finds the containers that still run. Raises `StartError`."""
+        self._killed.discard(self.containerd)
+        self.containerd.start()
+        self.containerd.wait_until(self._containerd_answers, timeout=60)
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet and wait until the node is Ready. Raises `StartError`."""
+        self._killed.discard(self.kubelet)
+        self.kubelet.start()
+        self.kubelet.wait_until(self.is_ready, timeout=_READY_WITHIN, every=0.2)
 
     def stop(self) -> None:
         """Stop the kubelet and containerd. The containers end with the namespaces that this node runs in."""
         self.kubelet.stop(timeout=10)
         self.containerd.stop(timeout=10)
 
+    def kill(self) -> None:
+        """Kill the kubelet and containerd with SIGKILL. The containers live on, and so do their shims."""
+        self.kill_kubelet()
+        self.kill_containerd()
+
+    def kill_kubelet(self) -> None:
+        """Kill the kubelet with SIGKILL."""
+        self._killed.add(self.kubelet)
+        self.kubelet.kill()
+
+    def kill_containerd(self) -> None:
+        """Kill containerd with SIGKILL. The containers live on, and so do their shims."""
+        self._killed.add(self.containerd)
+        self.containerd.kill()
+
+    def kill_containers(self) -> int:
+        """Kill every process of the Pods and every shim with SIGKILL, as a power failure would; return their number.
+
+        Call it after `kill`, because a living kubelet or containerd would see the ends.
+        """
+        victims = cgroups.members(self._cgroup) | self._shims()
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(victims)
+
+    def revive(self) -> None:
+        """Start containerd and the kubelet again after `kill`, and wait until the node is Ready. Raises `StartError`.
+
+        If the containers were killed too, their processes are gone, so nothing of them continues.
+        """
+        self.start_containerd()
+        self.start_kubelet()
+
+    def running(self) -> bool:
+        """Return True if containerd and the kubelet run. One that was killed on purpose counts as running."""
+        return all(child.running() or child in self._killed for child in (self.containerd, self.kubelet))
+
+    def _shims(self) -> set[int]:
+        """Return the ids of the shims of this node: containerd's address is among their arguments."""
+        found = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # the process ended in between
+                arguments = (process / "cmdline").read_bytes().split(b"\0")
+                if b"containerd-shim" in arguments[0] and str(self.socket).encode() in arguments:
+                    found.add(int(process.name))
+        return found
+
+    def _add_address(self) -> None:
+        command = ["ip", "address", "replace", f"{self.addresses.node}/24", "dev", INTERFACE]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise StartError(f"{self.name}: the address {self.addresses.node} was not added: {done.stderr.strip()}")
+
     def load(self, archive: Path) -> None:
         """Import an image archive into containerd. Raises `StartError`."""
         done = self.ctr("images", "import", "--no-unpack=false", str(archive))
         if done.returncode != 0:
             raise StartError(f"containerd did not take {archive}: {done.stderr.strip()}")
+
+    def tag(self, image: str, name: str) -> None:
+        """Give an image of this node a further name, which Pods can use. Raises `StartError`."""
+        done = self.ctr("images", "tag", "--force", image, name)
+        if done.returncode != 0:
+            raise StartError(f"containerd did not tag {image} as {name}: {done.stderr.strip()}")
 
     def ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run containerd's own command line in the namespace of Kubernetes' containers."""
@@ -126,7 +206,8 @@ class Node:
     def _containerd_answers(self) -> bool:
         return self.socket.exists() and self.ctr("version").returncode == 0
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Return True if the API server says that the node is Ready, and False if it is not or does not answer."""
         kube = make_client(kubeconfig=str(self._access.kubeconfig))
         try:
             found = kube.request("GET", f"/api/v1/nodes/{self.name}")
@@ -214,7 +295,7 @@ BinaryName = '{self._programs.containers / "runc"}'
             },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{cgroup_root()}",
+            "cgroupRoot": f"/{self._cgroup}",
             "failCgroupV1": False,
             "failSwapOn": False,
             "enforceNodeAllocatable": [],

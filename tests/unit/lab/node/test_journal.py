@@ -36,7 +36,7 @@ class World:
         self.logs = folder / "pod-logs"
         self.path = folder / "journal.jsonl"
         self.api = Api()
-        self.journal = NodeJournal(self.path, pod_logs=self.logs, namespace=NAMESPACE, kubeconfig=folder / "unused")
+        self.journal = NodeJournal(self.path, pod_logs=[self.logs], namespace=NAMESPACE, kubeconfig=folder / "unused")
         self.journal._journal.__enter__()
 
     def write(self, container: str, text: str, *, end: str = "\n") -> None:
@@ -161,7 +161,7 @@ def test_exit_codes_of_containers_that_still_run_are_left_out() -> None:
 def test_journal_that_ends_with_an_error_ends_the_run(tmp_path: Path) -> None:
     system = System(tmp_path / "run", Options(), say=lambda _line: None)
     system._journal = NodeJournal(
-        tmp_path / "journal.jsonl", pod_logs=tmp_path, namespace=NAMESPACE, kubeconfig=tmp_path / "missing"
+        tmp_path / "journal.jsonl", pod_logs=[tmp_path], namespace=NAMESPACE, kubeconfig=tmp_path / "missing"
     )
     assert liveness.lost(system) is None
 
