@@ -17,12 +17,31 @@ from lab.chaos.run import Scene, run_chaos
 from lab.chaos.tenant import run_tenant
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
+from lab.node.cluster import prepare
+from lab.node.namespace import CannotIsolate, is_isolated, run_isolated
 from lab.processes import StartError
-from lab.system import CLUSTERS
+from lab.system import CLUSTERS, NODE
 
 
 def main() -> int:
     """Read the arguments, run, and return the exit status."""
+    arguments = _arguments()
+    if arguments.plan:
+        plan = make_plan(seed=arguments.seed, jobs=arguments.jobs, real_nodes=arguments.cluster == NODE)
+        sys.stdout.write("".join(f"{line}\n" for line in plan.lines()))
+        return 0
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {line}\n")
+        sys.stdout.flush()
+
+    if arguments.cluster == NODE and not is_isolated():
+        return _run_isolated(say)
+    return _run_here(arguments, say)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ostler-lab chaos", description=__doc__)
     parser.add_argument("--jobs", type=int, default=2000, help="how many jobs to send (default 2000)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things")
@@ -34,22 +53,28 @@ def main() -> int:
         "fleets: pools of every kind that does not work beside two healthy ones",
     )
     parser.add_argument("--honest", type=int, default=60, help="jobs of each honest account beside a tenant (60)")
-    parser.add_argument("--cluster", choices=CLUSTERS, default="real")
+    parser.add_argument("--cluster", choices=(*CLUSTERS, NODE), default="real")
     parser.add_argument("--logs", type=Path, help="keep the logs of every process in this new folder")
     parser.add_argument("--plan", action="store_true", help="print the plan of the seed and end")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error(f"argument --jobs: {arguments.jobs} jobs prove nothing; give 1 or more")
-    plan = make_plan(seed=arguments.seed, jobs=arguments.jobs)
-    if arguments.plan:
-        sys.stdout.write("".join(f"{line}\n" for line in plan.lines()))
-        return 0
-    began = time.monotonic()
+    if arguments.cluster == NODE and arguments.scenario != "faults":
+        parser.error(f"argument --cluster: the scenario {arguments.scenario} needs more Pods than a real node has")
+    return arguments
 
-    def say(line: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {line}\n")
-        sys.stdout.flush()
 
+def _run_isolated(say: Callable[[str], None]) -> int:
+    """Run this very command in namespaces of its own, after what needs the network was made."""
+    try:
+        prepare(say)
+        return run_isolated([sys.executable, "-m", "lab.chaos", *sys.argv[1:]])
+    except (CannotIsolate, ControlPlaneUnavailable, StartError) as error:
+        say(f"given up: {error}")
+        return 1
+
+
+def _run_here(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     folder = arguments.logs or Path(tempfile.mkdtemp(prefix="ostler-chaos-"))
     try:
         if arguments.cluster == "real":
@@ -79,7 +104,8 @@ def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
     if arguments.scenario == "fleets":
         endured = run_fleets(folder, jobs=jobs, seed=seed, cluster=cluster, say=say)
         return endured.ok, list(endured.lines())
-    struck = run_chaos(folder, make_plan(seed=seed, jobs=jobs), Scene(cluster=cluster), say=say)
+    plan = make_plan(seed=seed, jobs=jobs, real_nodes=cluster == NODE)
+    struck = run_chaos(folder, plan, Scene(cluster=cluster), say=say)
     return struck.ok, list(lines(struck))
 
 

@@ -70,7 +70,7 @@ class Breaker:
         self._left = list(strikes)
         self._say = say
         self._kube: KubeClient = system.kube()
-        self._people = People(self._kube, system.namespace, self._after, guarded=system.identities is not None)
+        self._people = People(system, self._kube, self._after)
         self._mendings: list[Mending] = []
         self._killed: set[str] = set()
 
@@ -148,6 +148,8 @@ class Breaker:
                 return self._vanish(strike)
             case Blow.JOB_CANCELLED:
                 return self._cancel(strike)
+            case Blow.KUBELET_KILLED | Blow.CONTAINERD_KILLED:
+                self._kill_on_node(strike)
             case _:
                 return self._people.act(strike)
         return True
@@ -167,6 +169,16 @@ class Breaker:
         self._system.children[name].kill()
         self._come_back(name, at=time.monotonic() + strike.seconds)
         return True
+
+    def _kill_on_node(self, strike: Strike) -> None:
+        """Kill the kubelet or the containerd of a real node. The containers live on."""
+        node = chosen(self._system.real_nodes, strike.dice)
+        if strike.blow is Blow.KUBELET_KILLED:
+            node.kill_kubelet()
+            self._after(strike.seconds, node.start_kubelet)
+        else:
+            node.kill_containerd()
+            self._after(strike.seconds, node.start_containerd)
 
     def _freeze(self, strike: Strike) -> None:
         """Freeze a web or worker process that is inside a transaction now.

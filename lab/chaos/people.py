@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.pools import create_pool, get_pool
-from lab.bootstrap import POOLS, LabPool, spec_of
+from lab.bootstrap import RUNNER_IMAGE, LabPool, spec_of
 from lab.chaos.plan import Blow, Strike
+from lab.system import System
 from ostler.errors import Conflict, Gone
 
 T = TypeVar("T")
@@ -25,15 +26,16 @@ After = Callable[[float, Callable[[], object]], None]
 class People:
     """Administrators of the cluster. They undo each change after a while, except for a new image."""
 
-    def __init__(self, kube: KubeClient, namespace: str, after: After, *, guarded: bool) -> None:
-        """`guarded` says that the admission policy is in force. Only then may a pool be deleted in the foreground."""
-        self._kube, self._namespace, self._after = kube, namespace, after
-        self._guarded = guarded
+    def __init__(self, system: System, kube: KubeClient, after: After) -> None:
+        self._system, self._kube, self._after = system, kube, after
+        self._namespace = system.namespace
+        self._guarded = system.identities is not None
+        """Whether the admission policy is in force. Only then may a pool be deleted in the foreground."""
         self._rolls = 0
 
     def act(self, strike: Strike) -> bool:
         """Make the change of a strike. Return whether there was an object to change."""
-        pool = chosen(POOLS, strike.dice)
+        pool = chosen(self._system.pools, strike.dice)
         match strike.blow:
             case Blow.POOL_SCALED:
                 return self._for_a_while(strike, pool, {"replicas": pool.replicas // 2}, {"replicas": pool.replicas})
@@ -41,7 +43,10 @@ class People:
                 return self._for_a_while(strike, pool, {"paused": True}, {"paused": False})
             case Blow.POOL_ROLLED:
                 self._rolls += 1
-                return self._patch(pool, {"image": f"runner:{self._rolls}"})
+                image = f"runner:{self._rolls}"
+                for node in self._system.real_nodes:
+                    node.tag(RUNNER_IMAGE, f"docker.io/library/{image}")
+                return self._patch(pool, {"image": image})
             case Blow.POOL_DELETED:
                 self._delete(pool, foreground=self._guarded and strike.dice * 10 % 1 < HALF)
                 self._after(strike.seconds, lambda: self._make_again(pool))
@@ -78,12 +83,9 @@ class People:
         return f"/apis/ostler.dev/v1alpha1/namespaces/{self._namespace}/runnerpools/{pool.name}"
 
     def _cordon(self, strike: Strike) -> bool:
-        nodes = [each["metadata"]["name"] for each in self._kube.request("GET", "/api/v1/nodes")["items"]]
-        mine = [name for name in nodes if name.endswith(self._namespace)]
-        if not mine:
-            return False
-        self._after(strike.seconds, lambda: self._unschedulable(mine[0], on=False))
-        self._unschedulable(mine[0], on=True)
+        node = chosen(self._system.nodes, strike.dice)
+        self._after(strike.seconds, lambda: self._unschedulable(node, on=False))
+        self._unschedulable(node, on=True)
         return True
 
     def _unschedulable(self, node: str, *, on: bool) -> None:

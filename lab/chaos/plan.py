@@ -49,14 +49,18 @@ class Blow(StrEnum):
     POOL_PAUSED = "a pool is paused"
     POOL_DELETED = "a pool is deleted, and made again"
     NODE_CORDONED = "the node is cordoned"
+    KUBELET_KILLED = "a kubelet is killed"
+    CONTAINERD_KILLED = "a containerd is killed"
 
 
 FOR_POOLS = (Blow.POOL_SCALED, Blow.POOL_ROLLED, Blow.POOL_PAUSED, Blow.POOL_DELETED, Blow.NODE_CORDONED)
 """Changes to pools and nodes, as people and autoscalers make them. Each of them comes once before any comes twice."""
 
-AGAINST_US = tuple(
-    blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED, Blow.FREEZE, *FOR_POOLS}
-)
+ON_REAL_NODES = (Blow.KUBELET_KILLED, Blow.CONTAINERD_KILLED)
+"""Blows against real nodes, in turn."""
+
+_OTHERS = {Blow.POD_VANISHES, Blow.JOB_CANCELLED, Blow.FREEZE, *FOR_POOLS, *ON_REAL_NODES}
+AGAINST_US = tuple(blow for blow in Blow if blow not in _OTHERS)
 """Blows against processes, stores and upstreams. Each of them comes once before any comes twice."""
 
 
@@ -147,12 +151,18 @@ class ChaosPlan:
             yield f"after {strike.after} jobs: {strike.blow} (dice {strike.dice:.3f}, {strike.seconds:.1f} s)"
 
 
-def make_plan(*, seed: int, jobs: int, rates: Rates | None = None, every: int = EVERY) -> ChaosPlan:
-    """Return the plan of a seed. `every` is the number of jobs per strike of each sort."""
-    return ChaosPlan(seed=seed, jobs=jobs, rates=rates or Rates(), strikes=tuple(_strikes(seed, jobs, every)))
+def make_plan(
+    *, seed: int, jobs: int, rates: Rates | None = None, every: int = EVERY, real_nodes: bool = False
+) -> ChaosPlan:
+    """Return the plan of a seed. `every` is the number of jobs per strike of each sort.
+
+    With `real_nodes`, kubelets and containerds are killed too.
+    """
+    strikes = tuple(_strikes(seed, jobs, every, real_nodes=real_nodes))
+    return ChaosPlan(seed=seed, jobs=jobs, rates=rates or Rates(), strikes=strikes)
 
 
-def _strikes(seed: int, jobs: int, every: int) -> list[Strike]:
+def _strikes(seed: int, jobs: int, every: int, *, real_nodes: bool) -> list[Strike]:
     dice = random.Random(f"strikes/{seed}")
     found: list[Strike] = []
     deck: list[Blow] = []
@@ -163,7 +173,19 @@ def _strikes(seed: int, jobs: int, every: int) -> list[Strike]:
         for blow in (deck.pop(), Blow.POD_VANISHES, Blow.JOB_CANCELLED):
             seconds = dice.uniform(4, 8) if blow in {Blow.GITHUB_GONE, Blow.KUBERNETES_GONE} else dice.uniform(0.5, 3)
             found.append(Strike(first + dice.randrange(window), blow, round(dice.random(), 3), round(seconds, 1)))
-    return sorted([*found, *_for_pools(seed, jobs, every), *_freezes(seed, jobs)], key=lambda strike: strike.after)
+    found += [*_for_pools(seed, jobs, every), *_freezes(seed, jobs)]
+    if real_nodes:
+        found += _on_real_nodes(seed, jobs, every)
+    return sorted(found, key=lambda strike: strike.after)
+
+
+def _on_real_nodes(seed: int, jobs: int, every: int) -> Iterator[Strike]:
+    """Yield the blows against real nodes. Separate random numbers keep the other strikes of a seed unchanged."""
+    dice = random.Random(f"nodes/{seed}")
+    for number, first in enumerate(range(0, jobs, every)):
+        after = first + dice.randrange(min(every, jobs - first))
+        blow = ON_REAL_NODES[number % len(ON_REAL_NODES)]
+        yield Strike(after, blow, round(dice.random(), 3), round(dice.uniform(0.5, 15), 1))
 
 
 def _for_pools(seed: int, jobs: int, every: int) -> Iterator[Strike]:

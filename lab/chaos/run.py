@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from beat_schedule import periods
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from lab.bootstrap import ACCOUNTS, POOLS
+from lab.bootstrap import ACCOUNTS, NODE_POOLS, POOLS
 from lab.chaos.breaker import WEBHOOKS, Breaker
 from lab.chaos.laws import (
     ANSWERS_WITHIN,
@@ -38,7 +38,7 @@ from lab.chaos.stalls import Path as StallPath
 from lab.chaos.stalls import paths, read_stalls
 from lab.chaos.waits import scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
-from lab.system import Options, System, read_log, read_log_lines
+from lab.system import NODE, Options, System, read_log, read_log_lines
 from lab.timings import merged
 from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
@@ -74,6 +74,10 @@ and a minute later. A check that failed is repeated.
 
 SWEPT_EVERY = 60.0
 """Longest interval in seconds of the sweeps that the run waits for."""
+
+
+REAL_STARTS = {"OSTLER_START_TIMEOUT": "60"}
+"""Setting for real nodes, whose containers take longer to start than processes of the lab's kubelet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +136,10 @@ class Result:
 
 def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
     """Start a system in `folder`, play the plan, and return the result. Raises the errors of `System`."""
+    on_nodes = scene.cluster == NODE
     options = Options(
+        pools=NODE_POOLS if on_nodes else POOLS,
+        real_nodes=2,
         webs=scene.webs,
         workers=scene.workers,
         beats=scene.beats,
@@ -140,14 +147,14 @@ def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Resul
         real_pods=scene.real_pods,
         seed=plan.seed,
         lock_expiry=15,
-        settings=merged(scaled(), scene.settings),
+        settings=merged(scaled(), REAL_STARTS if on_nodes else {}, scene.settings),
         github_faults=plan.github(),
         kubernetes_faults=plan.kubernetes(),
         worker_program=scene.worker_program,
         own_roles=True,
     )
     with System(folder, options, say=say, cluster=scene.cluster) as system:
-        system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
+        system.wait_for_warm_pods(sum(pool.replicas for pool in options.pools) // 2, timeout=180)
         return _Run(system, plan, scene, say=say).play()
 
 
@@ -159,7 +166,7 @@ class _Run:
         self._plan = plan
         self._scene = scene
         self._say = say
-        self._traffic = Traffic(ACCOUNTS, POOLS, seed=plan.seed)
+        self._traffic = Traffic(ACCOUNTS, system.options.pools, seed=plan.seed)
         self._breaker = Breaker(system, plan.strikes, say=lambda what: say(f"  ✂ {what}"))
         self._sampler = Sampler(system, vanished=self._breaker.vanished)
         self._engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
@@ -304,7 +311,7 @@ class _Run:
             left.append(f"{in_flight} webhooks are on their way")
         namespace = self._system.namespace
         pods = read_pods(self._kube, namespace=namespace)
-        wanted = sum(pool.replicas for pool in POOLS)
+        wanted = sum(pool.replicas for pool in self._system.options.pools)
         if len(pods) != wanted:
             left.append(f"{len(pods)} Pods instead of {wanted}")
         names = {pod.name for pod in pods}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from lab.bootstrap import POOLS
 from lab.chaos import people
 from lab.chaos.breaker import Breaker, Mending
 from lab.chaos.people import People
+from lab.system import System
 from ostler.errors import Conflict
 
 
@@ -34,7 +36,8 @@ def test_pool_is_created_again_until_it_is_there(
     monkeypatch.setattr(people, "create_pool", taken)
     monkeypatch.setattr(people, "get_pool", lambda *_, **__: found)
     scheduled: list[Callable[[], object]] = []
-    ours = People(cast("KubeClient", None), "n", lambda _seconds, mend: scheduled.append(mend), guarded=False)
+    system = cast("System", SimpleNamespace(namespace="n", identities=None))
+    ours = People(system, cast("KubeClient", None), lambda _seconds, mend: scheduled.append(mend))
     ours._make_again(POOLS[0])
     assert bool(scheduled) is repeated
 
