@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-slow test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node setup
+.PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,7 @@ setup: $(STAMP) ## install everything into .venv
 demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real|node JOBS=20
 	@$(BIN)/ostler-lab demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
-chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant|fleets CLUSTER=real|embedded
+chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant|fleets CLUSTER=real|embedded|node
 	@$(BIN)/ostler-lab chaos --scenario $(SCENARIO) --jobs $(or $(JOBS),2000) --seed $(SEED) \
 		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 
@@ -53,6 +53,9 @@ test: $(STAMP) ## run the tests: T=path for one file
 
 test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow
+
+test-node: $(STAMP) ## run the tests on real nodes, as root (about ten minutes, and ten more to build them once)
+	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
 	@$(BIN)/pytest -m seeds
