@@ -46,7 +46,7 @@ def run(recorder: Recorder) -> None:
         recorder.lab = {
             "Pods": "one connection and one full handshake per poll, like the poller's curl; TLS 1.3, X25519, an ECDSA "
             "certificate on P-256, like the chart's; tokens RS256, verified by web",
-            "both": "two web processes on one database at the same time, each with its own Pods",
+            "web processes": "two at once on one database, one with TLS and one without, each with its own Pods",
         }
 
 

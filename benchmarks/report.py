@@ -100,7 +100,7 @@ def _subject(name: str, facts: Mapping[str, Any], figures: Sequence[Figure], not
         lines.append(f"| {figure.name} | {_measured(figure)} | {bounds or '-'} | {_others(figure)} |")
     alone = [f for f in figures if f.is_bound and not any(f.name in other.bounds for other in figures)]
     lines += [f"| {figure.name} (a bound) | {_measured(figure)} | - | {_others(figure)} |" for figure in alone]
-    remarks = [f"- {figure.name}: {figure.note}" for figure in figures if figure.note]
+    remarks = [f"- *{figure.name}*: {figure.note}" for figure in figures if figure.note]
     if remarks:
         lines += ["", *remarks]
     if note.exists():
@@ -123,7 +123,7 @@ def _facts(facts: Mapping[str, Any]) -> Iterable[str]:
     yield f"Machine: {env['cpu']}, {env['cores']} cores, {env['memory']}, Linux {env['kernel']}; {versions}."
     if facts["lab"]:
         yield from ("", "Lab:", "")
-        yield from (f"- {key}: {value}" for key, value in facts["lab"].items())
+        yield from (f"- *{key}*: {value}" for key, value in facts["lab"].items())
 
 
 def _measured(figure: Figure) -> str:
