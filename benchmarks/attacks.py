@@ -32,7 +32,7 @@ def run(recorder: Recorder) -> None:
         }
         _send(stage, next(first), count=recorder.size(400, 20), rate=200)  # warm-up
         for number in range(recorder.size(3, 1)):
-            recorder.say(f"round {number + 1}, in peace")
+            recorder.say(f"round {number + 1}, without attack")
             _round(recorder, stage, web, next(first), attacked=False)
         attack = stage.module(
             "attacks",
@@ -50,7 +50,7 @@ def run(recorder: Recorder) -> None:
             recorder.say(f"round {number + 1}, attacked")
             _round(recorder, stage, web, next(first), attacked=True)
         done = stage.said("attacks", "attacks")[-1]["done"]
-        recorder.lab["connections of the attackers that were ended"] = ", ".join(
+        recorder.lab["connections of the attackers that ended, by kind of attack"] = ", ".join(
             f"{kind} {number}" for kind, number in sorted(done.items())
         )
         attack.kill()
@@ -65,8 +65,8 @@ def _round(recorder: Recorder, stage: Stage, web: Child, first: int, *, attacked
     used = (cpu(web.pid) - before) / window.seconds
     recorder.say(f"statuses {found['statuses']}, latest sender {found['late'] * 1000:.0f} ms late")
     if not attacked:
-        recorder.add("accepted, 200/s, in peace", "ms", found["latencies"], window, is_bound=True)
-        recorder.add("CPU of web, in peace", "cores", used, window, is_bound=True)
+        recorder.add("accepted, 200/s, without attack", "ms", found["latencies"], window, is_bound=True)
+        recorder.add("CPU of web, without attack", "cores", used, window, is_bound=True)
         return
     recorder.add(
         "accepted, 200/s, attacked",
@@ -74,10 +74,10 @@ def _round(recorder: Recorder, stage: Stage, web: Child, first: int, *, attacked
         found["latencies"],
         window,
         targets=(Target("p99", "<", 150),),
-        bounds=("accepted, 200/s, in peace",),
-        note="from the moment the webhook was due to the end of its answer",
+        bounds=("accepted, 200/s, without attack",),
+        note="from the time when the webhook was due to be sent until the end of its answer",
     )
-    recorder.add("CPU of web, attacked", "cores", used, window, bounds=("CPU of web, in peace",))
+    recorder.add("CPU of web, attacked", "cores", used, window, bounds=("CPU of web, without attack",))
     recorder.add("memory of web, attacked", "MiB", memory(web.pid)[0], window, targets=(Target("median", "<", 400),))
     _lost(recorder, stage, window, found, first, count)
 
@@ -97,7 +97,7 @@ def _lost(recorder: Recorder, stage: Stage, window: Window, found: dict[str, Any
     state = stage.said("polls", "state")[-1]
     broken = sum(number for status, number in state["answers"].items() if status != "204")
     recorder.add(
-        "polls that ended otherwise than with 204",
+        "polls that were not answered 204",
         "calls",
         broken,
         window,

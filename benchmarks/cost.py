@@ -70,7 +70,7 @@ def _whole(recorder: Recorder, cluster: str) -> None:
             len(verdict.problems),
             window,
             targets=(Target("median", "=", 0),),
-            note=f"of {verdict.jobs}, by the logs of GitHub and the kubelet",
+            note=f"of {verdict.jobs} jobs, by the logs of GitHub and the kubelet",
         )
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -147,7 +147,7 @@ def _window(recorder: Recorder, cluster: str, driver: _Driver, *, seconds: float
         window,
         targets=(Target("median", "≤", 30),),
         bounds=("three no-op tasks", "three webhooks of a bare ASGI app"),
-        note="webhook to completion, and the Pod that replaces the spent one",
+        note="from the webhook to the completion, and the creation of the Pod that replaces the spent Pod",
     )
     for name in sorted(per_job, key=lambda name: (name not in OURS, -per_job[name])):
         whose = "" if name in OURS else "lab: "

@@ -59,14 +59,14 @@ def run(recorder: Recorder) -> None:
     for phase in PHASES:
         few, many = costs["few"][phase], costs["many"][phase]
         recorder.add(
-            f"{phase}: CPU of a Pod, many to few",
+            f"{phase}: CPU per Pod, many ÷ few",
             "ratio",
             many[0] / max(few[0], 1e-6),
             window,
             targets=(Target("median", "≤", 1.25),),
         )
         recorder.add(
-            f"{phase}: calls of a Pod, many to few",
+            f"{phase}: calls per Pod, many ÷ few",
             "ratio",
             many[1] / max(few[1], 1e-6),
             window,
@@ -74,7 +74,8 @@ def run(recorder: Recorder) -> None:
         )
     recorder.lab = {
         "Pods": ", ".join(f"{name}: {pods}" for name, (pods, _) in SIZES.items()) + ", simulated, start at once",
-        "jobs": f"{LONG} that run over roll and scale-down, one of half a second each second beside them",
+        "jobs": f"{LONG} that run during the roll and the scale-down; in addition, one job of half a second is queued "
+        "every second",
         "calls": "of all of Ostler's processes to the API server, counted by a proxy on the same cores",
     }
 
@@ -108,7 +109,7 @@ def _fleet(recorder: Recorder, name: str, pods: int) -> dict[str, tuple[float, f
             len(verdict.problems),
             window,
             targets=(Target("median", "=", 0),),
-            note=f"of {verdict.jobs}; a busy Pod that was touched is one",
+            note=f"of {verdict.jobs} jobs; a job also counts if its Pod was killed or deleted while it ran",
         )
         recorder.add(f"{name}: queued → begun at GitHub, while the pool rolls", "s", waits(log), window)
     shutil.rmtree(folder, ignore_errors=True)
@@ -170,9 +171,9 @@ class _Fleet:
         self.recorder.add(
             f"{what}: rate", "/s", self.pods / window.seconds, window, bounds=(bound,) if phase == "up" else ()
         )
-        self.recorder.add(f"{what}: calls to the API server a Pod", "calls", calls / self.pods, window)
-        self.recorder.add(f"{what}: CPU a Pod in Ostler's processes", "ms", ours * 1000, window)
-        self.recorder.add(f"{what}: CPU a Pod in the control plane", "ms", cluster * 1000, window)
+        self.recorder.add(f"{what}: calls to the API server per Pod", "calls", calls / self.pods, window)
+        self.recorder.add(f"{what}: CPU per Pod in Ostler's processes", "ms", ours * 1000, window)
+        self.recorder.add(f"{what}: CPU per Pod in the control plane", "ms", cluster * 1000, window)
         resident, _ = memory(self.system.children["worker-0"].pid)
         self.recorder.add(f"{what}: memory of the worker", "MiB", resident, window)
         return ours, calls / self.pods

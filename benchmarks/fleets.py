@@ -46,7 +46,7 @@ def run(recorder: Recorder) -> None:
         with recorder.window() as window:
             pass
         recorder.add(
-            "healthy pools: p99 beside bad fleets to p99 beside idle Pods",
+            "healthy pools: p99 beside bad fleets ÷ p99 beside idle Pods",
             "ratio",
             p99[ILL] / p99[IDLE],
             window,
@@ -55,7 +55,7 @@ def run(recorder: Recorder) -> None:
     recorder.lab = {
         "healthy": ", ".join(f"{pool.name}: {pool.replicas} Pods" for pool in HEALTHY) + f", {RATE:g} jobs/s",
         "beside them": ", ".join(f"{pool.name}: {pool.replicas}" for pool in bad)
-        + f"; a job of each in {BAD_EVERY:g} s, none of the idle ones",
+        + f" Pods; each bad pool gets a job every {BAD_EVERY:g} s, and an idle pool gets none",
         "Pods": "simulated, on the embedded API server",
     }
 

@@ -24,7 +24,9 @@ def run(recorder: Recorder) -> None:
         with recorder.window() as window:
             time.sleep(recorder.size(3, 1))
             empty = memory(web.pid)[0]
-        recorder.add("memory of web, no Pod", "MiB", empty, window, note="resident, as all memory here")
+        recorder.add(
+            "memory of web, no Pod", "MiB", empty, window, note="resident memory, as in all rows of this table"
+        )
         pods = stage.add_pods(pool, count)
         recorder.say(f"signing {count} tokens")
         began = time.monotonic()
@@ -38,8 +40,8 @@ def run(recorder: Recorder) -> None:
         web.stop()
         _bound(recorder, stage, count)
         recorder.lab = {
-            "Pods": "one connection per poll, as the poller's curl; tokens RS256, 2048 bits, verified by web",
-            "Postgres": "the lab's, on the same cores; every statement logged while they were counted",
+            "Pods": "one connection per poll, like the poller's curl; tokens RS256, 2048 bits, verified by web",
+            "Postgres": "the lab's, on the same cores; it logs every statement while the statements are counted",
         }
 
 
@@ -62,7 +64,7 @@ def _held(recorder: Recorder, stage: Stage, web: Child, count: int) -> None:
             window,
             targets=(Target("median", "<", 400),),
             bounds=("memory of a bare ASGI app, 10,000 held",),
-            note=f"{proportional:.0f} MiB proportional",
+            note=f"{proportional:.0f} MiB of proportional set size",
         )
         empty = recorder.figures["memory of web, no Pod"].value("median")
         recorder.add("memory per held Pod", "kB", (resident - empty) * 1024 / count, window)
@@ -73,7 +75,7 @@ def _held(recorder: Recorder, stage: Stage, web: Child, count: int) -> None:
             window,
             targets=(Target("median", "<", 0.25),),
             bounds=("CPU of a bare ASGI app, 10,000 held",),
-            note="every Pod polls again each 40 to 55 s, over a new connection",
+            note="each Pod polls every 40 to 55 s, over a new connection",
         )
         recorder.add(
             "calls to the cluster", "calls", _calls(stage) - calls, window, targets=(Target("median", "=", 0),)

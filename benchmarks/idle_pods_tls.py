@@ -29,7 +29,13 @@ def run(recorder: Recorder) -> None:
         with recorder.window() as window:
             time.sleep(recorder.size(3, 1))
             empty = {"plain": memory(plain.pid)[0], "TLS": memory(by_tls.pid)[0]}
-        recorder.add("memory of web with TLS, no Pod", "MiB", empty["TLS"], window, note="resident, as all memory here")
+        recorder.add(
+            "memory of web with TLS, no Pod",
+            "MiB",
+            empty["TLS"],
+            window,
+            note="resident memory, as in all rows of this table",
+        )
         recorder.say(f"signing {2 * count} tokens")
         ramp = recorder.size(40, 1)
         stage.start_polls("polls-plain", stage.add_pods(pool, count), ramp=ramp)
@@ -38,9 +44,9 @@ def run(recorder: Recorder) -> None:
         recorder.say("all are offered")
         _held(recorder, stage, {"plain": plain, "TLS": by_tls}, empty, count)
         recorder.lab = {
-            "Pods": "one connection and one full handshake per poll, as the poller's curl; TLS 1.3, X25519, an ECDSA "
-            "certificate on P-256, as the chart's; tokens RS256, verified by web",
-            "both": "two web processes on one database at the same time, each with its own Pods",
+            "Pods": "one connection and one full handshake per poll, like the poller's curl; TLS 1.3, X25519, an ECDSA "
+            "certificate on P-256, like the chart's; tokens RS256, verified by web",
+            "web processes": "two at once on one database, one with TLS and one without, each with its own Pods",
         }
 
 
@@ -102,11 +108,11 @@ def _held(recorder: Recorder, stage: Stage, webs: dict[str, Child], empty: dict[
             window,
             targets=(Target("median", "≤", _MOST_CORES),),
             bounds=("CPU of web, 10,000 Pods held without TLS",),
-            note="every Pod polls again each 40 to 55 s, over a new connection with a full handshake",
+            note="each Pod polls every 40 to 55 s, over a new connection with a full handshake",
         )
         recorder.add("CPU of web, 10,000 Pods held without TLS", "cores", cores["plain"], window, is_bound=True)
         if cores["plain"]:
-            recorder.add("CPU with TLS to without", "ratio", cores["TLS"] / cores["plain"], window)
+            recorder.add("CPU with TLS ÷ CPU without TLS", "ratio", cores["TLS"] / cores["plain"], window)
         if polls["TLS"] and polls["plain"]:
             cost = {name: 1000 * cores[name] * seconds / polls[name] for name in webs}
             recorder.add("CPU of a poll by TLS", "ms", cost["TLS"], window, bounds=("CPU of a poll without TLS",))

@@ -73,7 +73,7 @@ def run(recorder: Recorder) -> None:
         _bounds(recorder, stage, jobs=jobs, rounds=rounds)
         recorder.lab = {
             "API server": "answers at once, no cluster behind it",
-            "GitHub": "the lab's, no added delay, webhooks sent by it",
+            "GitHub": "the lab's; it sends the webhooks and answers without added delay",
             "cost of the lab's GitHub and API server": _upstreams(stage, jobs * rounds),
         }
 
@@ -156,7 +156,7 @@ def _record(recorder: Recorder, window: Window, times: Mapping[int, Mapping[str,
         window,
         targets=(Target("p50", "<", 60), Target("p99", "<", 250)),
         bounds=("three no-op tasks", "raw SQL of the claim path"),
-        note="both ends by the clocks of others: GitHub's log and the polling process",
+        note="from the time in the log of the lab's GitHub to the time that the polling process reports",
     )
     for name, (start, end) in PHASES.items():
         both = [each for each in times.values() if start in each and end in each]

@@ -79,9 +79,11 @@ def run(recorder: Recorder) -> None:
                 _measure(recorder, matcher, Case(shallow[accounts, batch], accounts, batch, ending))
         _bound(recorder, stage)
         recorder.lab = {
-            "Pods": f"{_PODS} offered and free at each run; up to 1,900 claims live, all of this round",
-            "few queued": "10 for a batch of one; 200 for a batch of 100; one job of each of the 1,000 accounts",
-            "Redis": "none: the wake key is deleted in memory",
+            "Pods": f"{_PODS} offered and free at the start of each run; up to 1,900 live claims, all made in the same "
+            "round",
+            "short queues": "1 account: 10 jobs for a batch of 1, 200 jobs for a batch of 100; 1,000 accounts: one job "
+            "of each account",
+            "Redis": "not used; the deletion of the wake key is a no-op",
         }
 
 

@@ -41,7 +41,8 @@ def run(recorder: Recorder) -> None:
         _killed(recorder, stage, pool, replicas)
         recorder.lab = {
             "GitHub": f"the lab's, {ANSWER * 1000:.0f} ms for every answer",
-            "replicas": f"`ostler worker --queues github`, {THREADS} threads each; one other worker has the rest",
+            "replicas": f"`ostler worker --queues github`, {THREADS} threads each; one other worker consumes the other "
+            "queues",
             "API server": "answers at once, no cluster behind it",
         }
 
@@ -137,13 +138,13 @@ def _killed(recorder: Recorder, stage: Stage, pool: int, replicas: Sequence[Chil
         event["runner"] for event in read_log(stage.folder / "github.jsonl") if event["event"] == "runner_registered"
     ]
     orphans = len(set(left)) - int(stage.scalar("SELECT count(*) FROM claims WHERE delivered_at IS NOT NULL"))
-    recorder.add("1 replica, before others came", "/s", alone, window)
+    recorder.add("1 replica, before three more were started", "/s", alone, window)
     recorder.add(
         "4 replicas, before two were killed",
         "/s",
         together,
         window,
-        note="the start of their processes is in this figure",
+        note="the rate includes the time in which the replicas start",
     )
     recorder.add(
         "jobs without a JIT after 2 of 4 replicas were killed",
@@ -158,8 +159,9 @@ def _killed(recorder: Recorder, stage: Stage, pool: int, replicas: Sequence[Chil
         "rows",
         orphans,
         window,
-        note="a replica killed between GitHub's answer and its commit leaves one, which `resume`'s mint looks "
-        "up by the name that was written down first and deregisters",
+        note="if a replica is killed between GitHub's answer and its commit, one more runner is registered. `resume` "
+        "then sends the mint again. The mint finds the runner by the name that was committed before the first mint, "
+        "and removes the runner",
     )
 
 

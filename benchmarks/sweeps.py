@@ -51,9 +51,11 @@ def run(recorder: Recorder) -> None:
         _ratios(recorder, few, many)
         recorder.lab = {
             "server": "kube-apiserver 1.36 and etcd 3.6 of this machine, no sync to disk, kube-controller-manager "
-            "stopped; the second Pod and all after it are copies, in etcd, of the bytes that it stored for the first",
-            "Pods": f"all stamped and running; one of {_ORPHANS:,} has no live claim, one lacks its claim's stamp",
-            "Redis and Postgres": "real ones, their CPU not counted",
+            "stopped; the API server created only the first Pod; all other Pods are copies of its bytes, written to "
+            "etcd directly",
+            "Pods": f"all stamped and running; of {_ORPHANS:,} Pods, one has no live claim, and one has a claim but "
+            "not its stamp",
+            "Redis and Postgres": "real; their CPU is not counted",
         }
 
 

@@ -69,7 +69,8 @@ def _at_200(recorder: Recorder, stage: Stage, url: str, bare_url: str, first: in
         window,
         targets=(Target("p99", "<", 50),),
         bounds=("bare ASGI app, 200/s", "raw SQL, 200/s"),
-        note="from the moment the webhook was due to the end of its answer, rows committed",
+        note="from the time when the webhook was due to be sent until the end of its answer; the rows are committed "
+        "before the answer",
     )
     with recorder.window() as window:
         found = _send(stage, bare_url, first, count=count, rate=200)
@@ -97,7 +98,7 @@ def _flat_out(
             window,
             bounds=() if bound else ("bare ASGI app, flat out", "raw SQL, flat out, 1 connection", "raw SQL, 8"),
             is_bound=bound,
-            note="" if bound else "64 senders, each its next when the last was answered",
+            note="" if bound else "64 senders; each sends its next webhook as soon as its last webhook is answered",
         )
         recorder.add(
             "CPU of web per webhook" if not bound else f"CPU per webhook, {name}",
