@@ -273,9 +273,9 @@ def _delete(db: Connection, guids: Sequence[str]) -> int:
 def close_settled(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
     """Delete the rows of accepted deliveries, and the rows of deliveries that GitHub no longer stores.
 
-    Return how many deliveries were accepted, and the GUIDs of the lost deliveries. A delivery is lost if GitHub no
-    longer stores it. A delivery that web refused as malformed is not lost, because web received it. `kept` is GitHub's
-    retention time of deliveries.
+    Return how many deliveries were accepted, and the GUIDs of the lost deliveries. A delivery is lost if web never
+    received it and GitHub no longer stores it. Web did receive a delivery that it refused as malformed, so that
+    delivery is not lost. `kept` is GitHub's retention time of deliveries.
     """
     come = db.execute(
         text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}

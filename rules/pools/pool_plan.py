@@ -1,12 +1,12 @@
-"""Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and the state of the pool's starts.
+"""Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and failed starts of new Pods.
 
 The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (L3). The number of
 retirements per tick is limited (L9).
 
-A warm Pod is retired because of its template or its node only while fewer replicas are unavailable than allowed. A Pod
-of the new template counts as available only after its first poll. A template whose Pods never poll therefore stops its
-own rollout. Up to `maxSurge` new Pods are created before old Pods are retired. Without surge, a pool with one warm Pod
-would be empty for a while.
+A warm Pod with an old template, or on a node that is being emptied, is retired only while the number of unavailable
+replicas is below its limit. A Pod of the new template counts as available only after its first poll. A template whose
+Pods never poll therefore stops its own rollout. Up to `maxSurge` new Pods are created before old Pods are retired.
+Without surge, a pool with one warm Pod would be empty for a while.
 """
 
 from __future__ import annotations

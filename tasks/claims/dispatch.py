@@ -246,9 +246,9 @@ def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
 class _Rows:
     """The jobs and accounts that one run of the matcher has locked.
 
-    The run first locks the rows of its plan. If another session has locked one of these rows, the run locks all queue
-    heads and their accounts, so that other jobs get the free Pods. The run never waits for a lock: it skips a row that
-    another session has locked. The commit releases all locks.
+    The run first locks the rows of its plan. If another session has locked one of these rows, the run needs other jobs
+    for the free Pods. It then locks the first jobs in the queue of every account, and the accounts. The run never waits
+    for a lock: it skips a row that another session has locked. The commit releases all locks.
     """
 
     def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:

@@ -156,7 +156,7 @@ class _Sweep:
             log.warning("redelivery.scan_restarted_cursor_expired")
         except UpstreamError as error:
             _failed(error)
-        log.info("redelivery.scan_unfinished", reads_back_to=floor.isoformat())
+        log.info("redelivery.scan_unfinished", must_read_back_to=floor.isoformat())
 
     def ask(self) -> None:
         """Request the redeliveries that are due, while at least one web process runs to receive them."""
