@@ -22,7 +22,7 @@ from ostler.errors import UpstreamError
 EVERY = 0.2
 """Seconds between two readings. The kubelet deletes the logs of a deleted Pod; an open file stays readable."""
 
-_EVENTS_OF_RUNNER = {"runner_started": "runner_name", "job_started": "job", "job_finished": "job"}
+_EVENTS_OF_RUNNER = frozenset({"runner_started", "job_started", "script_ended", "job_finished"})
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from ostler.errors import UpstreamError
 
 _READY_WITHIN = 120.0
 _KUBELET_PORT = 10250
+_EVICTS_BELOW = "1%"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,16 @@ class Node:
         self.start_containerd()
         self.start_kubelet()
 
+    def restart_kubelet(self, *, evicts_below: str = _EVICTS_BELOW) -> None:
+        """Restart the kubelet, which evicts Pods while less than `evicts_below` of its disk is free ("1%").
+
+        With a share that is larger than what is free, the node has DiskPressure. Raises `StartError`.
+        """
+        self.kill_kubelet()
+        self._write_kubelet_configuration(evicts_below)
+        self._killed.discard(self.kubelet)
+        self.kubelet.start()
+
     def running(self) -> bool:
         """Return True if containerd and the kubelet run. One that was killed on purpose counts as running."""
         return all(child.running() or child in self._killed for child in (self.containerd, self.kubelet))
@@ -223,10 +234,14 @@ class Node:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "containerd.toml").write_text(self._containerd_configuration())
         (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(self._network(), indent=1))
-        (self.folder / "kubelet.json").write_text(json.dumps(self._kubelet_configuration(), indent=1))
+        self._write_kubelet_configuration(_EVICTS_BELOW)
         write_kubeconfig(
             self.folder / "kubeconfig", url=self._access.url, ca_file=self._access.ca_file, token=self._token
         )
+
+    def _write_kubelet_configuration(self, evicts_below: str) -> None:
+        content = self._kubelet_configuration(evicts_below)
+        (self.folder / "kubelet.json").write_text(json.dumps(content, indent=1))
 
     def _containerd_configuration(self) -> str:
         runtime = "plugins.'io.containerd.cri.v1.runtime'"
@@ -277,7 +292,7 @@ BinaryName = '{self._programs.containers / "runc"}'
             ],
         }
 
-    def _kubelet_configuration(self) -> dict[str, object]:
+    def _kubelet_configuration(self, evicts_below: str) -> dict[str, object]:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -299,7 +314,12 @@ BinaryName = '{self._programs.containers / "runc"}'
             "failCgroupV1": False,
             "failSwapOn": False,
             "enforceNodeAllocatable": [],
-            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {
+                "memory.available": "50Mi",
+                "nodefs.available": evicts_below,
+                "imagefs.available": _EVICTS_BELOW,
+            },
+            "evictionPressureTransitionPeriod": "10s",
             "maxPods": 200,
             "resolvConf": "",
             "syncFrequency": "10s",

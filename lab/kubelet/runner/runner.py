@@ -130,22 +130,22 @@ def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
         return "lost"
     lost = threading.Event()
     threading.Thread(target=beat, args=(github, path, lost), daemon=True).start()
-    conclusion = run_script(job["script"], lost) if job.get("script") else "success"
+    conclusion = run_script(job, lost) if job.get("script") else "success"
     if conclusion == "lost" or (not job.get("script") and lost.wait(float(job["duration_seconds"]))):
         return "lost"
     heard = github.tell(f"{path}/finished", {"job_id": job["job_id"], "conclusion": conclusion})
     return conclusion if heard else "lost"
 
 
-def run_script(script: str, lost: threading.Event) -> str:
+def run_script(job: dict[str, Any], lost: threading.Event) -> str:
     """Run the script of a job in a shell and return the conclusion. If the job is lost, the shell is killed."""
-    process = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(["/bin/sh", "-c", job["script"]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
         if lost.wait(0.1):
             process.kill()
             process.wait()
             return "lost"
-    say("script_ended", status=process.returncode)
+    say("script_ended", job=job["job_id"], status=process.returncode)
     return "success" if process.returncode == 0 else "failure"
 
 
