@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.crd import apply_crd
@@ -44,7 +45,7 @@ class LabPool:
     memory: str = "4Gi"
     autoscaling: Mapping[str, object] | None = None
     """`spec.autoscaling`, or None for a fixed size. With autoscaling, `replicas` is only the initial number of Pods."""
-    spec: Mapping[str, object] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of `spec`. They replace fields of the same name that are derived from this pool."""
 
 
@@ -65,10 +66,14 @@ NODE_POOLS = tuple(
 
 
 def on_real_node(pool: LabPool, *, github_url: str) -> LabPool:
-    """Return a pool whose runners find the lab's GitHub from their containers."""
+    """Return a pool whose runners find the lab's GitHub from their containers.
+
+    A pool with `podTemplate.spec.containers` of its own does not change.
+    """
     runner = {"name": "runner", "env": [{"name": "LAB_GITHUB_URL", "value": github_url}]}
-    overlay = {"podTemplate": {"spec": {"containers": [runner]}}}
-    return replace(pool, spec={**overlay, **pool.spec})
+    template: Mapping[str, Any] = pool.spec.get("podTemplate", {})
+    pod = {"containers": [runner], **template.get("spec", {})}
+    return replace(pool, spec={**pool.spec, "podTemplate": {**template, "spec": pod}})
 
 
 def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabPool]) -> None:
