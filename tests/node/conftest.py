@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lab.bootstrap import LabPool, on_real_node, put_pools_in_place
+from lab.chaos.run import REAL_STARTS
 from lab.chaos.waits import scaled
 from lab.control_plane import NodeGrace
 from lab.node.namespace import is_isolated
@@ -114,7 +115,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         beats=1,
         real_nodes=2,
         node_grace=NodeGrace(silence=SILENCE, checked_every=2),
-        settings=merged(scaled(), {"OSTLER_NODE_LOST_AFTER": str(LOST_AFTER)}),
+        settings=merged(scaled(), REAL_STARTS, {"OSTLER_NODE_LOST_AFTER": str(LOST_AFTER)}),
     )
     folder = tmp_path_factory.mktemp("system")
     with System(folder, options, say=print, cluster=NODE) as system:
