@@ -36,7 +36,7 @@ from lab.chaos.plan import LATEST, ChaosPlan
 from lab.chaos.sampler import Sampler
 from lab.chaos.stalls import Path as StallPath
 from lab.chaos.stalls import paths, read_stalls
-from lab.chaos.waits import scaled
+from lab.chaos.waits import REAL_STARTS, scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.system import NODE, Options, System, read_log, read_log_lines
 from lab.timings import merged
@@ -74,10 +74,6 @@ and a minute later. A check that failed is repeated.
 
 SWEPT_EVERY = 60.0
 """Longest interval in seconds of the sweeps that the run waits for."""
-
-
-REAL_STARTS = {"OSTLER_START_TIMEOUT": "60"}
-"""Setting for real nodes, whose containers take longer to start than processes of the lab's kubelet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,10 @@ BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
 """A budget that is small enough to take effect: three accounts may use 24 Pods, and there are 20."""
 
 
+REAL_STARTS = {**timings(unused_after=20), "OSTLER_START_TIMEOUT": "60"}
+"""Environment for real nodes, whose containers start more slowly than the processes of the lab's kubelet."""
+
+
 def scaled() -> Mapping[str, str]:
     """Return the environment of Ostler's processes in a chaos run."""
     waits = {name: _scaled(Timings.model_fields[name].default) for name in WAITS}

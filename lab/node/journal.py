@@ -32,6 +32,8 @@ class _Pod:
     files: dict[str, IO[bytes]] = field(default_factory=dict)
     rest: dict[str, bytes] = field(default_factory=dict)
     job: int | None = None
+    phase: str = "Pending"
+    """Phase before the Pod was deleted."""
     ended: bool = False
 
     def close(self) -> None:
@@ -100,9 +102,11 @@ class NodeJournal:
         present = {each["metadata"]["uid"]: each for each in listed}
         for uid, pod in list(self._pods.items()):
             if uid in present:
+                if "deletionTimestamp" not in present[uid]["metadata"]:
+                    pod.phase = present[uid].get("status", {}).get("phase", pod.phase)
                 self._read_end(pod, present[uid].get("status", {}))
             elif not any((logs / f"{self._namespace}_{pod.name}_{uid}").exists() for logs in self._pod_logs):
-                self._write(pod, "pod_deleted", job=pod.job)
+                self._write(pod, "pod_deleted", phase=pod.phase, job=pod.job)
                 pod.close()
                 del self._pods[uid]
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lab.bootstrap import LabPool, on_real_node, put_pools_in_place
-from lab.chaos.run import REAL_STARTS
-from lab.chaos.waits import scaled
+from lab.chaos.waits import REAL_STARTS, scaled
 from lab.control_plane import NodeGrace
 from lab.node.namespace import is_isolated
 from lab.system import NODE, Options, System, read_log

@@ -123,7 +123,9 @@ def test_pod_that_is_deleted_during_its_job_fails_the_verdict(world: World) -> N
     world.delete_pod()
     world.read()
 
-    problems = judge([{"event": "job_queued", "job": 11}], read_log(world.path)).problems
+    log = read_log(world.path)
+    assert (log[-1]["event"], log[-1]["phase"]) == ("pod_deleted", "Running")
+    problems = judge([{"event": "job_queued", "job": 11}], log).problems
     assert any("was deleted while it executed job 11" in problem for problem in problems)
 
 
