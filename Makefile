@@ -55,7 +55,7 @@ test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow
 
 test-node: $(STAMP) ## run the tests on real nodes, as root (about ten minutes, and ten more to build them once)
-	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node
+	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node tests/integration/benchmarks
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
 	@$(BIN)/pytest -m seeds

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks.frame import RESULTS, ROOT, Recorder
-from benchmarks.report import SUBJECTS, render
+from benchmarks.report import NODE, SUBJECTS, render
+from lab.node.cluster import prepare
+from lab.node.namespace import is_isolated, run_isolated
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 
@@ -20,7 +23,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: proves that it runs, measures nothing")
     parser.add_argument("--results", type=Path, help="where the JSON goes; with --quick a new folder, else results/")
     arguments = parser.parse_args()
-    names = list(SUBJECTS) if "all" in arguments.what else [name for name in arguments.what if name != "report"]
+    named = [name for name in arguments.what if name not in {"all", "report"}]
+    names = [name for name in SUBJECTS if name != NODE] if "all" in arguments.what else named
+    if NODE in names and not is_isolated():
+        prepare(print)
+        sys.exit(run_isolated([sys.executable, "-m", "benchmarks", *sys.argv[1:]]))
     folder = arguments.results or (Path(tempfile.mkdtemp(prefix="ostler-bench-")) if arguments.quick else RESULTS)
     for name in names:
         recorder = Recorder(name, quick=arguments.quick)

@@ -20,8 +20,12 @@ SUBJECTS = {
     "sweeps": "Sweeps over the whole cluster",
     "fleets": "Healthy pools beside bad fleets",
     "fleet": "A pool from 0 to many Pods and back",
+    "node": "Pods on a real node",
 }
 """Heading of each subject, in the order of the document."""
+
+NODE = "node"
+"""The subject that needs root. `all` leaves it out."""
 
 _HEAD = """\
 # Performance

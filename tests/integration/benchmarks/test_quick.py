@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.frame import ROOT, read
-from benchmarks.report import SUBJECTS, render
+from benchmarks.report import NODE, SUBJECTS, render
 
 QUICK = {"matcher"}
 """Those that take seconds; the others start a web process, workers or a whole cluster."""
@@ -17,7 +17,9 @@ QUICK = {"matcher"}
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "subject", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUBJECTS]
+    "subject",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUBJECTS if name != NODE]
+    + [pytest.param(NODE, marks=pytest.mark.node)],
 )
 def test_a_subject_runs_and_reports(subject: str, tmp_path: Path) -> None:
     done = subprocess.run(
