@@ -16,6 +16,9 @@ from pathlib import Path
 
 from lab.processes import StartError
 
+_KEPT = 4
+"""Number of files of one kind that stay in the cache, for clones that differ."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
@@ -24,6 +27,8 @@ class Image:
     name: str
     layers: Sequence[Path]
     entrypoint: Sequence[str]
+    command: Sequence[str] = ()
+    """Arguments of the entry point, if a container is started without arguments of its own."""
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     working_directory: str = "/"
@@ -38,6 +43,7 @@ def write_archive(image: Image, partial: Path, target: Path) -> Path:
             "os": "linux",
             "config": {
                 "Entrypoint": list(image.entrypoint),
+                "Cmd": list(image.command),
                 "Env": [f"{name}={value}" for name, value in image.environment.items()],
                 "User": image.user,
                 "WorkingDir": image.working_directory,
@@ -54,7 +60,19 @@ def write_archive(image: Image, partial: Path, target: Path) -> Path:
             tar.add(layer, arcname=name)
         add_text(tar, config_name, config.decode())
         add_text(tar, "manifest.json", manifest)
+    return publish(partial, target)
+
+
+def publish(partial: Path, target: Path) -> Path:
+    """Move a complete file to its name in the cache, and delete all but the newest few files of the same kind.
+
+    Each change of the sources makes another file of hundreds of megabytes. Return the target.
+    """
     partial.rename(target)
+    kind = target.name.rpartition("-")[0]
+    same = [path for path in target.parent.glob(f"{kind}-*{target.suffix}") if path.name.rpartition("-")[0] == kind]
+    for old in sorted(same, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
+        old.unlink(missing_ok=True)
     return target
 
 
@@ -72,10 +90,10 @@ def add_file(tar: tarfile.TarFile, path: Path, name: str, *, mode: int) -> None:
         tar.addfile(info, content)
 
 
-def add_folder(tar: tarfile.TarFile, name: str, *, owner: int) -> None:
-    """Add an empty folder with the permissions 0755, owned by the user and group `owner`."""
+def add_folder(tar: tarfile.TarFile, name: str, *, owner: int, mode: int = 0o755) -> None:
+    """Add an empty folder, owned by the user and group `owner`."""
     info = tarfile.TarInfo(name)
-    info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, 0o755, owner, owner
+    info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, mode, owner, owner
     tar.addfile(info)
 
 
