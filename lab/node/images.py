@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.go_build import Say, cache_folder, quiet
@@ -96,30 +97,40 @@ def runner_image(name: str, say: Say = quiet) -> Path:
 
 
 def debian_base(say: Say = quiet) -> Path:
-    """Return the tar file of a small Debian root, made by mmdebstrap if it is not cached. Raises `StartError`.
+    """Return the tar file of the small Debian root that the images have in common. Raises `StartError`."""
+    return debian_root(_PACKAGES, say)
 
-    `OSTLER_LAB_DEBIAN_SOURCES` names an apt sources file or a mirror. If it is empty, mmdebstrap uses this
-    machine's own sources of that suite, or the public mirror if this machine is no such Debian.
+
+def debian_root(packages: Sequence[str], say: Say = quiet, *, hooks: Sequence[str] = ()) -> Path:
+    """Return the tar file of a Debian root with these packages, made by mmdebstrap if it is not cached.
+
+    `hooks` are commands for a shell that mmdebstrap runs before it installs the packages, with the folder of the root
+    as `$1`. `OSTLER_LAB_DEBIAN_SOURCES` names an apt sources file or a mirror. If it is empty, mmdebstrap uses this
+    machine's own sources of that suite, or the public mirror if this machine is no such Debian. Raises `StartError`.
     """
-    target = _base_path()
+    target = _root_path(packages, hooks)
     if target.exists():
         return target
-    say(f"images: making a Debian {_SUITE} root with mmdebstrap, about a minute, once")
+    say(f"images: making a Debian {_SUITE} root with {', '.join(packages)}: a minute or two, once")
     with FolderFor(target) as folder:
         tar = folder / "root.tar"
-        command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", "--quiet", _SUITE, str(tar)]
-        run_program([*command, *_debian_sources()], cwd=folder, missing="mmdebstrap (Debian package mmdebstrap)")
+        command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", "--quiet"]
+        command += [f"--essential-hook={hook}" for hook in hooks]
+        command += [_SUITE, str(tar), *_debian_sources()]
+        run_program(command, cwd=folder, missing="mmdebstrap (Debian package mmdebstrap)")
         tar.rename(target)
     return target
 
 
 def base_is_cached() -> bool:
     """Return whether the Debian root was already made."""
-    return _base_path().exists()
+    return _root_path(_PACKAGES).exists()
 
 
-def _base_path() -> Path:
-    return cache_folder("images") / f"debian-{_SUITE}-{digest(' '.join(_PACKAGES).encode())}.tar"
+def _root_path(packages: Sequence[str], hooks: Sequence[str] = ()) -> Path:
+    return (
+        cache_folder("images") / f"debian-{_SUITE}-{digest(' '.join(packages).encode(), *map(str.encode, hooks))}.tar"
+    )
 
 
 def _debian_sources() -> list[str]:
