@@ -17,7 +17,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -59,6 +59,9 @@ AUDIT_LOG = "audit.jsonl"
 
 It exists only if `audit` was set.
 """
+
+_CONTROLLERS_OF_REAL_NODES = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
+"""Further controllers where Pods run. Elsewhere a test plays them, and they would overwrite what it writes."""
 
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -228,14 +231,16 @@ def _start_all(
     url = f"https://127.0.0.1:{api_port}"
     command = _api_server(programs, folder, etcd_url, api_port, nodes)
     command += _audit(folder) if audit else []
-    command += [] if real_nodes is None else _kubelet_access(real_nodes)
+    command += [] if real_nodes is None else [*_kubelet_access(real_nodes), "--bind-address=0.0.0.0"]
     api_server = _run(command, folder / "kube-apiserver.log")
     running.append(api_server)
     ca_file = folder / "certs" / "apiserver.crt"
     _wait_for(lambda: _answers(f"{url}/readyz", ca_file, token), process=api_server, name="kube-apiserver")
     access = ClusterAccess(kubeconfig=folder / "kubeconfig", url=url, ca_file=ca_file, token=token)
     write_kubeconfig(access.kubeconfig, url=url, ca_file=ca_file, token=token)
-    controllers = _run(_controller_manager(programs, folder, access, nodes), folder / "kube-controller-manager.log")
+    wanted = (*_CONTROLLERS, *(() if real_nodes is None else _CONTROLLERS_OF_REAL_NODES))
+    command = _controller_manager(programs, folder, access, nodes, controllers=wanted)
+    controllers = _run(command, folder / "kube-controller-manager.log")
     running.append(controllers)
     # The controllers work once they have created this ServiceAccount, which every Pod needs.
     made = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -279,11 +284,13 @@ def _audit(folder: Path) -> list[str]:
     return [f"--audit-policy-file={folder / 'audit-policy.yaml'}", f"--audit-log-path={folder / AUDIT_LOG}"]
 
 
-def _controller_manager(programs: Path, folder: Path, access: ClusterAccess, nodes: NodeGrace) -> list[str]:
+def _controller_manager(
+    programs: Path, folder: Path, access: ClusterAccess, nodes: NodeGrace, *, controllers: Sequence[str]
+) -> list[str]:
     return [
         str(programs / "kube-controller-manager"),
         f"--kubeconfig={access.kubeconfig}",
-        f"--controllers={','.join(_CONTROLLERS)}",
+        f"--controllers={','.join(controllers)}",
         f"--root-ca-file={access.ca_file}",
         f"--service-account-private-key-file={folder / 'service-accounts.key'}",
         "--use-service-account-credentials=true",

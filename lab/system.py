@@ -128,6 +128,12 @@ class Options:
     """Further nodes with a lab kubelet each. A Pod runs there if its node selector requests that name."""
     real_nodes: int = 1
     """Number of real nodes of a cluster of the kind `NODE`."""
+    images: Sequence[Path] = ()
+    """Archives of further images that real nodes have from the start."""
+    services: bool = False
+    """Whether Pods on real nodes reach the Services of the cluster."""
+    webhook_url: str | None = None
+    """Address to which the lab's GitHub sends webhooks. None: the first web process of this system."""
     node_grace: NodeGrace = DEFAULT_GRACE
     """Delays before a node of the system's own control plane counts as lost."""
     tree: Path | None = None
@@ -322,7 +328,8 @@ class System:
             self.folder / "cluster",
             nodes=self.options.real_nodes,
             grace=self.options.node_grace,
-            images=[runner_image(RUNNER_IMAGE, self._say)],
+            images=[runner_image(RUNNER_IMAGE, self._say), *self.options.images],
+            services=self.options.services,
             say=self._say,
         )
 
@@ -494,7 +501,7 @@ class System:
                 "--app-public-key",
                 keys["public_file"],
                 "--webhook-url",
-                f"{self.web_url}/webhooks/github",
+                self.options.webhook_url or f"{self.web_url}/webhooks/github",
                 "--log",
                 str(self.github_log),
                 "--seed",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from lab.bootstrap import RUNNER_IMAGE
 from lab.control_plane import DEFAULT_GRACE, ControlPlane, NodeGrace
@@ -13,7 +15,7 @@ from lab.control_plane_access import ClusterAccess, make_node_access, write_kube
 from lab.control_plane_build import binaries
 from lab.go_build import Say, quiet
 from lab.node.images import pause_image, runner_image
-from lab.node.namespace import is_isolated
+from lab.node.namespace import NODE_ADDRESS, is_isolated
 from lab.node.node import Node, NodeAddresses
 from lab.node.programs import build
 from lab.processes import Child, StartError
@@ -38,9 +40,12 @@ def prepare(say: Say = quiet) -> None:
 class NodeCluster:
     """A running control plane with real nodes. It must run in namespaces of its own (`run_isolated`)."""
 
-    def __init__(self, *, control_plane: ControlPlane, scheduler: Child, nodes: Sequence[Node]) -> None:
+    def __init__(
+        self, *, control_plane: ControlPlane, scheduler: Child, nodes: Sequence[Node], services: Child | None = None
+    ) -> None:
         self.control_plane = control_plane
         self.scheduler = scheduler
+        self.services = services
         self.nodes = nodes
 
     @property
@@ -56,7 +61,8 @@ class NodeCluster:
     def running(self) -> bool:
         """Return True if every program of the cluster runs, apart from nodes that were killed on purpose."""
         nodes = all(node.running() for node in self.nodes)
-        return nodes and self.scheduler.running() and self.control_plane.running()
+        services = self.services is None or self.services.running()
+        return nodes and services and self.scheduler.running() and self.control_plane.running()
 
     @classmethod
     def start(
@@ -66,12 +72,14 @@ class NodeCluster:
         nodes: int = 1,
         grace: NodeGrace = DEFAULT_GRACE,
         images: Sequence[Path] = (),
+        services: bool = False,
         say: Say = quiet,
     ) -> NodeCluster:
         """Start everything in `folder` and wait until each of the `nodes` is Ready.
 
         `grace` has the delays before a node counts as lost. `images` are archives that each node has from the start,
-        besides the pause image. Raises `StartError`, `ControlPlaneUnavailable`.
+        besides the pause image. With `services`, Pods reach the Services of the cluster by address and name. Raises
+        `StartError`, `ControlPlaneUnavailable`.
         """
         if not is_isolated():
             raise StartError("a real node starts only in namespaces of its own: use `ostler-lab node COMMAND`")
@@ -102,12 +110,16 @@ class NodeCluster:
                 client_ca=credentials.client_ca,
                 programs=programs,
                 addresses=NodeAddresses.numbered(number),
+                dns=NODE_ADDRESS if services else "",
             )
             for number, name in enumerate(names, start=1)
         ]
-        cluster = cls(control_plane=control_plane, scheduler=scheduler, nodes=members)
+        proxy = _services(folder, access) if services else None
+        cluster = cls(control_plane=control_plane, scheduler=scheduler, nodes=members, services=proxy)
         try:
             scheduler.start()
+            if proxy is not None:
+                proxy.start()
             for node in members:
                 node.start([pause, *images], say)
         except BaseException:
@@ -119,6 +131,8 @@ class NodeCluster:
         """Stop everything, the nodes first. Containers that still run end with the namespaces."""
         for node in self.nodes:
             node.stop()
+        if self.services is not None:
+            self.services.stop(timeout=5)
         self.scheduler.stop(timeout=5)
         self.control_plane.stop()
 
@@ -129,3 +143,10 @@ class NodeCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _services(folder: Path, access: ClusterAccess) -> Child:
+    """Return the process that stands in for kube-proxy and the DNS server (`lab.node.services`)."""
+    port = urlsplit(access.url).port
+    arguments = [f"--kubeconfig={access.kubeconfig}", f"--address={NODE_ADDRESS}", f"--api-port={port}"]
+    return Child("services", [sys.executable, "-m", "lab.node.services", *arguments], log=folder / "services.log")

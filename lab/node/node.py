@@ -23,6 +23,7 @@ from lab.node import cgroups
 from lab.node.images import PAUSE
 from lab.node.namespace import INTERFACE, address_of_node, cgroup_root
 from lab.node.programs import CNI_FOLDER, NodePrograms
+from lab.node.services import DOMAIN
 from lab.processes import Child, StartError
 from ostler.errors import UpstreamError
 
@@ -59,13 +60,16 @@ class Node:
         client_ca: Path,
         programs: NodePrograms,
         addresses: NodeAddresses,
+        dns: str = "",
     ) -> None:
+        """Prepare a node without starting it. `dns` is the address of the DNS server of its Pods, or empty."""
         self.name = name
         self.folder = folder
         self.addresses = addresses
         self._access = access
         self._token = token
         self._client_ca = client_ca
+        self._dns = dns
         self._programs = programs
         self._killed: set[Child] = set()
         self._cgroup = f"{cgroup_root()}/{name}"
@@ -322,6 +326,7 @@ BinaryName = '{self._programs.containers / "runc"}'
             "evictionPressureTransitionPeriod": "10s",
             "maxPods": 200,
             "resolvConf": "",
+            **({"clusterDNS": [self._dns], "clusterDomain": DOMAIN} if self._dns else {}),
             "syncFrequency": "10s",
             "nodeStatusUpdateFrequency": "5s",
             "registerNode": True,
