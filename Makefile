@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node setup
+.PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ kubectl: $(STAMP) ## build kubectl for the test of the docs (about a minute afte
 
 node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a real node (about ten minutes, once)
 	@$(BIN)/ostler-lab node
+
+images: $(STAMP) ## build the images of the product, the lab, the runner and the stores, and print their sizes (about five minutes, once)
+	@$(BIN)/ostler-lab images
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler-lab control-plane

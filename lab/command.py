@@ -22,6 +22,7 @@ PROGRAMS = {
     "apiserver": ("lab.embedded", "Write keys and a kubeconfig, then serve the lab's API server."),
     "setup": ("lab.bootstrap", "Put the RunnerPool kind, two pools and three accounts in place, once."),
     "node": ("lab.node.__main__", "Build a real node's programs and images; run a COMMAND where a real node can run."),
+    "images": ("lab.node.build_images", "Build the images of a real node, and print their sizes."),
     "kubelet": ("lab.kubelet.__main__", "Run the Pods of a namespace as a node."),
     "traffic": ("lab.traffic", "Send jobs and wait until each completed exactly once."),
 }

@@ -10,6 +10,8 @@ import pytest
 
 from lab.go_build import Say
 from lab.node import images
+from lab.node.archive import Image, write_archive
+from lab.node.build_images import size_over
 from lab.processes import StartError
 
 
@@ -87,3 +89,16 @@ def test_missing_mmdebstrap_is_named_with_the_package(monkeypatch: pytest.Monkey
 
     with pytest.raises(StartError, match="install mmdebstrap"):
         images.debian_base()
+
+
+def test_size_of_an_image_is_what_it_adds_to_the_base(tmp_path: Path) -> None:
+    root, small, large = tmp_path / "root.tar", tmp_path / "small.tar", tmp_path / "large.tar"
+    for path, size in ((root, 1000), (small, 300), (large, 1400)):
+        path.write_bytes(b"x" * size)
+    over = {}
+    for layers in ([root, small], [large, small]):
+        archive = tmp_path / "archive.tar"
+        write_archive(Image(name="x:1", layers=layers, entrypoint=["x"]), tmp_path / "partial", archive)
+        over[layers[0].name] = size_over(root, archive)
+
+    assert over == {"root.tar": 300, "large.tar": 700}
