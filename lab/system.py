@@ -133,7 +133,7 @@ class Options:
     services: bool = False
     """Whether Pods on real nodes reach the Services of the cluster."""
     webhook_url: str | None = None
-    """Address to which the lab's GitHub sends webhooks. None: the first web process of this system."""
+    """Receiver of the webhooks of the lab's GitHub. None: the first web process of this system."""
     node_grace: NodeGrace = DEFAULT_GRACE
     """Delays before a node of the system's own control plane counts as lost."""
     tree: Path | None = None

@@ -126,7 +126,7 @@ def _install(what: Sequence[str], folder: Path) -> None:
 
 
 def _pack(folder: Path, target: Path, *, with_python: bool) -> Path:
-    """Write the layer of what was installed into `folder / "prefix"`."""
+    """Write the layer with the files in `folder / "prefix"`."""
     layer = folder / "layer.tar"
     inside = ENVIRONMENT.removeprefix("/")
     with tarfile.open(layer, "w") as tar:
