@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from lab.go_build import Say, cache_folder, quiet
 from lab.node.archive import FolderFor, Image, add_folder, add_text, digest, write_archive
 from lab.node.images import debian_base
-from lab.node.python_layers import ENVIRONMENT, lab_layer, packages_layer, product_layer
+from lab.node.python_layers import ENVIRONMENT, FULL_PYTHON, PYTHON, lab_layer, packages_layer, product_layer
+from lab.processes import StartError
 
 PRODUCT = "lab.ostler.dev/ostler:1"
 LAB = "lab.ostler.dev/ostler-lab:1"
@@ -63,11 +65,20 @@ def _image(kind: str, name: str, layers: Sequence[Path], *, entrypoint: str, com
 def _user_layer(base: Path, layer: Path) -> Path:
     """Write a layer that adds the user `ostler` and its folder to the base."""
     with tarfile.open(base) as root, tarfile.open(layer, "w") as tar:
+        _check_python(_text(root, "./var/lib/dpkg/status"))
         users, groups = (_text(root, f"./etc/{each}") for each in ("passwd", "group"))
         add_text(tar, "etc/passwd", f"{users}ostler:x:{USER}:{USER}::/home/ostler:/usr/sbin/nologin\n")
         add_text(tar, "etc/group", f"{groups}ostler:x:{USER}:\n")
         add_folder(tar, HOME.removeprefix("/"), owner=USER, mode=0o700)
     return layer
+
+
+def _check_python(packages: str) -> None:
+    """Raise `StartError` if the base has another patch level of Python than the packages were selected for."""
+    found = re.search(rf"^Package: python{PYTHON}-minimal\n(?:.+\n)*?Version: ([\d.]+)", packages, re.MULTILINE)
+    if found is None or found[1] != FULL_PYTHON:
+        version = "no Python" if found is None else f"Python {found[1]}"
+        raise StartError(f"the Debian base has {version}, not {FULL_PYTHON}: correct lab/node/python_layers.py")
 
 
 def _text(tar: tarfile.TarFile, name: str) -> str:

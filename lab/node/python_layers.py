@@ -23,6 +23,9 @@ ENVIRONMENT = "/opt/ostler"
 PYTHON = "3.11"
 """Python of the Debian suite that the images are made of."""
 
+FULL_PYTHON = "3.11.2"
+"""The same with the patch level. The locked packages depend on it: redis needs one more package before 3.11.3."""
+
 SOURCES = (
     "pyproject.toml",
     "README.md",
@@ -53,7 +56,9 @@ _SCRIPT_OF_UV = re.compile(rb"\A#!(/bin/sh\n'''exec' [^\n]*\n' '''|[^\n]*python[
 def packages_layer(say: Say = quiet) -> Path:
     """Return the layer with the environment and its locked packages, made if it is not cached. Raises `StartError`."""
     locked = _REPOSITORY / "requirements" / "runtime.txt"
-    target = cache_folder("images") / f"packages-{digest(locked.read_bytes(), PYTHON.encode(), UNUSED.encode())}.tar"
+    target = (
+        cache_folder("images") / f"packages-{digest(locked.read_bytes(), FULL_PYTHON.encode(), UNUSED.encode())}.tar"
+    )
     if target.exists():
         return target
     say("images: installing the product's locked packages, about a minute, once")
@@ -120,6 +125,7 @@ def _install(what: Sequence[str], folder: Path) -> None:
         "--compile-bytecode",
         "--link-mode=copy",
         f"--python={sys.executable if same else PYTHON}",
+        f"--python-version={FULL_PYTHON}",
         f"--prefix={folder / 'prefix'}",
     ]
     _uv([*arguments, *what], folder)

@@ -13,10 +13,21 @@ from pathlib import Path
 import pytest
 
 from lab.node import product_images, python_layers
-from lab.node.archive import publish
+from lab.node.archive import add_text, publish
+from lab.processes import StartError
 from tests.unit.lab.node.test_images import content
 
 DOCKERFILE = (Path(__file__).parents[4] / "compose" / "Dockerfile").read_text()
+
+
+STATUS = """\
+Package: python3-minimal
+Version: 3.11.2-1
+
+Package: python3.11-minimal
+Status: install ok installed
+Version: 3.11.2-6+deb12u6
+"""
 
 
 def stage(name: str) -> str:
@@ -38,9 +49,8 @@ def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tmp_path / "base.tar"
     with tarfile.open(base, "w") as tar:
         for name in ("passwd", "group"):
-            info = tarfile.TarInfo(f"./etc/{name}")
-            info.size = len(b"root:x:0:0\n")
-            tar.addfile(info, io.BytesIO(b"root:x:0:0\n"))
+            add_text(tar, f"./etc/{name}", "root:x:0:0\n")
+        add_text(tar, "./var/lib/dpkg/status", STATUS)
     monkeypatch.setattr(product_images, "debian_base", lambda _say: base)
     for name in ("packages_layer", "product_layer", "lab_layer"):
         layer = tmp_path / f"{name}.tar"
@@ -96,6 +106,13 @@ def test_image_adds_the_user_and_its_folder() -> None:
     assert (home.uid, home.gid, home.mode) == (10001, 10001, 0o700)
     assert users[0] == "root:x:0:0"
     assert users[1].startswith("ostler:x:10001:10001:")
+
+
+def test_base_with_another_patch_level_of_python_is_refused() -> None:
+    with pytest.raises(StartError, match=r"has Python 3\.11\.9, not 3\.11\.2"):
+        product_images._check_python(STATUS.replace("3.11.2-6", "3.11.9-6"))
+    with pytest.raises(StartError, match="has no Python"):
+        product_images._check_python("")
 
 
 def test_dockerfile_removes_only_a_package_that_ostler_never_imports() -> None:
