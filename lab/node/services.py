@@ -65,7 +65,7 @@ def rules(services: Sequence[Object], slices: Sequence[Object], *, api_server: s
 
 
 def _has_address(service: Object) -> bool:
-    return service["spec"].get("clusterIP", "None") != "None"
+    return bool(service["spec"].get("clusterIP", "None") != "None")
 
 
 def _ready(key: tuple[str, str], port: str, slices: Sequence[Object]) -> list[str]:
