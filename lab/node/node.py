@@ -323,6 +323,7 @@ BinaryName = '{self._programs.containers / "runc"}'
                 "nodefs.available": evicts_below,
                 "imagefs.available": _EVICTS_BELOW,
             },
+            "imageGCHighThresholdPercent": 100,  # a deleted image cannot be pulled again
             "evictionPressureTransitionPeriod": "10s",
             "maxPods": 200,
             "resolvConf": "",
