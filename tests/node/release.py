@@ -42,9 +42,8 @@ class Release:
         password = secrets.token_hex(12)
         self._put("namespaces", {"metadata": {"name": STORES}})
         variables = {"POSTGRES_PASSWORD": password, "POSTGRES_USER": "ostler", "POSTGRES_DB": "ostler"}
-        ready = ["pg_isready", "--host=127.0.0.1", "--username=ostler", "--dbname=ostler"]
-        self._start_store("postgres", POSTGRES, 5432, ready, variables)
-        self._start_store("redis", REDIS, 6379, ["redis-cli", "ping"], {})
+        self._start_store("postgres", POSTGRES, 5432, variables)
+        self._start_store("redis", REDIS, 6379, {})
         self._put("namespaces", {"metadata": {"name": RELEASE}})
         ours = {
             "OSTLER_DATABASE_URL": f"postgresql+psycopg2://ostler:{password}@postgres.{STORES}.svc/ostler",
@@ -165,14 +164,14 @@ class Release:
         }
         return status.get("observedGeneration") == found["metadata"]["generation"] and numbers == {wanted}
 
-    def _start_store(self, name: str, image: str, port: int, ready: list[str], variables: Mapping[str, str]) -> None:
+    def _start_store(self, name: str, image: str, port: int, variables: Mapping[str, str]) -> None:
         labels = {"app": name}
         container = {
             "name": name,
             "image": image,
             "imagePullPolicy": "IfNotPresent",
             "env": [{"name": key, "value": value} for key, value in variables.items()],
-            "readinessProbe": {"exec": {"command": ready}, "periodSeconds": 5, "timeoutSeconds": 5},
+            "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 2, "timeoutSeconds": 5},
         }
         spec = {
             "selector": {"matchLabels": labels},
