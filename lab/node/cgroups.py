@@ -13,6 +13,7 @@ from pathlib import Path
 
 PREFIX = "ostler-lab-"
 _MOUNTS = Path("/proc/self/mounts")
+_SHARES = {"cpu.shares": 8 * 1024, "cpu.weight": 8 * 100}
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
@@ -28,11 +29,20 @@ def own_root() -> Iterator[str]:
     remove_killed()
     name = f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}"
     make(name)
+    _raise_share(name)
     try:
         yield name
     finally:
         for hierarchy in hierarchies():
             _remove(hierarchy / name)
+
+
+def _raise_share(name: str) -> None:
+    """Give the Pods the share of eight processes of the machine, not of one: they compete with all of its processes."""
+    for hierarchy in hierarchies():
+        for file, share in _SHARES.items():
+            if (hierarchy / name / file).exists():
+                (hierarchy / name / file).write_text(str(share))
 
 
 def make(name: str) -> None:

@@ -42,3 +42,18 @@ def test_root_of_a_living_run_stays(hierarchy: Path) -> None:
     with cgroups.own_root() as name:
         assert cgroups.remove_killed() == 0
         assert roots(hierarchy) == [name]
+
+
+def test_pods_of_a_run_have_the_share_of_several_processes(hierarchy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cgroups.make
+
+    def make(name: str) -> None:
+        made(name)
+        (hierarchy / name / "cpu.shares").write_text("1024")
+
+    monkeypatch.setattr(cgroups, "make", make)
+
+    with cgroups.own_root() as name:
+        assert (hierarchy / name / "cpu.shares").read_text() == "8192"
+        assert not (hierarchy / name / "cpu.weight").exists()
+        (hierarchy / name / "cpu.shares").unlink()
