@@ -101,7 +101,7 @@ policy = st.builds(
     st.fixed_dictionaries(
         {"podSelector": st.one_of(st.just({}), selector)},
         optional={
-            "policyTypes": st.sampled_from((["Ingress"], ["Egress"], ["Ingress", "Egress"])),
+            "policyTypes": st.sampled_from(([], ["Ingress"], ["Egress"], ["Ingress", "Egress"])),
             "ingress": st.lists(rule("from"), max_size=2),
             "egress": st.lists(rule("to"), max_size=2),
         },

@@ -31,10 +31,18 @@ PORT = {"egress": [{"ports": [{"port": 80}]}]}
         ({}, {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [], "egress": None}),
         (PORT, {"policyTypes": ["Ingress", "Egress"], "egress": [{"ports": [{"port": 80, "protocol": "TCP"}]}]}),
         ({"ingress": [{}]}, {"ingress": [{"ports": []}]}),
+        (PORT, {"policyTypes": [], **PORT}),
     ],
 )
 def test_a_policy_with_its_defaults_spelt_out_is_the_same_text(one: Json, other: Json) -> None:
     assert text(one) == text(other)
+
+
+def test_empty_policy_types_mean_the_same_as_none() -> None:
+    for spec in ({}, PORT):
+        one, other = parsed(spec), parsed({**spec, "policyTypes": []})
+        assert (one.ingress, one.egress) == (other.ingress, other.egress)
+    assert parsed({"policyTypes": []}).ingress == ()
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_what_is_split_or_reordered_is_the_same(policies: list[Json], subject: J
         return seen.pods, seen.addresses
 
     halves = [
-        {**each, "spec": {"policyTypes": _types(each), **_without(each), field: rules[start::2]}}
+        {**each, "spec": {**_without(each), "policyTypes": _types(each), field: rules[start::2]}}
         for each in policies
         for start in (0, 1)
         for field, rules in (("ingress", each["spec"].get("ingress", [])), ("egress", each["spec"].get("egress", [])))
@@ -85,7 +85,7 @@ def test_what_is_split_or_reordered_is_the_same(policies: list[Json], subject: J
 def _types(given_policy: Json) -> list[str]:
     spec = given_policy["spec"]
     default = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
-    return list(spec.get("policyTypes", default))
+    return list(spec.get("policyTypes") or default)
 
 
 def _without(given_policy: Json) -> Json:
