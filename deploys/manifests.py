@@ -257,14 +257,15 @@ def _workload(given: Object) -> Workload | None:
     labels = _texts(_within(template, "metadata", "labels"))
     if template is None or POOL_LABEL in labels:
         return None
-    named: dict[str, tuple[str, int]] = {}
+    named: dict[str, frozenset[tuple[str, int]]] = {}
     numbers: dict[str, list[tuple[int, int]]] = {}
     for container in _containers(template):
         for port in container.get("ports") or []:
             protocol, number = str(port.get("protocol") or "TCP"), int(port.get("containerPort") or 0)
             numbers.setdefault(protocol, []).append((number, number))
             if port.get("name"):
-                named[str(port["name"])] = protocol, number
+                name = str(port["name"])
+                named[name] = named.get(name, frozenset()) | {(protocol, number)}
     ports = Ports(tuple((each, Intervals.of(numbers[each])) for each in sorted(numbers)))
     return Workload(Pod(title_of(given.key), given.key[1], labels, named), ports)
 

@@ -147,7 +147,7 @@ def test_the_last_port_is_a_port() -> None:
 
 def test_what_is_reached_is_the_same_in_whatever_order_pods_are_known() -> None:
     subject = Pod("a", "home", {}, {})
-    others = [Pod(key, "home", {}, {"http": ("TCP", 80)}) for key in ("b", "c", "d")]
+    others = [Pod(key, "home", {}, {"http": frozenset({("TCP", 80)})}) for key in ("b", "c", "d")]
     named = {"egress": [{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}]}
     policies = (parsed({"policyTypes": ["Egress"], **named}),)
     found = [reach(Network(policies, {}, tuple(pods)), subject, Direction.EGRESS) for pods in (others, others[::-1])]

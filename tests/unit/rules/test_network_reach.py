@@ -21,7 +21,9 @@ Json = dict[str, Any]
 
 
 def as_pod(key: str, given_pod: Json) -> Pod:
-    return Pod(key, given_pod["namespace"], given_pod["labels"], given_pod["ports"])
+    return Pod(
+        key, given_pod["namespace"], given_pod["labels"], {k: frozenset({v}) for k, v in given_pod["ports"].items()}
+    )
 
 
 def has(found: Reach, end: str, at: tuple[str, int], *, is_pod: bool) -> bool:
@@ -116,8 +118,8 @@ def test_blocks_are_told_in_the_fewest_words() -> None:
 def test_a_named_port_is_the_receivers_own_of_that_protocol() -> None:
     spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{"ports": [{"port": "http"}]}]}
     spec["egress"] = [{"ports": [{"port": "http"}, {"protocol": "UDP", "port": "http"}]}]
-    one = Pod("one", "a", {}, {"http": ("TCP", 80)})
-    two = Pod("two", "a", {}, {"http": ("TCP", 8080)})
+    one = Pod("one", "a", {}, {"http": frozenset({("TCP", 80)})})
+    two = Pod("two", "a", {}, {"http": frozenset({("TCP", 8080)})})
     parsed = parse_policy({"metadata": {"name": "p", "namespace": "a"}, "spec": spec}, namespace="a")
     network = Network((parsed,), {}, (two,))
     assert reach(network, one, Direction.EGRESS).ports_of("two") == Ports((("TCP", Intervals.of([(8080, 8080)])),))
