@@ -259,7 +259,7 @@ def _workload(given: Object) -> Workload | None:
         return None
     named: dict[str, frozenset[tuple[str, int]]] = {}
     numbers: dict[str, list[tuple[int, int]]] = {}
-    for container in _containers(template):
+    for container in _serving_containers(template):
         for port in container.get("ports") or []:
             protocol, number = str(port.get("protocol") or "TCP"), int(port.get("containerPort") or 0)
             numbers.setdefault(protocol, []).append((number, number))
@@ -274,6 +274,13 @@ def _containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     spec = template.get("spec") or {}
     for field_name in ("containers", "initContainers"):
         yield from (each for each in spec.get(field_name) or [] if isinstance(each, Mapping))
+
+
+def _serving_containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Yield the containers that can serve while a Pod runs. Init containers end before, except for sidecars."""
+    spec = template.get("spec") or {}
+    sidecars = [each for each in spec.get("initContainers") or [] if _within(each, "restartPolicy") == "Always"]
+    yield from (each for each in (*(spec.get("containers") or []), *sidecars) if isinstance(each, Mapping))
 
 
 def _pool(given: Object) -> Pool:
