@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploys import manifests, network_reach
+from deploys import manifests, network_policies, network_reach
 from lab.node.policies.decisions import Direction, decide, read_namespaces, read_pods
 from tests.unit.rules.network_strategies import ADDRESSES, NAMESPACES, PORTS, few, labels, policy
 
@@ -92,16 +92,20 @@ def disagreements(policies: list[Json], pods: list[Json]) -> list[str]:
 
     found = []
     for (subject, itself), direction in product(theirs.items(), Direction):
-        reach = network_reach.reach(network, itself, network_reach.Direction(direction.value))
+        reach = network_reach.reach(network, itself, network_policies.Direction(direction.value))
         for protocol, port in product(("TCP", "UDP", "SCTP"), (*PORTS, 85)):
             allowed = {name: port in reach.ports_of(peer.key).of(protocol) for name, peer in theirs.items()}
             allowed |= {address: at_address(reach, address, protocol, port) for address in ADDRESSES}
             for peer, expected in allowed.items():
-                at = {"protocol": protocol, "port": port}
-                if peer in theirs:
-                    ours = decisions.allow(subject, direction, **at, uid=peer)
-                else:
-                    ours = decisions.allow(subject, direction, **at, address=ipaddress.ip_address(peer))
+                is_pod = peer in theirs
+                ours = decisions.allow(
+                    subject,
+                    direction,
+                    protocol=protocol,
+                    port=port,
+                    uid=peer if is_pod else None,
+                    address=None if is_pod else ipaddress.ip_address(peer),
+                )
                 if ours != expected:
                     found.append(f"{direction} of Pod {subject}, {peer}, {protocol} {port}: deploys says {expected}")
     return found
