@@ -25,6 +25,7 @@ NO_TABLE = f"table {TABLE} {{ }}\ndelete table {TABLE}\n"
 """Rule set that removes the table, whether or not it exists."""
 
 _V4 = 4
+_COMMENT = 128  # characters that nft accepts
 
 
 class Mode(StrEnum):
@@ -72,7 +73,7 @@ def write_rules(decisions: Decisions, pods: Sequence[PolicedPod], *, networks: S
     for direction, selected in isolated.items():
         for pod in selected.values():
             content = [
-                f'comment "{direction} of {pod.namespace}/{pod.name}"',
+                f'comment "{f"{direction} of {pod.namespace}/{pod.name}"[:_COMMENT]}"',
                 *_permit_lines(permits.get((pod.uid, direction), ()), direction, addresses),
                 "drop",
             ]

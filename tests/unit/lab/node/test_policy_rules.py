@@ -96,3 +96,10 @@ def test_address_block_has_its_exceptions_and_port_range() -> None:
 def test_policies_add_up() -> None:
     found = rules({"podSelector": {}}, {"podSelector": {}, "ingress": [{}]})
     assert found["ingress-w"][1:] == ["return", "drop"]
+
+
+def test_comment_of_a_long_name_is_cut_to_what_nft_accepts() -> None:
+    pod = PolicedPod(uid="l", namespace="a", name="x" * 253, labels={}, address="10.200.1.4", named_ports=[])
+    decisions = decide([{"metadata": {"namespace": "a", "name": "p"}, "spec": {}}], [pod], {"a": {}})
+    text = write_rules(decisions, [pod], networks=NETWORKS, mode=Mode.CUT)
+    assert f'comment "Ingress of a/{"x" * 115}"' in text
