@@ -39,7 +39,7 @@ def applied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(enforcer, "apply_rules", found.append)
     monkeypatch.setattr(enforcer, "EVERY", 0.01)
     monkeypatch.setattr(enforcer, "_SYSCTLS", tmp_path)
-    monkeypatch.setattr(enforcer.shutil, "which", lambda name: name)
+    monkeypatch.setattr("shutil.which", lambda name: name)
     return found
 
 
