@@ -101,7 +101,7 @@ class PlainPods:
 
     def history(self, name: str) -> Sequence[tuple[str, Json]]:
         """Return every change of a Pod since its creation: the type of the event and the Pod."""
-        query = {
+        query: dict[str, str | int] = {
             "watch": "1",
             "resourceVersion": self._created[name],
             "fieldSelector": f"metadata.name={name}",
