@@ -116,8 +116,10 @@ class Publisher:
 
         The publisher's thread later sends the message to Redis, unless Redis already has a reconcile of the pool.
         """
-        send, clear = partial(self._sender.reconcile, pool_id), partial(self._sender.clear_reconcile, pool_id)
-        self._append(_Message(RECONCILE, send, clear))
+        sender = self._sender
+        self._append(
+            _Message(RECONCILE, partial(sender.reconcile, pool_id), clear=partial(sender.clear_reconcile, pool_id))
+        )
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
         """Queue a task by its name. The arguments must be ids only (L13).
