@@ -26,7 +26,9 @@ from cli import (
 from cli.healthy import Process, problem_of
 from cli.kubeconfigs import Kubeconfig
 from cli.output import speaking_to_postgres
+from ostler import clock
 from ostler.settings import Logs, Settings, load, load_stores, unread_variables
+from ostler.variables import CLOCK_OFFSET
 
 app = typer.Typer(
     name="ostler",
@@ -40,11 +42,17 @@ PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
 
 
 @app.callback()
-def _warn_of_unread_variables(context: typer.Context) -> None:
+def _read_variables_of_no_setting(context: typer.Context) -> None:
     """Run warm, single-use CI runner Pods, and assign each queued GitHub Actions job to exactly one of them."""
-    if context.invoked_subcommand not in PROCESSES:  # the processes log these variables instead
-        for each in unread_variables():
-            typer.echo(f"ostler: warning: {each}", err=True)
+    offset = clock.offset_of(os.environ)
+    if offset:
+        clock.move(offset)
+    if context.invoked_subcommand in PROCESSES:  # the processes log the warnings instead
+        return
+    if offset:
+        typer.echo(f"ostler: warning: {CLOCK_OFFSET} moves the clock by {offset:g} s; it is only for tests", err=True)
+    for each in unread_variables():
+        typer.echo(f"ostler: warning: {each}", err=True)
 
 
 app.add_typer(accounts.app, name="account")
@@ -79,6 +87,10 @@ def _begin_logs(process: str, settings: Logs) -> None:
     from ostler import logging
 
     logging.configure(process=process, level=settings.log_level, style=settings.log_style)
+    if offset := clock.offset_of(os.environ):
+        logging.get_logger(__name__).warning(
+            "clock.moved", by_seconds=offset, remedy=f"unset {CLOCK_OFFSET}, which is only for tests"
+        )
     for each in unread_variables():
         logging.get_logger(__name__).warning(
             "settings.unknown_variable_ignored", variable=each.name, similar_to=each.near

@@ -257,14 +257,15 @@ def _workload(given: Object) -> Workload | None:
     labels = _texts(_within(template, "metadata", "labels"))
     if template is None or POOL_LABEL in labels:
         return None
-    named: dict[str, tuple[str, int]] = {}
+    named: dict[str, frozenset[tuple[str, int]]] = {}
     numbers: dict[str, list[tuple[int, int]]] = {}
-    for container in _containers(template):
+    for container in _serving_containers(template):
         for port in container.get("ports") or []:
             protocol, number = str(port.get("protocol") or "TCP"), int(port.get("containerPort") or 0)
             numbers.setdefault(protocol, []).append((number, number))
             if port.get("name"):
-                named[str(port["name"])] = protocol, number
+                name = str(port["name"])
+                named[name] = named.get(name, frozenset()) | {(protocol, number)}
     ports = Ports(tuple((each, Intervals.of(numbers[each])) for each in sorted(numbers)))
     return Workload(Pod(title_of(given.key), given.key[1], labels, named), ports)
 
@@ -273,6 +274,13 @@ def _containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     spec = template.get("spec") or {}
     for field_name in ("containers", "initContainers"):
         yield from (each for each in spec.get(field_name) or [] if isinstance(each, Mapping))
+
+
+def _serving_containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Yield the containers that can serve while a Pod runs. Init containers end before, except for sidecars."""
+    spec = template.get("spec") or {}
+    sidecars = [each for each in spec.get("initContainers") or [] if _within(each, "restartPolicy") == "Always"]
+    yield from (each for each in (*(spec.get("containers") or []), *sidecars) if isinstance(each, Mapping))
 
 
 def _pool(given: Object) -> Pool:

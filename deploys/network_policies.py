@@ -106,7 +106,7 @@ def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
     if not isinstance(spec, Mapping):
         raise Malformed(f"{where} is missing")
     types = spec.get("policyTypes")
-    if types is None:
+    if types is None or types == []:  # the API server fills in an empty list too
         types = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     if not isinstance(types, list) or not set(types) <= set(Direction):
         raise Malformed(f"{where}.policyTypes is {types!r}, not a list of Ingress and Egress")

@@ -27,12 +27,13 @@ class Pod:
     """Description of a Pod for policies.
 
     `key` is unique among the Pods of a check. `named_ports` has the protocol and the number of each named port.
+    Two containers can use the same name, so a name can have several ports.
     """
 
     key: str
     namespace: str
     labels: Mapping[str, str]
-    named_ports: Mapping[str, tuple[str, int]]
+    named_ports: Mapping[str, frozenset[tuple[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,8 @@ def _ports_at(rules: tuple[PortRule, ...] | None, receiver: Pod | None) -> Ports
 def _numbers(rule: PortRule, receiver: Pod | None) -> Intervals:
     if rule.name is None:
         return _ALL if rule.numbers is None else Intervals.of([rule.numbers])
-    protocol, number = (receiver.named_ports if receiver else {}).get(rule.name, ("", 0))
-    return Intervals.of([(number, number)]) if protocol == rule.protocol else Intervals()
+    named = receiver.named_ports.get(rule.name, frozenset()) if receiver else frozenset()
+    return Intervals.of([(number, number) for protocol, number in named if protocol == rule.protocol])
 
 
 def _ports(by_protocol: Mapping[str, Intervals]) -> Ports:

@@ -97,6 +97,8 @@ class Options:
     seed: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    environment_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Further variables by kind of process ("web", "worker"). They also apply to commands with the settings of one."""
     lock_expiry: float = 5
     github_faults: FaultPlan | None = None
     kubernetes_faults: FaultPlan | None = None
@@ -612,7 +614,8 @@ class System:
         """Return the environment of a process of Ostler."""
         path = self.kubeconfig_of(process)
         mine = {"OSTLER_REDIS_URL": self.redis.url_of(process, self._env["OSTLER_REDIS_URL"])}
-        return self._env | mine | ({} if path is None else {"OSTLER_KUBECONFIG": str(path)})
+        own = dict(self.options.environment_of.get(process, {}))
+        return self._env | mine | ({} if path is None else {"OSTLER_KUBECONFIG": str(path)}) | own
 
     def _github_answers(self) -> bool:
         return _answers(f"{self.github_url}/_lab/stats")

@@ -77,6 +77,11 @@ def judge(
     )
 
 
+def jobs_in_progress(kubelet_log: Log) -> Mapping[str, int]:
+    """Return the job that each Pod began and has not ended, by the Pod's UID."""
+    return _Kubelet(kubelet_log, {}).unfinished
+
+
 class _GitHub:
     """Events of GitHub's log, grouped by job."""
 

@@ -4,6 +4,10 @@
 machines with different clocks therefore agree on when something expires. `models.db.engine` measures the offset at each
 new connection and every ten seconds.
 
+For tests and chaos runs, the developer variable `OSTLER_CLOCK_OFFSET` moves the machine's clock as one process reads it
+in this module. The clock of the machine does not change. Celery and other libraries read the clock of the machine, so
+the variable does not move their times.
+
 A function that compares times takes `now` as an argument. Only the outermost callers use this module. Code uses
 `machine_now` for a time that a third system compares with its own clock. An example is the `iat` of a JWT for GitHub.
 """
@@ -13,9 +17,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from ostler.errors import ConfigurationError
+from ostler.variables import CLOCK_OFFSET
 
 MEASURE_EVERY = 10.0
 """Seconds between two measurements of the offset."""
@@ -32,6 +39,9 @@ UNSTEADY_FOR = 120.0
 
 Every poll, heartbeat and lease is renewed within this time.
 """
+
+LARGEST_OFFSET = 86400.0
+"""Largest number of seconds by which `OSTLER_CLOCK_OFFSET` may move a clock in either direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,31 @@ class Clock:
 
 process = Clock()
 """The corrected clock of this process."""
+
+
+def offset_of(environment: Mapping[str, str]) -> float:
+    """Return the seconds by which `OSTLER_CLOCK_OFFSET` moves the machine's clock as this process reads it.
+
+    Return 0 if the variable is not set or is empty. Raises `ConfigurationError` for any other value that is not a
+    number of seconds.
+    """
+    written = environment.get(CLOCK_OFFSET, "").strip()
+    try:
+        offset = float(written or 0)
+    except ValueError:
+        offset = float("nan")
+    if not abs(offset) <= LARGEST_OFFSET:  # true for NaN too
+        raise ConfigurationError(
+            f"{CLOCK_OFFSET}: found {written!r}; must be a number of seconds from -{LARGEST_OFFSET:.0f} to "
+            f"{LARGEST_OFFSET:.0f}, and is only for tests"
+        )
+    return offset
+
+
+def move(seconds: float) -> None:
+    """Move the machine's clock as this process reads it. A positive number of seconds puts the clock ahead."""
+    moved_by = timedelta(seconds=seconds)
+    process.machine = lambda: datetime.now(UTC) + moved_by
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 PREFIX = "OSTLER_"
 TIMINGS = "OSTLER_TIMINGS"
 """The developer variable that overrides timings."""
+CLOCK_OFFSET = "OSTLER_CLOCK_OFFSET"
+"""The developer variable that moves the clock of a process (`ostler.clock.offset_of`)."""
 
 OTHERS = frozenset(
     {
         "OSTLER_HALT_DIR",  # read by ostler.halt, only in fault tests
+        CLOCK_OFFSET,  # read by every command at its start, only in tests and chaos runs
         "OSTLER_IMAGE",  # read by Docker Compose
         "OSTLER_RUNNER_HOME",
         "OSTLER_JIT_DIR",

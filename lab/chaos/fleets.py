@@ -114,7 +114,7 @@ CAUSES = {
     cause.name: cause
     for cause in (
         Cause(name="too-old", reported=r"RunnersDoNotStart.*too old", spec={"image": "runner:too-old"}),
-        Cause(name="no-scripts", reported=r"PodsDoNotStart.*127", spec={"image": "runner:no-scripts"}),
+        Cause(name="no-scripts", reported=r"PodsDoNotStart.*exited 2 ", spec={"image": "runner:no-scripts"}),
         Cause(name="no-egress", reported=r"RunnersDoNotStart", spec={"image": "runner:no-egress"}),
         Cause(
             name="lost-node",

@@ -35,7 +35,7 @@ from lab.node.namespace import CannotIsolate, is_isolated, run_isolated
 from lab.processes import StartError
 from lab.system import CLUSTERS, NODE, Options, System, read_log
 from lab.traffic import Traffic
-from lab.verdict import judge
+from lab.verdict import jobs_in_progress, judge
 from ostler.errors import ConfigurationError
 
 WAVE = 40
@@ -240,10 +240,15 @@ class _Run:
 
 
 def _settle(system: System) -> None:
-    """Wait up to 60 seconds until the last webhooks and Pods have ended, so that the logs are complete."""
+    """Wait up to 60 seconds until the last webhooks and jobs have ended, so that the logs are complete.
+
+    A runner reports the end of its job to GitHub first and writes its log after that, so a job can be over at GitHub
+    while the kubelet's log still lacks its end.
+    """
     end = time.monotonic() + 60
     while time.monotonic() < end:
         stats = system.lab("GET", "/stats")
-        if stats["webhooks_in_flight"] == 0 and not stats["runners"].get("busy"):
+        at_github = stats["webhooks_in_flight"] or stats["runners"].get("busy")
+        if not at_github and not jobs_in_progress(read_log(system.kubelet_log)):
             return
         time.sleep(0.2)

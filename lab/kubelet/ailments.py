@@ -18,12 +18,17 @@ TOO_OLD = "2.300.0"
 """Version that the lab's GitHub always refuses."""
 
 DEPRECATED_EXIT_CODE = 7
-NO_SUCH_COMMAND = 127
+NO_SUCH_SCRIPT = 2
+"""Exit code of dash, the shell of Debian and Ubuntu, for a script that does not exist."""
+NO_SHELL = 128
+"""Exit code that containerd reports for a container whose command does not exist."""
+START_ERROR = "StartError"
+"""Reason that containerd reports for a container that did not start."""
 
 UPDATE_SECONDS = 5.0
 """Default duration of a self-update in seconds, if the tag has no number."""
 
-_AILMENT = re.compile(r"(?:.*-)?(too-old|updates|no-egress|crashes|no-scripts)(?:-(\d+))?")
+_AILMENT = re.compile(r"(?:.*-)?(too-old|updates|no-egress|crashes|no-scripts|no-shell)(?:-(\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -36,7 +41,8 @@ class Ailment(StrEnum):
       starts again with the same JIT.
     - `no-egress`: it never reaches GitHub, and runs until its Pod is deleted.
     - `crashes`: it exits with `crashes-<exit code>`, by default 1, before it reaches GitHub.
-    - `no-scripts`: the image lacks the project's scripts, so both containers exit with 127 at once.
+    - `no-scripts`: the image lacks the project's scripts, so the shells of both containers exit with 2 at once.
+    - `no-shell`: the image lacks a shell too, so both containers fail to start. They are reported with exit code 128.
     """
 
     NONE = "none"
@@ -45,6 +51,7 @@ class Ailment(StrEnum):
     NO_EGRESS = "no-egress"
     CRASHES = "crashes"
     NO_SCRIPTS = "no-scripts"
+    NO_SHELL = "no-shell"
 
 
 @dataclass(frozen=True, slots=True)

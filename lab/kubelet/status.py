@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from lab.kubelet.ailments import NO_SHELL, START_ERROR
 from lab.kubelet.cluster import Cluster, GoneError
 from lab.kubelet.pods import PodView
 
 JOIN_SECONDS = 0.1
 """Seconds that a change waits for the next one. The end of the poller and the start of the job then need one patch."""
+
+_NEVER = "1970-01-01T00:00:00Z"
+"""Start of a container that did not start, as the real kubelet reports it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +74,29 @@ class StatusReporter:
         self._containers[container] = replace(self._containers[container], ready=True)
         self._change()
 
-    def terminated(self, container: str, *, code: int, message: str = "") -> None:
-        """Report the end of a container."""
-        reason = "Completed" if code == 0 else "Error"
+    def not_started(self) -> None:
+        """Report that no container of the Pod started. The phase does not become Running."""
+        self._containers = {name: ContainerState(started=_NEVER) for name in self._pod.images}
+        for name in self._pod.images:
+            self.terminated(name, code=NO_SHELL, reason=START_ERROR, message="the command of the container is missing")
+
+    def terminated(self, container: str, *, code: int, message: str = "", reason: str | None = None) -> None:
+        """Report the end of a container. The default of `reason` is that of an end by itself or by a signal."""
+        reason = reason or ("Completed" if code == 0 else "Error")
         state = self._containers[container]
         self._containers[container] = replace(state, code=code, reason=reason, message=message, ended=now())
         self._change()
 
-    async def finish(self, *, code_of_the_rest: int) -> str:
+    async def finish(self, *, code_of_the_rest: int, reason_of_the_rest: str | None = None) -> str:
         """End the containers that still run, send the last status and return the phase.
 
-        `code_of_the_rest` is the exit code of those containers. The phase is Failed unless every exit code is 0.
+        `code_of_the_rest` is the exit code of those containers, and `reason_of_the_rest` is the reason of their ends.
+        The phase is Failed unless every exit code is 0.
         """
         for name in self._pod.images:
             self._containers.setdefault(name, ContainerState(started=self._started))
             if self._containers[name].code is None:
-                self.terminated(name, code=code_of_the_rest)
+                self.terminated(name, code=code_of_the_rest, reason=reason_of_the_rest)
         self.phase = "Failed" if any(state.code for state in self._containers.values()) else "Succeeded"
         self._change()
         self._closing.set()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.kubelet.ailments import NO_SUCH_COMMAND, Ailment, condition_of
+from lab.kubelet.ailments import NO_SUCH_SCRIPT, Ailment, condition_of
 from lab.kubelet.cluster import Cluster, GoneError, RefusedError
 from lab.kubelet.journal import Journal
 from lab.kubelet.pods import POLLER, RUNNER, PodView
@@ -26,7 +26,10 @@ from lab.kubelet.tokens import TokenRenewer
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 TERMINATED = 143
-LOST = 137
+LOST = 255
+"""Exit code that containerd reports for a container that ended while containerd did not run."""
+UNKNOWN = "Unknown"
+"""Reason that containerd reports for such a container."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,8 @@ class PodWorker:
             self._refused(str(error))
 
     async def _report_lost(self) -> None:
-        self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=LOST))
+        phase = await self._report.finish(code_of_the_rest=LOST, reason_of_the_rest=UNKNOWN)
+        self._write("pod_ended", phase=phase)
 
     async def _live(self) -> None:
         if self._pod.node is None:
@@ -146,6 +150,10 @@ class PodWorker:
         if self._condition.ailment is Ailment.NO_SCRIPTS:
             await self._live_without_scripts()
             return
+        if self._condition.ailment is Ailment.NO_SHELL:
+            self._report.not_started()
+            self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
+            return
         real = self._ground.quota.take()
         try:
             await (self._live_as_processes() if real else self._live_simulated())
@@ -157,10 +165,10 @@ class PodWorker:
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_without_scripts(self) -> None:
-        """End both containers at once, because their image lacks the command."""
+        """End both containers at once, because their image lacks the scripts."""
         self._report.start()
-        self.poller_exited(code=NO_SUCH_COMMAND, message="")
-        self.runner_exited(code=NO_SUCH_COMMAND)
+        self.poller_exited(code=NO_SUCH_SCRIPT, message="")
+        self.runner_exited(code=NO_SUCH_SCRIPT)
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_as_processes(self) -> None:

@@ -93,7 +93,7 @@ def claims_read_before_pods() -> None:
         end = time.monotonic() + 5
         while True:  # a sweep that is unlucky once a week is so every time
             pages = list(metadata_pages(client, kind, **selected))
-            if time.monotonic() > end or any(pod.uid in free for page in pages for pod in page):
+            if time.monotonic() > end or any(pod.stamped and pod.uid in free for page in pages for pod in page):
                 break
             time.sleep(0.02)
         yield from pages

@@ -218,13 +218,20 @@ def test_a_runner_that_fails_before_its_job_ends_with_the_code_of_its_ailment(
     assert kubelet in {"processes", "simulated"}
 
 
-def test_a_pod_whose_image_lacks_the_scripts_ends_before_its_first_poll(lab: Lab, kubelet: str) -> None:
-    lab.create("bare", image="runner:no-scripts")
+@pytest.mark.parametrize(
+    ("tag", "code", "reason"), [("no-scripts", 2, "Error"), ("no-shell", 128, "StartError")], ids=["scripts", "shell"]
+)
+def test_a_pod_whose_image_lacks_the_scripts_ends_before_its_first_poll(
+    lab: Lab, kubelet: str, tag: str, code: int, reason: str
+) -> None:
+    lab.create("bare", image=f"runner:{tag}")
 
     _until(lambda: "pod_ended" in lab.events("bare"))
 
     assert lab.phase("bare") == "Failed"
-    assert lab.container("bare", "poller")["state"]["terminated"]["exitCode"] == 127
+    for name in ("poller", "runner"):
+        ended = lab.container("bare", name)["state"]["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (code, reason)
     assert lab.stubs.world.tokens == []
     assert kubelet in {"processes", "simulated"}
 
@@ -409,7 +416,8 @@ def test_a_pod_that_ran_under_an_earlier_kubelet_is_lost(lab: Lab) -> None:
     _until(lambda: lab.phase("orphan") == "Failed")
     assert _stop(second) == 0
 
-    assert lab.container("orphan", "runner")["state"]["terminated"]["exitCode"] == 137
+    ended = lab.container("orphan", "runner")["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (255, "Unknown")
 
 
 def test_the_node_is_ready_and_its_lease_is_renewed(lab: Lab, kubelet: str) -> None:

@@ -42,6 +42,9 @@ class Sender(Protocol):
     def reconcile(self, pool_id: int) -> None:
         """Send a reconcile of the pool, unless a reconcile of the pool is already queued."""
 
+    def clear_reconcile(self, pool_id: int) -> None:
+        """Delete the key in Redis that shows that a reconcile of the pool is queued."""
+
     def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
 
@@ -53,6 +56,8 @@ class Sender(Protocol):
 class _Message:
     name: str
     send: Callable[[], None]
+    clear: Callable[[], None] | None = None
+    """Deletes the key in Redis that shows that this message is queued. None if it has no key."""
 
 
 class Publisher:
@@ -111,7 +116,10 @@ class Publisher:
 
         The publisher's thread later sends the message to Redis, unless Redis already has a reconcile of the pool.
         """
-        self._append(_Message(RECONCILE, partial(self._sender.reconcile, pool_id)))
+        sender = self._sender
+        self._append(
+            _Message(RECONCILE, partial(sender.reconcile, pool_id), clear=partial(sender.clear_reconcile, pool_id))
+        )
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
         """Queue a task by its name. The arguments must be ids only (L13).
@@ -152,8 +160,7 @@ class Publisher:
                 if self._stopping.wait(pause):
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                if isinstance(item, int):
-                    self._clear_wake(item)
+                self._clear_key(item)
             except Exception:  # a message that cannot be sent must not stop the other messages (L14)
                 self.failures += 1
                 log.exception("publisher.message_lost_after_error")
@@ -185,9 +192,12 @@ class Publisher:
             else:
                 self._messages.appendleft(item)
 
-    def _clear_wake(self, pool_id: int) -> None:
-        # The key might exist although no message was sent. The key would then suppress the next wake.
+    def _clear_key(self, item: int | _Message) -> None:
+        # The key might exist although no message was sent. The key would then suppress the next attempt.
+        clear = partial(self._sender.clear_wake, item) if isinstance(item, int) else item.clear
+        if clear is None:
+            return
         try:
-            self._sender.clear_wake(pool_id)
+            clear()
         except (redis.RedisError, OSError) as error:
-            log.info("publisher.redis_wake_key_not_deleted", pool_id=pool_id, error=type(error).__name__)
+            log.info("publisher.redis_key_not_deleted", error=type(error).__name__)

@@ -132,6 +132,7 @@ SETTINGS = (
     mistake("jobs", 2, "must begin with postgresql://", DATABASE_URL="mysql://u:hunter2@h/x"),
     mistake("jobs", 2, "%2F", DATABASE_URL="postgres://u:hunter2/x@h/x"),
     mistake("beat", 2, "must begin with redis://", REDIS_URL="http://:hunter2@h"),
+    mistake("beat", 2, "OSTLER_CLOCK_OFFSET: found '1 min'; must be a number of seconds", CLOCK_OFFSET="1 min"),
     mistake("jobs", 2, "OSTLER_DATABSE_URL is set: is it misspelt?", DATABSE_URL="postgres://u:hunter2@h/x"),
     mistake("generate-key", 0, "OSTLER_WEB_PROT is set", "did you mean OSTLER_WEB_PORT?", WEB_PROT="80"),
     mistake("worker", 2, "OSTLER_WEB_PORT: found 'abc'; must be a whole number", **full(WEB_PORT="abc")),
@@ -386,6 +387,12 @@ def test_doctor_without_settings_blames_the_variable_of_each_line(bare: dict[str
     assert "DATABASE_URL" not in lines["redis"]
     assert all(f"OSTLER_{name}: it is not set" in lines["settings"] for name in FULL)
     assert SILLY.search(done.stdout) is None
+
+
+def test_command_with_a_moved_clock_warns(bare: dict[str, str]) -> None:
+    done = run_command(bare | {"OSTLER_CLOCK_OFFSET": "-60"}, "generate-key")
+    assert done.returncode == 0
+    assert "warning: OSTLER_CLOCK_OFFSET moves the clock by -60 s; it is only for tests" in done.stderr
 
 
 def test_doctor_names_misspelt_variables_and_is_strict_about_them(bare: dict[str, str]) -> None:

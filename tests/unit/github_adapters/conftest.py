@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from github_adapters.calls import auth
 from github_adapters.client import GitHub
+from ostler import egress
 from ostler.secrets import Secret
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream
 
@@ -38,6 +42,32 @@ def key() -> rsa.RSAPrivateKey:
 def pem(key: rsa.RSAPrivateKey) -> Secret:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
     return Secret(key.private_bytes(encoding, form, serialization.NoEncryption()).decode())
+
+
+@pytest.fixture(scope="session")
+def loaded_once() -> tuple[Callable[[Mapping[str, str]], ssl.SSLContext], Callable[[Secret], rsa.RSAPrivateKey]]:
+    """Return the functions that load certificates and keys. Both of them read a file once."""
+    contexts: dict[tuple[str | None, ...], ssl.SSLContext] = {}
+    load = egress.trust
+
+    def trust(environment: Mapping[str, str]) -> ssl.SSLContext:
+        files = (environment.get(egress.SYSTEM_CA), egress.ca_bundle(environment))
+        if files not in contexts:
+            contexts[files] = load(environment)
+        return contexts[files]
+
+    return trust, functools.cache(auth._load)
+
+
+@pytest.fixture(autouse=True)
+def _load_once(
+    monkeypatch: pytest.MonkeyPatch,
+    loaded_once: tuple[Callable[[Mapping[str, str]], ssl.SSLContext], Callable[[Secret], rsa.RSAPrivateKey]],
+) -> None:
+    """A client takes a quarter of a second to load them, and each test has a client of its own."""
+    trust, load = loaded_once
+    monkeypatch.setattr(egress, "trust", trust)
+    monkeypatch.setattr(auth, "_load", load)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from lab.kubelet.ailments import CURRENT, TOO_OLD, Ailment, Condition, condition
         ("runner:no-egress", Condition(Ailment.NO_EGRESS)),
         ("localhost:5000/ci/runner:crashes-134@sha256:00", Condition(Ailment.CRASHES, 134)),
         ("runner:no-scripts", Condition(Ailment.NO_SCRIPTS)),
+        ("runner:no-shell", Condition(Ailment.NO_SHELL)),
         ("runner:much-too-older", Condition()),
     ],
 )

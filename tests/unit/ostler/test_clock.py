@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ostler.clock import MEASURE_EVERY, UNSTEADY_FOR, Clock
+from ostler import clock
+from ostler.clock import MEASURE_EVERY, UNSTEADY_FOR, Clock, machine_now, move, offset_of, utcnow
+from ostler.errors import ConfigurationError
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -129,3 +131,38 @@ def test_the_offset_is_measured_at_the_next_use_after_a_new_connection() -> None
     assert world.clock.is_due()
     world.ask()
     assert not world.clock.is_due()
+
+
+@pytest.mark.parametrize(
+    ("written", "offset"), [(None, 0), ("", 0), ("0", 0), ("60", 60), (" -60 ", -60), ("0.5", 0.5), ("86400", 86400)]
+)
+def test_offset_is_the_number_of_seconds_in_the_variable(written: str | None, offset: float) -> None:
+    assert offset_of({} if written is None else {"OSTLER_CLOCK_OFFSET": written}) == offset
+
+
+@pytest.mark.parametrize("written", ["a minute", "60s", "nan", "inf", "-inf", "86401", "-86401"])
+def test_offset_that_is_no_number_of_seconds_is_refused(written: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^OSTLER_CLOCK_OFFSET: found '.+'; must be a number of seconds"):
+        offset_of({"OSTLER_CLOCK_OFFSET": written})
+
+
+@pytest.mark.parametrize("seconds", [60, -60])
+def test_moved_clock_differs_from_the_machine_by_the_offset(seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "process", Clock())
+    offset = timedelta(seconds=seconds)
+
+    move(seconds)
+
+    before = datetime.now(UTC)
+    assert before + offset <= machine_now() <= datetime.now(UTC) + offset
+
+
+def test_moved_clock_is_corrected_by_the_clock_of_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "process", Clock())
+    move(3600)
+
+    before = datetime.now(UTC)
+    clock.process.measure(lambda: datetime.now(UTC))
+
+    assert before <= utcnow()
+    assert clock.process.skew() > 3000

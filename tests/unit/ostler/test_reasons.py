@@ -10,6 +10,8 @@ import pytest
 import urllib3
 from kombu.exceptions import OperationalError
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
 
@@ -41,7 +43,7 @@ def silent_server() -> Iterator[int]:
 
 
 def ask_redis(port: int) -> None:
-    with Redis(port=port, socket_timeout=0.2, socket_connect_timeout=0.2) as redis:
+    with Redis(port=port, socket_timeout=0.2, socket_connect_timeout=0.2, retry=Retry(NoBackoff(), 0)) as redis:
         redis.ping()
 
 

@@ -40,7 +40,7 @@ def allowed(
 
 def rules_direction(policy: Json, direction: str) -> bool:
     types = policy["spec"].get("policyTypes")
-    if types is not None:
+    if types:  # the API server fills in an empty list too
         return direction in types
     return direction == "Ingress" or bool(policy["spec"].get("egress"))
 

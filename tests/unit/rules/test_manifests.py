@@ -138,15 +138,29 @@ PORTS = [{"name": "http", "containerPort": 80}, {"containerPort": 82}, {"contain
 )
 def test_pods_of_a_workload_have_its_labels_and_ports(body: Json) -> None:
     (workload,) = read(body).workloads
-    assert workload.pod == Pod(f"{body['kind']} home/a", "home", {"app": "x"}, {"http": ("TCP", 80)})
+    assert workload.pod == Pod(f"{body['kind']} home/a", "home", {"app": "x"}, {"http": frozenset({("TCP", 80)})})
     assert workload.ports == Ports((("TCP", Intervals.of([(80, 80), (82, 82)])), ("UDP", Intervals.of([(53, 53)]))))
 
 
+def test_ports_of_init_containers_count_only_if_they_are_sidecars() -> None:
+    once = {"ports": [{"name": "setup", "containerPort": 90}]}
+    sidecar = {"ports": PORTS[:1], "restartPolicy": "Always"}
+    (workload,) = read(thing("Pod", spec={"containers": [{}], "initContainers": [once, sidecar]})).workloads
+    assert workload.pod.named_ports == {"http": {("TCP", 80)}}
+    assert workload.ports == Ports((("TCP", Intervals.of([(80, 80)])),))
+
+
+def test_port_name_of_two_containers_has_the_ports_of_both() -> None:
+    ports = [[{"name": "dns", "protocol": "UDP", "containerPort": 53}], [{"name": "dns", "containerPort": 5353}]]
+    (workload,) = read(thing("Pod", spec={"containers": [{"ports": each} for each in ports]})).workloads
+    assert workload.pod.named_ports == {"dns": {("UDP", 53), ("TCP", 5353)}}
+
+
 def test_a_pod_is_a_workload_of_its_own_and_runner_pods_are_none() -> None:
-    pod = thing("Pod", spec={"containers": [], "initContainers": [{"ports": PORTS[:1]}]})
+    pod = thing("Pod", spec={"containers": [{"ports": PORTS[:1]}]})
     pod["metadata"]["labels"] = {"app": "x"}
     (workload,) = read(pod).workloads
-    assert (workload.pod.labels, workload.pod.named_ports) == ({"app": "x"}, {"http": ("TCP", 80)})
+    assert (workload.pod.labels, workload.pod.named_ports) == ({"app": "x"}, {"http": frozenset({("TCP", 80)})})
     pod["metadata"]["labels"] = {POOL_LABEL: "linux"}
     assert read(pod).workloads == ()
     assert read(thing("Deployment", spec={"template": None}), thing("ConfigMap")).workloads == ()

@@ -31,10 +31,18 @@ PORT = {"egress": [{"ports": [{"port": 80}]}]}
         ({}, {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [], "egress": None}),
         (PORT, {"policyTypes": ["Ingress", "Egress"], "egress": [{"ports": [{"port": 80, "protocol": "TCP"}]}]}),
         ({"ingress": [{}]}, {"ingress": [{"ports": []}]}),
+        (PORT, {"policyTypes": [], **PORT}),
     ],
 )
 def test_a_policy_with_its_defaults_spelt_out_is_the_same_text(one: Json, other: Json) -> None:
     assert text(one) == text(other)
+
+
+def test_empty_policy_types_mean_the_same_as_none() -> None:
+    for spec in ({}, PORT):
+        one, other = parsed(spec), parsed({**spec, "policyTypes": []})
+        assert (one.ingress, one.egress) == (other.ingress, other.egress)
+    assert parsed({"policyTypes": []}).ingress == ()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_the_last_port_is_a_port() -> None:
 
 def test_what_is_reached_is_the_same_in_whatever_order_pods_are_known() -> None:
     subject = Pod("a", "home", {}, {})
-    others = [Pod(key, "home", {}, {"http": ("TCP", 80)}) for key in ("b", "c", "d")]
+    others = [Pod(key, "home", {}, {"http": frozenset({("TCP", 80)})}) for key in ("b", "c", "d")]
     named = {"egress": [{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}]}
     policies = (parsed({"policyTypes": ["Egress"], **named}),)
     found = [reach(Network(policies, {}, tuple(pods)), subject, Direction.EGRESS) for pods in (others, others[::-1])]

@@ -15,116 +15,15 @@ from deploys.network_policies import Direction, parse_policy
 from deploys.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, reach
 from deploys.selectors import Malformed
 from tests.unit.rules import naive_network
+from tests.unit.rules.network_strategies import ADDRESSES, NAMESPACES, PORTS, pod, policy, protocol
 
 Json = dict[str, Any]
 
-NAMESPACES = {
-    name: {"kubernetes.io/metadata.name": name, **labels}
-    for name, labels in {"a": {"team": "red"}, "b": {"team": "blue"}, "c": {}}.items()
-}
-ADDRESSES = (
-    "0.0.0.1",
-    "10.0.0.0",
-    "10.0.255.255",
-    "10.1.0.0",
-    "10.1.2.3",
-    "11.0.0.0",
-    "255.255.255.255",
-    "::",
-    "fd00::1",
-    "fd00:0:0:1::",
-    "fdff::",
-    "fe00::",
-)
-BLOCKS = ("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "10.1.2.3/32", "::/0", "fd00::/8", "fd00::/64")
-PORTS = (1, 53, 80, 81, 100, 443, 65535)
-KEYS, VALUES = ("app", "tier", "ver"), ("x", "y", "z")
-
-few = st.sampled_from(("a", "b"))
-"""Two namespaces most of the time, so that policies, Pods and peers meet."""
-labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=3)
-expression = st.one_of(
-    st.builds(
-        lambda k, o, v: {"key": k, "operator": o, "values": v},
-        st.sampled_from((*KEYS, "team")),
-        st.sampled_from(("In", "NotIn")),
-        st.lists(st.sampled_from((*VALUES, "red")), min_size=1, max_size=2),
-    ),
-    st.builds(
-        lambda k, o: {"key": k, "operator": o},
-        st.sampled_from((*KEYS, "team")),
-        st.sampled_from(("Exists", "DoesNotExist")),
-    ),
-)
-selector = st.one_of(
-    st.just({}),
-    st.builds(lambda e: {"matchExpressions": [e]}, expression),
-    st.builds(lambda m: {"matchLabels": m}, labels),
-    st.builds(lambda e: {"matchExpressions": e}, st.lists(expression, max_size=2)),
-    st.builds(lambda m, e: {"matchLabels": m, "matchExpressions": [e]}, labels, expression),
-)
-namespace_selector = st.one_of(
-    selector,
-    st.sampled_from(list(NAMESPACES)).map(lambda n: {"matchLabels": {"kubernetes.io/metadata.name": n}}),
-)
-
-
-@st.composite
-def ip_block(draw: st.DrawFn) -> Json:
-    cidr = draw(st.sampled_from(BLOCKS))
-    within = [each for each in BLOCKS if each != cidr and not block(each).minus(block(cidr))]
-    cuts = draw(st.lists(st.sampled_from(within), max_size=2, unique=True)) if within else []
-    return {"ipBlock": {"cidr": cidr, **({"except": cuts} if cuts else {})}}
-
-
-peer = st.one_of(
-    st.builds(lambda s: {"podSelector": s}, selector),
-    st.builds(lambda s: {"namespaceSelector": s}, namespace_selector),
-    st.builds(lambda s, n: {"podSelector": s, "namespaceSelector": n}, selector, namespace_selector),
-    ip_block(),
-)
-protocol = st.sampled_from(("TCP", "UDP", "SCTP"))
-named_port = st.builds(
-    lambda p, n: {"protocol": p, "port": n}, st.sampled_from(("TCP", "UDP")), st.sampled_from(("http", "dns"))
-)
-port = st.one_of(
-    st.just({}),
-    named_port,
-    st.builds(lambda p: {"protocol": p}, protocol),
-    st.builds(lambda p, n: {"protocol": p, "port": n}, protocol, st.sampled_from((*PORTS, "http", "dns"))),
-    st.builds(lambda n: {"port": n, "endPort": min(n + 20, 65535)}, st.sampled_from(PORTS)),
-)
-
-
-def rule(field: str) -> st.SearchStrategy[Json]:
-    return st.one_of(
-        st.fixed_dictionaries({}, optional={field: st.lists(peer, max_size=2), "ports": st.lists(port, max_size=2)}),
-        st.builds(lambda p: {"ports": [p]}, named_port),
-    )
-
-
-policy = st.builds(
-    lambda namespace, spec: {"metadata": {"namespace": namespace, "name": "p"}, "spec": spec},
-    few,
-    st.fixed_dictionaries(
-        {"podSelector": st.one_of(st.just({}), selector)},
-        optional={
-            "policyTypes": st.sampled_from((["Ingress"], ["Egress"], ["Ingress", "Egress"])),
-            "ingress": st.lists(rule("from"), max_size=2),
-            "egress": st.lists(rule("to"), max_size=2),
-        },
-    ),
-)
-pod = st.builds(
-    lambda n, ls, p: {"namespace": n, "labels": ls, "ports": p},
-    st.one_of(few, few, st.just("c")),
-    labels,
-    st.sampled_from(({}, {"http": ("TCP", 80)}, {"http": ("TCP", 443), "dns": ("UDP", 53)}, {"dns": ("TCP", 53)})),
-)
-
 
 def as_pod(key: str, given_pod: Json) -> Pod:
-    return Pod(key, given_pod["namespace"], given_pod["labels"], given_pod["ports"])
+    return Pod(
+        key, given_pod["namespace"], given_pod["labels"], {k: frozenset({v}) for k, v in given_pod["ports"].items()}
+    )
 
 
 def has(found: Reach, end: str, at: tuple[str, int], *, is_pod: bool) -> bool:
@@ -176,7 +75,7 @@ def test_what_is_split_or_reordered_is_the_same(policies: list[Json], subject: J
         return seen.pods, seen.addresses
 
     halves = [
-        {**each, "spec": {"policyTypes": _types(each), **_without(each), field: rules[start::2]}}
+        {**each, "spec": {**_without(each), "policyTypes": _types(each), field: rules[start::2]}}
         for each in policies
         for start in (0, 1)
         for field, rules in (("ingress", each["spec"].get("ingress", [])), ("egress", each["spec"].get("egress", [])))
@@ -188,7 +87,7 @@ def test_what_is_split_or_reordered_is_the_same(policies: list[Json], subject: J
 def _types(given_policy: Json) -> list[str]:
     spec = given_policy["spec"]
     default = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
-    return list(spec.get("policyTypes", default))
+    return list(spec.get("policyTypes") or default)
 
 
 def _without(given_policy: Json) -> Json:
@@ -219,8 +118,8 @@ def test_blocks_are_told_in_the_fewest_words() -> None:
 def test_a_named_port_is_the_receivers_own_of_that_protocol() -> None:
     spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{"ports": [{"port": "http"}]}]}
     spec["egress"] = [{"ports": [{"port": "http"}, {"protocol": "UDP", "port": "http"}]}]
-    one = Pod("one", "a", {}, {"http": ("TCP", 80)})
-    two = Pod("two", "a", {}, {"http": ("TCP", 8080)})
+    one = Pod("one", "a", {}, {"http": frozenset({("TCP", 80)})})
+    two = Pod("two", "a", {}, {"http": frozenset({("TCP", 8080)})})
     parsed = parse_policy({"metadata": {"name": "p", "namespace": "a"}, "spec": spec}, namespace="a")
     network = Network((parsed,), {}, (two,))
     assert reach(network, one, Direction.EGRESS).ports_of("two") == Ports((("TCP", Intervals.of([(8080, 8080)])),))

@@ -16,6 +16,7 @@ AUDIT = "by a client other than Ostler; the audit log of the API server names th
 DELETED = "its Pod was deleted at 2026-11-23 12:03:04 UTC, "
 DRAINED = "evicted through the eviction API, as `kubectl drain` does; container `runner` exited 143; reason "
 KILLED = "its Pod was killed for lack of memory: raise the memory limit of its pool; container `runner` exited 137; "
+KILLED_IN = "a process in its Pod was killed for lack of memory: raise the memory limit of its pool; reason OOMKilled"
 TAINTED = "its Pod was evicted for a taint of its node; reason DeletionByTaintManager"
 SCALED = PodEvent("ScaleDown", "cluster-autoscaler", "deleting pod for node scale down")
 KILLED_BY = PodEvent("Killing", "kubelet", "")
@@ -47,6 +48,7 @@ TOO_LONG = (
             How.OUT_OF_MEMORY,
             KILLED + "reason OOMKilled (9)",
         ),
+        (PodEnd(reason="OOMKilled", runner_exit_code=0, over=True), How.OUT_OF_MEMORY, KILLED_IN),
         (PodEnd(reason="Completed", runner_exit_code=0, over=True), How.COMPLETED, "its Pod has ended"),
         (
             PodEnd(reason="Error", runner_exit_code=2, over=True),
@@ -57,6 +59,11 @@ TOO_LONG = (
         (PodEnd(runner_exit_code=0), How.COMPLETED, "its Pod has ended"),
         (PodEnd(over=True, poller_exit_code=3), How.COMPLETED, "its Pod has ended; container `poller` exited 3"),
         (PodEnd(reason="DeletionByTaintManager"), How.NODE, TAINTED),
+        (
+            PodEnd(reason="Unknown", runner_exit_code=255, over=True),
+            How.FAILED,
+            "its Pod has ended; container `runner` exited 255; reason Unknown",
+        ),
         (PodEnd(reason="DeadlineExceeded", runner_exit_code=143, over=True), How.DEADLINE, TOO_LONG),
     ],
 )

@@ -6,7 +6,7 @@ Found by reading the source: a new caller of a function that ends Pods has to be
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -86,17 +86,21 @@ CALLERS = {
 }
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Yield each outermost function or method, with the path of its file."""
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if "migrations" in path.parts:
-                continue
-            tree = ast.parse(path.read_text())
-            methods = [each for holder in tree.body if isinstance(holder, ast.ClassDef) for each in holder.body]
-            for each in (*tree.body, *methods):
-                if isinstance(each, ast.FunctionDef):
-                    yield str(path.relative_to(ROOT)), each
+@functools.cache
+def functions() -> list[tuple[str, ast.FunctionDef]]:
+    """Return each outermost function or method, with the path of its file."""
+    return [
+        (str(path.relative_to(ROOT)), each)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "migrations" not in path.parts
+        for each in outermost(ast.parse(path.read_text()))
+        if isinstance(each, ast.FunctionDef)
+    ]
+
+
+def outermost(tree: ast.Module) -> list[ast.stmt]:
+    return [*tree.body, *(each for holder in tree.body if isinstance(holder, ast.ClassDef) for each in holder.body)]
 
 
 def name_of(call: ast.Call) -> str:
@@ -107,6 +111,7 @@ def receiver(call: ast.Call) -> str:
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
+@functools.cache
 def calls(function: ast.FunctionDef) -> list[ast.Call]:
     """Return the calls in a function; `rt.transaction(module.f, …)` is one of `module.f` too."""
     found = [each for each in ast.walk(function) if isinstance(each, ast.Call)]

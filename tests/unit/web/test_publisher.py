@@ -26,6 +26,7 @@ class Sender(Outbox):
         super().__init__()
         self.away: Exception | None = None
         self.keys: set[int] = set()
+        self.reconcile_keys: set[int] = set()
         self.tried = threading.Event()
 
     def wake(self, pool_id: int) -> bool:
@@ -36,6 +37,14 @@ class Sender(Outbox):
 
     def clear_wake(self, pool_id: int) -> None:
         self.keys.discard(pool_id)
+
+    def reconcile(self, pool_id: int, **how: Any) -> None:
+        if pool_id not in self.reconcile_keys:
+            self.reconcile_keys.add(pool_id)
+            super().reconcile(pool_id, **how)
+
+    def clear_reconcile(self, pool_id: int, **_: Any) -> None:
+        self.reconcile_keys.discard(pool_id)
 
     def _note(self, name: str, kwargs: dict[str, Any]) -> None:
         self.tried.set()
@@ -69,6 +78,18 @@ def test_nothing_is_lost_while_redis_is_away(error: Exception) -> None:
     eventually(lambda: publishing.depth == 0 and len(sender.sent) == 3)
     publishing.stop()
     assert sorted(sender.woken) == [1, 2]
+
+
+def test_reconcile_is_sent_in_the_end_when_its_key_was_set_before_a_failure() -> None:
+    sender = Sender()
+    sender.away = OperationalError("the key was set, the message was not sent")
+    publishing = Publisher(NOWHERE, sender=sender)
+    publishing.start()
+    publishing.reconcile(1)
+    assert sender.tried.wait(10)
+    sender.away = None
+    eventually(lambda: sender.sent == [(RECONCILE, {"pool_id": 1})], within=10)
+    publishing.stop()
 
 
 def test_a_wake_whose_key_was_set_but_never_sent_is_sent_in_the_end() -> None:

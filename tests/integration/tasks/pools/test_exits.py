@@ -14,6 +14,7 @@ from tests.integration.tasks.pools.fleet import kept
 OOM = {"exitCode": 137, "signal": 9, "reason": "OOMKilled"}
 ENDS: tuple[tuple[Json, Json, tuple[str | None, int | None]], ...] = (
     ({}, OOM, ("OOMKilled (9)", 137)),
+    ({}, {"exitCode": 137, "reason": "OOMKilled"}, ("OOMKilled", 137)),  # as containerd reports it, without the signal
     ({"reason": "Evicted", "message": "s3cret"}, {}, ("Evicted", None)),
     ({"reason": "NodeLost"}, {}, ("NodeLost", None)),
     (
@@ -22,6 +23,7 @@ ENDS: tuple[tuple[Json, Json, tuple[str | None, int | None]], ...] = (
         ("DeletionByPodGC", None),
     ),
     ({}, {"exitCode": 143, "signal": 15}, ("signal (15)", 143)),
+    ({}, {"exitCode": 255, "reason": "Unknown"}, ("Unknown", 255)),
 )
 
 
