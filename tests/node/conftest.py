@@ -11,6 +11,7 @@ import pytest
 from lab.bootstrap import LabPool, on_real_node, put_pools_in_place
 from lab.chaos.waits import REAL_STARTS, scaled
 from lab.control_plane import NodeGrace
+from lab.faults import FaultPlan
 from lab.node.namespace import is_isolated
 from lab.system import NODE, Options, System, read_log
 from lab.timings import merged
@@ -113,6 +114,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         pools=(SMALL,),
         beats=1,
         real_nodes=2,
+        kubernetes_faults=FaultPlan(),
         node_grace=NodeGrace(silence=SILENCE, checked_every=2),
         settings=merged(scaled(), REAL_STARTS, {"OSTLER_NODE_LOST_AFTER": str(LOST_AFTER)}),
     )

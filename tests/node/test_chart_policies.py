@@ -9,6 +9,7 @@ import pytest
 
 from deploys.manifests import OWNER_LABEL, POOL_LABEL
 from k8s_adapters.client import KubeClient
+from lab.faults import Fault, Kind
 from lab.helm import render
 from lab.node.namespace import NODE_ADDRESS
 from lab.node.policies.enforcer import PolicyEnforcer
@@ -24,6 +25,7 @@ from tests.node.policed import (
     answering_outside,
     enforcer_of,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
@@ -104,7 +106,9 @@ def test_stamp_cuts_an_open_poll_only_in_mode_cut(runners: Policed, enforcer: Po
         assert runners.ask("runner", "use", PUBLIC, OUTSIDE_PORT) == "open"
 
 
-def test_jobs_run_exactly_once_although_the_stamp_ends_the_way_to_web(fleet: Fleet, enforcer: PolicyEnforcer) -> None:
+@pytest.fixture
+def policed_fleet(fleet: Fleet, enforcer: PolicyEnforcer) -> Iterator[Fleet]:
+    """Yield the fleet with the chart's policies of runner Pods, which allow web and the lab's GitHub."""
     fleet.wait_until_whole()
     web, github = urlsplit(fleet.system.polls_url), urlsplit(fleet.system.github_url)
     assert (web.hostname, github.hostname) == (NODE_ADDRESS, NODE_ADDRESS)
@@ -113,9 +117,32 @@ def test_jobs_run_exactly_once_although_the_stamp_ends_the_way_to_web(fleet: Fle
     put_chart_policies(fleet.kube, namespace, web=NODE_ADDRESS, web_port=web.port or TCP_PORT, allow=allow)
     try:
         enforcer.wait_for_pass()
-        for job in fleet.send(12, duration_seconds=2):
-            over = fleet.wait_for(job, "completed", within=240)
-            assert (over["conclusion"], over["executions"]) == ("success", 1)
+        yield fleet
         fleet.wait_until_whole()
     finally:
         fleet.kube.request("DELETE", f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
+
+
+def test_jobs_run_exactly_once_although_the_stamp_ends_the_way_to_web(policed_fleet: Fleet) -> None:
+    for job in policed_fleet.send(12, duration_seconds=2):
+        over = policed_fleet.wait_for(job, "completed", within=240)
+        assert (over["conclusion"], over["executions"]) == ("success", 1)
+
+
+def test_stamp_that_comes_during_a_job_leaves_the_job_alone(policed_fleet: Fleet, enforcer: PolicyEnforcer) -> None:
+    system = policed_fleet.system
+    try:
+        system.faults("kubernetes", Fault(kind=Kind.STATUS, status=503, method_regex="PATCH", path_regex=".*/pods/.*"))
+        [job] = policed_fleet.send(duration_seconds=90)
+        pod = policed_fleet.pod_of(job)
+        assert OWNER_LABEL not in policed_fleet.pods()[pod]["metadata"]["labels"]
+    finally:
+        system.no_faults("kubernetes")
+
+    eventually(lambda: OWNER_LABEL in policed_fleet.pods()[pod]["metadata"]["labels"], "no late stamp", within=80)
+    enforcer.wait_for_pass()
+    assert policed_fleet.job(job)["status"] == "in_progress"
+
+    over = policed_fleet.wait_for(job, "completed", within=120)
+    assert (over["conclusion"], over["executions"]) == ("success", 1)
+    assert policed_fleet.pod_of(job) == pod
