@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from k8s_adapters.client import KubeClient
 from lab import helm
 from lab.bootstrap import LabPool, on_real_node, spec_of
+from lab.node.namespace import NODE_ADDRESS
 from lab.node.product_images import PRODUCT
 from lab.node.store_images import POSTGRES, REDIS
 from lab.system import System
@@ -66,6 +71,7 @@ class Release:
     def upgrade(self, **settings: str) -> None:
         """Install the release or upgrade it, with these settings besides those that the lab needs."""
         repository, _, tag = PRODUCT.rpartition(":")
+        github = urlsplit(self.system.github_url)
         values = {
             "image": {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"},
             "settings": {
@@ -73,9 +79,25 @@ class Release:
                 "OSTLER_NEW_ACCOUNTS": "serve",
                 **settings,
             },
+            "networkPolicies": {
+                "dns": {"addresses": [f"{NODE_ADDRESS}/32"]},
+                "runners": {"allow": [{"cidr": f"{NODE_ADDRESS}/32", "ports": [{"port": github.port}]}]},
+            },
             "pools": {pool.name: spec_of(on_real_node(pool, github_url=self.system.github_url)) for pool in self.pools},
         }
         helm.upgrade_install(values=values, kubeconfig=self.system.kubeconfig, namespace=RELEASE, hooks=True, crds=True)
+
+    def verify_deploy(self, *, to: str) -> subprocess.CompletedProcess[str]:
+        """Run `ostler verify-deploy --roll` as an administrator, and return the process with its output."""
+        return subprocess.run(
+            [sys.executable, "-m", "ostler", "verify-deploy", "--roll", "--for=60", f"--to={to}/"],
+            env={**os.environ, "KUBECONFIG": str(self.system.kubeconfig)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=400,
+        )
 
     def roll_back(self) -> None:
         """Roll back to the revision before."""
