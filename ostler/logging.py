@@ -84,6 +84,14 @@ def _is_news(record: logging.LogRecord) -> bool:
     return record.levelno != logging.INFO or " succeeded in " not in str(record.msg)
 
 
+def _is_step(record: logging.LogRecord) -> bool:
+    """Return True for a migration that runs, and False for the two lines of each look at the database's revision.
+
+    Web looks at the revision every time it is asked whether it is ready.
+    """
+    return record.levelno > logging.INFO or str(record.msg).startswith("Running")
+
+
 def configure(*, process: str, level: str = "INFO", style: Literal["json", "console"] = "json") -> None:
     """Write the logs of this process and of its libraries to stderr.
 
@@ -125,6 +133,9 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     if level != "DEBUG":
         trace.addFilter(_is_news)
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # logs one line per plugin at each start
+    migration = logging.getLogger("alembic.runtime.migration")
+    migration.removeFilter(_is_step)
+    migration.addFilter(_is_step)
 
 
 def _name_process(process: str) -> structlog.typing.Processor:

@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import pytest
 import structlog
+from alembic.runtime.migration import MigrationContext
 from celery.app import trace
+from sqlalchemy import create_engine
 
 from ostler import task_names
 from ostler.logging import IDS, about, also_about, configure, get_logger, ids_of
@@ -167,3 +169,12 @@ def test_celery_tells_of_tasks_that_failed_and_at_debug_of_all(level: Literal["D
         told = [line["event"] for line in lines()]
     assert ["retry" in event for event in told[-2:]] == [True, False]
     assert len(told) == (4 if level == "DEBUG" else 2)
+
+
+def test_alembic_logs_migrations_that_run_and_no_look_at_the_revision() -> None:
+    with logged("INFO") as lines:
+        with create_engine("sqlite://").connect() as db:
+            MigrationContext.configure(db).get_current_revision()
+        logging.getLogger("alembic.runtime.migration").info("Running %s", "upgrade  -> 0100")
+        found = [line["event"] for line in lines()]
+    assert found == ["Running upgrade  -> 0100"]
