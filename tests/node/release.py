@@ -40,7 +40,8 @@ class Release:
     kube: KubeClient
     pools: tuple[LabPool, ...]
     exit_codes: dict[str, set[int]] = field(default_factory=dict)
-    """The exit codes of the release's containers that ended, by component."""
+    """The exit codes of the release's containers that ended since its start, by component."""
+    _restarted: dict[str, int] = field(default_factory=dict)
 
     def install(self, settings: Mapping[str, str]) -> None:
         """Start the stores, create the Secret, and install the chart. `settings` are those of the lab's GitHub."""
@@ -67,6 +68,10 @@ class Release:
         for name in ("postgres", "redis"):
             self.wait_until(lambda name=name: self._is_available(STORES, name), f"{name} does not run")  # type: ignore[misc]
         self.upgrade()
+        self.wait_until_available()
+        # On a slow machine, web gives up its first start if Postgres has none of the CPU at that moment.
+        self._restarted = self._restart_counts()
+        self.exit_codes.clear()
 
     def upgrade(self, **settings: str) -> None:
         """Install the release or upgrade it, with these settings besides those that the lab needs."""
@@ -139,11 +144,11 @@ class Release:
         return found
 
     def restarts(self) -> dict[str, int]:
-        """Return how often the container of each Pod was restarted."""
-        return {
-            pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ()))
-            for pod in self.pods()
-        }
+        """Return how often the container of each Pod was restarted since the release first became available."""
+        return {name: count - self._restarted.get(name, 0) for name, count in self._restart_counts().items()}
+
+    def _restart_counts(self) -> dict[str, int]:
+        return {pod["metadata"]["name"]: _restarts_of(pod) for pod in self.pods()}
 
     def run_in(self, component: str, *command: str) -> str:
         """Run a command in a container of a component, as `kubectl exec` does, and return its whole output."""
@@ -173,8 +178,9 @@ class Release:
     def _record_ends(self) -> None:
         for pod in self.pods():
             component = pod["metadata"]["labels"].get("app.kubernetes.io/component", "")
+            again = _restarts_of(pod) > self._restarted.get(pod["metadata"]["name"], 0)
             for each in pod["status"].get("containerStatuses", ()):
-                for state in (each["state"], each.get("lastState", {})):
+                for state in (each["state"], each.get("lastState", {}) if again else {}):
                     if "terminated" in state:
                         self.exit_codes.setdefault(component, set()).add(state["terminated"]["exitCode"])
 
@@ -205,3 +211,7 @@ class Release:
 
     def _put(self, path: str, body: Object, *, api: str = "api/v1") -> None:
         self.kube.request("POST", f"/{api}/{path}", body=body)
+
+
+def _restarts_of(pod: Object) -> int:
+    return sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ()))
