@@ -32,6 +32,9 @@ def address_of_node(number: int) -> str:
     return f"10.199.0.{number}"
 
 
+STARTER_NETWORK = Path("/run/starter-network")
+"""Network namespace of the starter, for `nsenter --net`: what needs the machine's network runs there."""
+
 NODE_ADDRESS = address_of_node(1)
 """The address of the first node, at which Pods also reach what runs beside the node."""
 
@@ -40,6 +43,7 @@ _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWIPC = 0x08000000
 _CLONE_NEWPID = 0x20000000
 _CLONE_NEWNET = 0x40000000
+_MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_PRIVATE = 1 << 18
 _ENTERED = "OSTLER_LAB_ISOLATED"
@@ -83,10 +87,11 @@ def run_isolated(command: Sequence[str]) -> int:
 
 def _run_isolated(command: Sequence[str], cgroup: str) -> int:
     """Fork twice: the first child enters the namespaces, its child is process 1 there, and the caller stays outside."""
+    starter = os.getpid()
 
     def enter() -> int:
         _call("unshare", _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET)
-        return _fork_and_wait(lambda: _first_process(command, cgroup))
+        return _fork_and_wait(lambda: _first_process(command, cgroup, starter))
 
     return _fork_and_wait(enter)
 
@@ -111,11 +116,11 @@ def _fork_and_wait(body: Callable[[], int]) -> int:
     return _exit_status(status)
 
 
-def _first_process(command: Sequence[str], cgroup: str) -> int:
+def _first_process(command: Sequence[str], cgroup: str, starter: int) -> int:
     """Be process 1: prepare mounts and network, start the command, and reap every orphan until the command ends."""
     seen_from_outside = str(Path("/proc/self").readlink())  # this /proc is still that of the starter
     try:
-        _prepare_mounts()
+        _prepare_mounts(Path(f"/proc/{starter}/ns/net"))
         _prepare_network()
     except (OSError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", None) or error
@@ -130,11 +135,14 @@ def _first_process(command: Sequence[str], cgroup: str) -> int:
             return _exit_status(status)
 
 
-def _prepare_mounts() -> None:
+def _prepare_mounts(starter_network: Path) -> None:
     _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
     _KUBELET_STATE.mkdir(parents=True, exist_ok=True)
-    for what, where in ((b"proc", b"/proc"), (b"tmpfs", b"/run"), (b"tmpfs", bytes(_KUBELET_STATE))):
-        _call("mount", what, where, what, 0, None)
+    for where in (b"/run", bytes(_KUBELET_STATE)):
+        _call("mount", b"tmpfs", where, b"tmpfs", 0, None)
+    STARTER_NETWORK.touch()
+    _call("mount", bytes(starter_network), bytes(STARTER_NETWORK), None, _MS_BIND, None)
+    _call("mount", b"proc", b"/proc", b"proc", 0, None)  # last: the path of the starter's namespace is in the old one
     Path("/run/lock").mkdir(exist_ok=True)
 
 
