@@ -101,14 +101,17 @@ def debian_base(say: Say = quiet) -> Path:
     return debian_root(_PACKAGES, say)
 
 
-def debian_root(packages: Sequence[str], say: Say = quiet, *, hooks: Sequence[str] = ()) -> Path:
+def debian_root(
+    packages: Sequence[str], say: Say = quiet, *, hooks: Sequence[str] = (), last_hooks: Sequence[str] = ()
+) -> Path:
     """Return the tar file of a Debian root with these packages, made by mmdebstrap if it is not cached.
 
     `hooks` are commands for a shell that mmdebstrap runs before it installs the packages, with the folder of the root
-    as `$1`. `OSTLER_LAB_DEBIAN_SOURCES` names an apt sources file or a mirror. If it is empty, mmdebstrap uses this
-    machine's own sources of that suite, or the public mirror if this machine is no such Debian. Raises `StartError`.
+    as `$1`. It runs `last_hooks` in the same way after it has installed them. `OSTLER_LAB_DEBIAN_SOURCES` names an apt
+    sources file or a mirror. If it is empty, mmdebstrap uses this machine's own sources of that suite, or the public
+    mirror if this machine is no such Debian. Raises `StartError`.
     """
-    target = _root_path(packages, hooks)
+    target = _root_path(packages, [*hooks, *(f"last: {hook}" for hook in last_hooks)])
     if target.exists():
         return target
     say(f"images: making a Debian {_SUITE} root with {', '.join(packages)}: a minute or two, once")
@@ -116,6 +119,7 @@ def debian_root(packages: Sequence[str], say: Say = quiet, *, hooks: Sequence[st
         tar = folder / "root.tar"
         command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", "--quiet"]
         command += [f"--essential-hook={hook}" for hook in hooks]
+        command += [f"--customize-hook={hook}" for hook in last_hooks]
         command += [_SUITE, str(tar), *_debian_sources()]
         run_program(command, cwd=folder, missing="mmdebstrap (Debian package mmdebstrap)")
         tar.rename(target)
