@@ -27,7 +27,7 @@ def hierarchies() -> list[Path]:
 def own_root() -> Iterator[str]:
     """Make a root for one run and yield its name; remove it at the end, and first those of runs that were killed."""
     remove_killed()
-    name = f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}"
+    name = f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}"
     make(name)
     _raise_share(name)
     try:
@@ -71,13 +71,13 @@ def remove_killed() -> int:
     for hierarchy in hierarchies():
         for folder in hierarchy.glob(f"{PREFIX}*"):
             pid, _, started = folder.name.removeprefix(PREFIX).partition("-")
-            if _start_time(int(pid)) != started:
+            if start_time(int(pid)) != started:
                 _remove(folder)
                 found += 1
     return found
 
 
-def _start_time(pid: int) -> str:
+def start_time(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
