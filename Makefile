@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images setup
+.PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a
 
 images: $(STAMP) ## build the images of the product, the lab, the runner and the stores, and print their sizes (about five minutes, once)
 	@$(BIN)/ostler-lab images
+
+compose-check: $(STAMP) ## build and start the compose file on a Docker engine of its own, as root, and judge its jobs: JOBS=20
+	@$(BIN)/ostler-lab compose-check $(if $(JOBS),--jobs $(JOBS))
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler-lab control-plane

@@ -23,6 +23,7 @@ PROGRAMS = {
     "setup": ("lab.bootstrap", "Put the RunnerPool kind, two pools and three accounts in place, once."),
     "node": ("lab.node.__main__", "Build a real node's programs and images; run a COMMAND where a real node can run."),
     "images": ("lab.node.build_images", "Build the images of a real node, and print their sizes."),
+    "compose-check": ("lab.engine.check", "Build and start the compose file on a Docker engine of its own."),
     "kubelet": ("lab.kubelet.__main__", "Run the Pods of a namespace as a node."),
     "traffic": ("lab.traffic", "Send jobs and wait until each completed exactly once."),
 }

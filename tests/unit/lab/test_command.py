@@ -63,6 +63,6 @@ def test_mistakes_have_status_2_and_say_what_is_wrong(
 
 def test_make_calls_commands_that_exist() -> None:
     called = re.findall(r"\$\(BIN\)/ostler-lab ([a-z-]+)", (ROOT / "Makefile").read_text())
-    assert set(called) == {"demo", "chaos", "node", "images", *BUILT}
+    assert set(called) == {"demo", "chaos", "node", "images", "compose-check", *BUILT}
     command: Any = typer.main.get_command(app)
     assert set(called) <= set(command.commands)

@@ -1,0 +1,170 @@
+"""`ostler-lab compose-check`: build and start the compose file with the profile `lab` on a Docker engine.
+
+The file is used as it is, and its images are built as it says, over stand-ins for the base images. The check passes if
+every job completed exactly once and every container is healthy or ended with 0. The engine runs in namespaces of its
+own and leaves nothing behind, also after a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.engine.bases import base_images
+from lab.engine.docker import SOCKET, Engine, check_packages
+from lab.engine.project import Container, Project
+from lab.engine.scratch import scratch_folder
+from lab.engine.uplink import start_uplink
+from lab.engine.values import environment_of_compose, may_raise_limits, nofile_limit, variables, write_env_file
+from lab.go_build import GoPrograms, Say
+from lab.node.namespace import CannotIsolate, is_isolated, run_isolated
+from lab.processes import StartError
+
+_TRAFFIC = "lab-traffic"
+_BUILDS_WITHIN = 3600.0
+_STARTS_WITHIN = 900.0
+_JOBS_WITHIN = 900.0
+"""Seconds for all jobs; `lab-traffic` itself ends earlier if no job completes for a while."""
+_HEALTHY_WITHIN = 300.0
+"""Seconds after the last job within which each service must have passed its health check."""
+_LOOKED_EVERY = 2.0
+_SAID_EVERY = 10.0  # seconds between two progress lines
+_KILLED = 128  # a larger exit status is this number and a signal
+_SHOWN = 40  # lines of the log of each service that failed
+
+_COMPOSE = GoPrograms(
+    name="compose-check",
+    what="Docker Compose",
+    module=Path(__file__).with_name("compose"),
+    packages={"docker-compose": "github.com/docker/compose/v2/cmd"},
+    takes="about three minutes",
+)
+
+
+def main() -> int:
+    """Read the arguments and run the check. Returns the exit status: 0 only if the check passes."""
+    parser = argparse.ArgumentParser(prog="ostler-lab compose-check", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20, help="number of jobs (default: 20)")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {line}\n")
+        sys.stdout.flush()
+
+    try:
+        check_packages()
+        compose = _COMPOSE.had(say) / "docker-compose"
+        archives = base_images(os.environ, say)
+        if is_isolated() and arguments.folder is not None:
+            return _check(compose, archives, folder=arguments.folder, jobs=arguments.jobs, say=say)
+        return _check_isolated(jobs=arguments.jobs, say=say)
+    except (CannotIsolate, StartError) as error:
+        sys.stderr.write(f"ostler-lab compose-check: {error}\n")
+        return 1
+
+
+def _check_isolated(*, jobs: int, say: Say) -> int:
+    """Run this command again in namespaces of its own, and return its exit status."""
+    with scratch_folder() as folder:
+        again = [sys.executable, "-m", "lab", "compose-check", f"--jobs={jobs}", f"--folder={folder}"]
+        status = run_isolated(again)
+        say("removing the engine's data")
+    if status > _KILLED:
+        say(f"FAILED: the check was killed by signal {status - _KILLED}")
+    return status
+
+
+def _check(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, say: Say) -> int:
+    uplink = start_uplink(folder / "slirp4netns.log")
+    engine = Engine(folder, uplink)
+    engine.start()
+    say("the Docker engine runs")
+    for archive in archives:
+        engine.load(archive)
+    say(f"{len(archives)} base images are loaded")
+    project = _project(compose, folder=folder, jobs=jobs, say=say)
+    project.run("build", within=_BUILDS_WITHIN)
+    say("the images are built")
+    try:
+        project.run("up", "--detach", within=_STARTS_WITHIN)
+    except StartError as error:
+        say(f"FAILED: {error}")
+        return _report(project, ["not every service started"], say)
+    say("all services are started; waiting for the jobs")
+    wrong = _wait_for_jobs(project, say)
+    _wait_for_health(project)
+    return _report(project, wrong, say)
+
+
+def _project(compose: Path, *, folder: Path, jobs: int, say: Say) -> Project:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    nofile = nofile_limit(hard=hard, may_raise=may_raise_limits(Path("/proc/self/status").read_text()))
+    values = variables(jobs=jobs, nofile=nofile)
+    if "WEB_NOFILE" in values:
+        say(f"WEB_NOFILE is {nofile}, the hard limit of this process")
+    write_env_file(folder / "lab.env", values)
+    environment = environment_of_compose(os.environ, home=folder, host=SOCKET)
+    return Project(compose, values=folder / "lab.env", environment=environment, log=folder / "compose.log")
+
+
+def _wait_for_jobs(project: Project, say: Say) -> list[str]:
+    """Wait until the service that sends the jobs has ended. Return what is wrong, if it did not end in time."""
+    end, said_at, said = time.monotonic() + _JOBS_WITHIN, 0.0, ""
+    while time.monotonic() < end:
+        over = any(each.service == _TRAFFIC and each.state == "exited" for each in project.containers())
+        line = project.last_line(_TRAFFIC)
+        if line != said and (over or time.monotonic() - said_at > _SAID_EVERY):
+            said_at, said = time.monotonic(), line
+            say(line)
+        if over:
+            return []
+        time.sleep(_LOOKED_EVERY)
+    return [f"the jobs are not over after {_JOBS_WITHIN:.0f} s"]
+
+
+def _wait_for_health(project: Project) -> None:
+    """Wait until no container is before its first health check."""
+    end = time.monotonic() + _HEALTHY_WITHIN
+    while any(each.health == "starting" for each in project.containers()) and time.monotonic() < end:
+        time.sleep(_LOOKED_EVERY)
+
+
+def _report(project: Project, wrong: Sequence[str], say: Say) -> int:
+    """Print the state of every container, and the logs of those that failed. Returns the exit status."""
+    containers = project.containers()
+    for each in containers:
+        say(f"{each.name:28} {each.status}")
+    failed = failures(containers, wrong)
+    for line in failed:
+        say(f"FAILED: {line}")
+    if failed:
+        services = sorted({each.service for each in to_blame(containers)}) or [_TRAFFIC]
+        sys.stdout.write(project.logs(services, lines=_SHOWN))
+        return 1
+    say("passed")
+    return 0
+
+
+def failures(containers: Sequence[Container], wrong: Sequence[str]) -> list[str]:
+    """Return everything that is wrong, one line each: `wrong`, the containers' problems, and no sign of any job."""
+    found = [*wrong, *(str(each.problem) for each in to_blame(containers))]
+    if not found and not any(each.service == _TRAFFIC for each in containers):
+        found.append("no job was sent")
+    return found
+
+
+def to_blame(containers: Sequence[Container]) -> list[Container]:
+    """Return the containers with a problem, without those that only wait for another, if there are others."""
+    bad = [each for each in containers if each.problem is not None]
+    return [each for each in bad if each.state != "created" and each.health != "starting"] or bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
