@@ -59,6 +59,7 @@ def main() -> int:
         sys.stdout.flush()
 
     try:
+        _check_root()
         check_packages()
         compose = _COMPOSE.had(say) / "docker-compose"
         archives = base_images(os.environ, say)
@@ -68,6 +69,11 @@ def main() -> int:
     except (CannotIsolate, StartError) as error:
         sys.stderr.write(f"ostler-lab compose-check: {error}\n")
         return 1
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise StartError("a Docker engine needs root: run the command with sudo")
 
 
 def _check_isolated(*, jobs: int, say: Say) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from lab.engine.check import failures, to_blame
+from lab.engine.check import failures, main, to_blame
 from lab.engine.project import FILE, Container, command_line, parse
 
 
@@ -49,6 +51,18 @@ def test_containers_that_wait_for_a_failed_one_are_not_blamed() -> None:
 
     assert to_blame([failed, waiting, starting, TRAFFIC]) == [failed]
     assert to_blame([waiting, starting, TRAFFIC]) == [waiting, starting]
+
+
+def test_user_other_than_root_is_told_what_to_do_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "argv", ["ostler-lab compose-check"])
+
+    assert main() == 1
+    assert capsys.readouterr().err == (
+        "ostler-lab compose-check: a Docker engine needs root: run the command with sudo\n"
+    )
 
 
 def test_list_of_compose_is_read_line_by_line_and_sorted() -> None:
