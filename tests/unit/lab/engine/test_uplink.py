@@ -43,7 +43,7 @@ def test_networks_of_routes_gateways_name_servers_and_the_node_count_as_taken() 
     assert any(IPv4Network(f"{NODE_ADDRESS}/32").subnet_of(each) for each in taken)
 
 
-def test_slirp4netns_runs_in_the_network_of_the_starter_and_does_not_reach_its_loopback() -> None:
+def test_slirp4netns_runs_in_the_starters_network_and_cannot_reach_its_loopback() -> None:
     command = command_line(choose([]))
 
     assert command[:3] == ["nsenter", f"--net={STARTER_NETWORK}", "slirp4netns"]

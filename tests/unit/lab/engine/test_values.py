@@ -94,7 +94,7 @@ def test_compose_file_passes_on_the_same_variables_and_gives_them_no_value() -> 
         assert [each for each, value in arguments.items() if value is None] == list(PASSED_ON)
 
 
-def test_dockerfile_declares_the_variables_of_pip_in_the_stage_that_is_not_in_the_image() -> None:
+def test_dockerfile_declares_the_variables_of_pip_in_the_build_stage_alone() -> None:
     build = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1]
     declared = re.findall(r"^ARG (\w+)$", build, re.MULTILINE)
     assert declared == [name for name in PASSED_ON if name.startswith("PIP_")]
