@@ -56,7 +56,7 @@ test: $(STAMP) ## run the tests: T=path for one file
 test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow
 
-test-node: $(STAMP) ## run the tests on real nodes, as root (about 20 minutes, and 15 more to build them once)
+test-node: $(STAMP) ## run the tests on real nodes, as root (about 45 minutes, and 15 more to build them once)
 	@$(BIN)/ostler-lab images
 	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node tests/integration/benchmarks --ignore=$(IN_CLUSTER)
 	@$(BIN)/ostler-lab node $(BIN)/pytest -m node $(IN_CLUSTER)

@@ -6,6 +6,8 @@ time.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -69,6 +71,13 @@ def logged(system: System, process: str, event: str) -> list[Mapping[str, Any]]:
     return [each for each in lines if each.get("event") == event]
 
 
+def checks(system: System, process: str) -> dict[str, Mapping[str, Any]]:
+    """Return the findings of doctor by check, as a process with the clock of `process` makes them."""
+    done = system.command("doctor", "--json", "--only", "postgres,github", process=process)
+    findings = json.loads(done.stdout[done.stdout.index("[\n") :])  # warnings come before it
+    return {each["name"]: each for each in findings}
+
+
 def test_jobs_complete_once_and_no_pod_ends_without_its_job(system: System) -> None:
     for _ in range(2):
         body = {"repository": "acme/shop", "labels": list(LABELS), "count": JOBS // 2, "duration_seconds": 3}
@@ -100,3 +109,13 @@ def test_skew_is_measured_and_said(system: System, metrics_port: int) -> None:
         assert [each["by_seconds"] for each in logged(system, process, "clock.moved")] == [offset]
         said = logged(system, process, "clock.differs_from_postgres")
         assert said[0]["ahead_by_seconds"] == pytest.approx(offset, abs=1)
+
+
+@pytest.mark.parametrize(("process", "told"), [("web", "60.0 s ahead of"), ("worker", "60.0 s behind")])
+def test_doctor_fails_for_the_clock_and_github_accepts_its_jwt(system: System, process: str, told: str) -> None:
+    found = checks(system, process)
+
+    assert (found["clock of postgres"]["outcome"], found["github app"]["outcome"]) == ("failed", "ok")
+    assert told in found["clock of postgres"]["cause"]
+    assert found["clock"]["outcome"] in {"warning", "failed"}
+    assert re.search(r"6[01] s ahead of GitHub's|(59|60) s behind GitHub's", found["clock"]["cause"])
