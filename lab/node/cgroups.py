@@ -70,11 +70,16 @@ def remove_killed() -> int:
     found = 0
     for hierarchy in hierarchies():
         for folder in hierarchy.glob(f"{PREFIX}*"):
-            pid, _, started = folder.name.removeprefix(PREFIX).partition("-")
-            if start_time(int(pid)) != started:
+            if not is_used(folder):
                 _remove(folder)
                 found += 1
     return found
+
+
+def is_used(root: Path) -> bool:
+    """Return True if the process that made this root of a run exists."""
+    pid, _, started = root.name.removeprefix(PREFIX).partition("-")
+    return start_time(int(pid)) == started
 
 
 def start_time(pid: int) -> str:

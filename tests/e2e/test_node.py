@@ -38,8 +38,9 @@ def folder() -> Iterator[Path]:
 
 
 def machine() -> dict[str, set[str]]:
-    """Return what a node might leave: network interfaces, mounts, and control groups of nodes."""
-    groups = {str(each) for root in cgroups.hierarchies() for each in root.glob(f"{cgroups.PREFIX}*")}
+    """Return what a node might leave: network interfaces, mounts, and control groups of runs that have ended."""
+    made = [each for root in cgroups.hierarchies() for each in root.glob(f"{cgroups.PREFIX}*")]
+    groups = {str(each) for each in made if not cgroups.is_used(each)}
     mounts = set(Path("/proc/self/mounts").read_text().splitlines())
     return {"interfaces": set(os.listdir("/sys/class/net")), "mounts": mounts, "groups": groups}  # noqa: PTH208
 
