@@ -188,7 +188,8 @@ def migrate() -> None:
 
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-migrate")
     with speaking_to_postgres(settings.database_url):
-        assert_isolation(engine)
+        with engine.connect() as db:
+            assert_isolation(db)
         before = migrations.current(engine)
         migrations.upgrade(engine)
         typer.echo(f"database: {before or 'empty'} → {migrations.current(engine)}")

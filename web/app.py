@@ -18,7 +18,7 @@ from beat_schedule import periods
 from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
 from models.db.connections import WEB_POOL
-from models.db.engine import assert_isolation, make_engine
+from models.db.engine import make_engine
 from models.upstream.reporter import Reporter
 from ostler.encryption import Cipher
 from ostler.settings import Settings
@@ -107,12 +107,7 @@ class Web:
         )
 
     async def start(self) -> None:
-        """Start the background parts of the process.
-
-        Raises ConfigurationError if Postgres has the wrong isolation level. Raises the errors of SQLAlchemy if Postgres
-        cannot be reached.
-        """
-        await self.threads.database(lambda: assert_isolation(self.engine))
+        """Start the background parts of the process."""
         self.publisher.start()
         self.intake.start()
         self.offering.start()

@@ -83,20 +83,21 @@ def admit(
             f"them are reserved; the budget must be {most - RESERVE} at most: raise max_connections, or run fewer "
             "replicas or threads"
         )
-    assert_isolation(engine)
 
 
 def _first_answer(
     engine: Engine, *, within: float, sleep: Callable[[float], None], monotonic: Callable[[], float]
 ) -> int:
-    """Return `max_connections` of Postgres. Retry until Postgres answers.
+    """Check the isolation level and return `max_connections` of Postgres. Retry until Postgres answers.
 
-    Raises `StoreUnreachable` if Postgres does not answer within `within` seconds.
+    Raises `ConfigurationError` if the level is wrong, and `StoreUnreachable` if Postgres does not answer within
+    `within` seconds.
     """
     end = monotonic() + within
     while True:
         try:
             with engine.connect() as db:
+                assert_isolation(db)
                 return int(db.execute(text("SHOW max_connections")).scalar_one())
         except OperationalError as error:
             said = str(error.orig).strip().splitlines()[0]

@@ -187,14 +187,13 @@ def why_away(error: DBAPIError) -> str | None:
     return f"{told}; add sslmode=verify-full&sslrootcert=FILE to OSTLER_DATABASE_URL" if unknown else told
 
 
-def assert_isolation(engine: Engine) -> None:
-    """Raise `ConfigurationError` if the isolation level is not READ COMMITTED.
+def assert_isolation(db: Connection) -> None:
+    """Raise `ConfigurationError` if the isolation level of a connection is not READ COMMITTED.
 
     The matcher locks rows in one statement and counts in a later statement. The later statement must see the changes
     that were committed before the lock.
     """
-    with engine.connect() as db:
-        level = db.execute(text("SHOW transaction_isolation")).scalar_one()
+    level = db.execute(text("SHOW transaction_isolation")).scalar_one()
     if level != "read committed":
         raise ConfigurationError(
             f"OSTLER_DATABASE_URL: default_transaction_isolation is {level!r}; Ostler needs 'read committed'"

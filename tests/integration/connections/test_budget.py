@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import OperationalError
 
 from lab.postgres import Postgres
+from models.db import connections
 from models.db.connections import RESERVE, admit, worker_pool
-from models.db.engine import make_engine
+from models.db.engine import assert_isolation, make_engine
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.secrets import Secret
 from tests.database import Database
@@ -30,7 +32,7 @@ def most(database: Database) -> int:
 
 
 @pytest.mark.parametrize(
-    ("queues", "connections"),
+    ("queues", "taken"),
     [
         (["dispatch", "github", "pools", "sweeps"], 16),
         (["dispatch"], 16),
@@ -40,8 +42,8 @@ def most(database: Database) -> int:
         (["github", "pools"], 8),
     ],
 )
-def test_a_worker_takes_one_per_thread_and_half_where_it_waits_for_others(queues: list[str], connections: int) -> None:
-    assert worker_pool(threads=16, queues=queues) == connections
+def test_a_worker_takes_one_per_thread_and_half_where_it_waits_for_others(queues: list[str], taken: int) -> None:
+    assert worker_pool(threads=16, queues=queues) == taken
     assert worker_pool(threads=1, queues=queues) == 1
 
 
@@ -64,6 +66,31 @@ def test_a_pool_greater_than_its_share_is_refused_before_anything_is_opened(data
 def test_a_share_greater_than_the_budget_is_refused(database: Database) -> None:
     with pytest.raises(ConfigurationError, match=r"BUDGET: found 20, less than OSTLER_CONNECTION_SHARE \(21\)"):
         admit(database.engine, needs=9, share=21, budget=20)
+
+
+def test_another_isolation_level_is_refused(database: Database, most: int) -> None:
+    strict = create_engine(
+        database.engine.url, connect_args={"options": "-c default_transaction_isolation=serializable"}
+    )
+    with pytest.raises(ConfigurationError, match="default_transaction_isolation is 'serializable'"):
+        admit(strict, needs=1, share=1, budget=most - RESERVE)
+    strict.dispose()
+
+
+def test_a_postgres_that_is_slow_at_either_question_is_asked_again(
+    database: Database, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def answer(db: Connection) -> None:
+        if not waits:
+            raise OperationalError("SHOW transaction_isolation", {}, Exception("no answer in time"))
+        assert_isolation(db)
+
+    monkeypatch.setattr(connections, "assert_isolation", answer)
+    admit(database.engine, needs=1, share=1, budget=most - RESERVE, sleep=waits.append)
+
+    assert len(waits) == 1
 
 
 @pytest.fixture
