@@ -262,7 +262,8 @@ def test_the_log_holds_no_credential(lab: Lab, github: GitHub) -> None:
     assert jit.config.reveal() not in text
     assert "ghs_" not in text
     assert lab.hooks.secret not in text
-    assert [event["seq"] for event in lab.log()] == list(range(1, len(lab.log()) + 1))
+    numbers = [event["seq"] for event in lab.log()]  # read once: webhooks that are still on their way are added
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 @pytest.mark.parametrize("sabotage", ["", "run-twice", "lose-job"])
