@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.node.cgroups import remove_killed, start_time
+from lab.node.cgroups import is_used, remove_killed, start_time
 
 PREFIX = "ostler-engine-"
 _ATTEMPTS = 100  # processes of the namespaces can end some moments after the one that held the pipe
@@ -46,9 +46,8 @@ def remove_abandoned(parent: Path) -> list[Path]:
     """Remove the folders of runs whose process is gone, and return them."""
     found = []
     for folder in parent.glob(f"{PREFIX}*-*"):
-        pid, _, started = folder.name.removeprefix(PREFIX).partition("-")
         ours = not folder.is_symlink() and folder.stat().st_uid == os.geteuid()
-        if ours and pid.isdigit() and start_time(int(pid)) != started:
+        if ours and not is_used(folder, prefix=PREFIX):
             shutil.rmtree(folder, ignore_errors=True)
             found.append(folder)
     return found

@@ -76,10 +76,10 @@ def remove_killed() -> int:
     return found
 
 
-def is_used(root: Path) -> bool:
-    """Return True if the process that made this root of a run exists."""
-    pid, _, started = root.name.removeprefix(PREFIX).partition("-")
-    return start_time(int(pid)) == started
+def is_used(root: Path, *, prefix: str = PREFIX) -> bool:
+    """Return True if the process that made this root of a run exists, or if no run gives such a name."""
+    pid, _, started = root.name.removeprefix(prefix).partition("-")
+    return not pid.isdigit() or start_time(int(pid)) == started
 
 
 def start_time(pid: int) -> str:
