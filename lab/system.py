@@ -133,7 +133,7 @@ class Options:
     images: Sequence[Path] = ()
     """Archives of further images that real nodes have from the start."""
     services: bool = False
-    """Whether Pods on real nodes reach the Services of the cluster."""
+    """If True, Pods on real nodes reach the Services of the cluster."""
     webhook_url: str | None = None
     """Receiver of the webhooks of the lab's GitHub. None: the first web process of this system."""
     node_grace: NodeGrace = DEFAULT_GRACE

@@ -85,9 +85,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _is_step(record: logging.LogRecord) -> bool:
-    """Return True for a migration that runs, and False for the two lines of each look at the database's revision.
+    """Return True for a migration that runs, and False for the two lines of each check of the database's revision.
 
-    Web looks at the revision every time it is asked whether it is ready.
+    Web checks the revision for each readiness probe.
     """
     return record.levelno > logging.INFO or str(record.msg).startswith("Running")
 

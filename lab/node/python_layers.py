@@ -43,7 +43,7 @@ SOURCES = (
     "web",
     "poller",
 )
-"""What the product's wheel is built from. `compose/Dockerfile` copies the same."""
+"""Sources of the product's wheel, which `compose/Dockerfile` copies too."""
 
 UNUSED = "kubernetes/aio"
 """Package that Ostler never imports: a second, asynchronous Kubernetes client of 65 MB."""

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,7 +67,7 @@ class Release:
         }
         self._put(f"namespaces/{RELEASE}/services", {"metadata": {"name": "ingress"}, "spec": spec})
         for name in ("postgres", "redis"):
-            self.wait_until(lambda name=name: self._is_available(STORES, name), f"{name} does not run")  # type: ignore[misc]
+            self.wait_until(partial(self._is_available, STORES, name), f"{name} does not run")
         self.upgrade()
         self.wait_until_available()
         # On a slow machine, web gives up its first start if Postgres has none of the CPU at that moment.

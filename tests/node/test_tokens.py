@@ -54,7 +54,7 @@ POLICY: dict[str, Any] = {
 
 
 def lives(pod: Mapping[str, Any]) -> list[int]:
-    """Return the seconds for which each volume of a Pod requests a token."""
+    """Return the lifetime, in seconds, of the token that each volume of a Pod requests."""
     sources = [source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())]
     return [each["serviceAccountToken"]["expirationSeconds"] for each in sources if "serviceAccountToken" in each]
 

@@ -171,7 +171,7 @@ def test_celery_tells_of_tasks_that_failed_and_at_debug_of_all(level: Literal["D
     assert len(told) == (4 if level == "DEBUG" else 2)
 
 
-def test_alembic_logs_migrations_that_run_and_no_look_at_the_revision() -> None:
+def test_alembic_logs_migrations_that_run_and_no_check_of_the_revision() -> None:
     with logged("INFO") as lines:
         with create_engine("sqlite://").connect() as db:
             MigrationContext.configure(db).get_current_revision()
