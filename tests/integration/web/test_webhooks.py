@@ -151,6 +151,7 @@ def on(database: Database, act: Callable[[Stage], Awaitable[T]], **changes: Any)
 def stopped_commits(engine: Engine) -> Iterator[Connection]:
     """Make every intake transaction wait for the end of the block."""
     with engine.connect() as db, db.begin():
+        db.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # the block can be slow
         db.execute(text("LOCK TABLE deliveries IN EXCLUSIVE MODE"))
         yield db
 
