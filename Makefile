@@ -47,7 +47,7 @@ chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 
 	@$(BIN)/ostler-lab chaos --scenario $(SCENARIO) --jobs $(or $(JOBS),2000) --seed $(SEED) \
 		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 
-bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 20 minutes)
+bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 50 minutes)
 	@$(BIN)/python -m benchmarks $(SUBJECT)
 
 test: $(STAMP) ## run the tests: T=path for one file
@@ -57,6 +57,7 @@ test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow
 
 test-node: $(STAMP) ## run the tests on real nodes, as root (about 45 minutes, and 15 more to build them once)
+	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }
 	@$(BIN)/ostler-lab images
 	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node tests/integration/benchmarks --ignore=$(IN_CLUSTER)
 	@$(BIN)/ostler-lab node $(BIN)/pytest -m node $(IN_CLUSTER)
