@@ -173,7 +173,7 @@ class Control:
 
         Each job has its own run, unless the request sets `in_one_run`: its `count` jobs then share one run. `event` is
         the event that began the run. `fork` is the full name of the fork that its pull request came from. `script` is
-        shell text that the runner of a real container executes.
+        shell text that the runner of a real container executes. `containers` is a container job.
         """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
@@ -200,6 +200,7 @@ class Control:
                     fork=_fork_of(each),
                 )
                 job.script = str(each.get("script", ""))
+                job.containers = each.get("containers")
                 run = self._world.runs[job.run_id] if each.get("in_one_run") else None
                 jobs.append(job)
         return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)

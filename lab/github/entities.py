@@ -76,7 +76,8 @@ class Job:
     """A `workflow_job`. `runners` are the ids of the runners that have it now: at most one, or two under sabotage.
 
     `executions` counts how often a runner began the job. `script` is shell text that a real runner executes as its job.
-    If it is empty, the job only takes time.
+    `containers` has the `container`, the `services` and the `steps` of a container job, as in
+    `lab/kubelet/runner/container_job.py`. A job without `script` and `containers` only takes time.
     """
 
     id: int
@@ -98,6 +99,7 @@ class Job:
     executions: int = 0
     next_delivery: float = 0
     script: str = ""
+    containers: dict[str, Any] | None = None
 
 
 @dataclass(kw_only=True)

@@ -76,7 +76,13 @@ class RunnerApi:
         runner.handed = True
         job = runner.job
         return JSONResponse(
-            {"job_id": job.id, "duration_seconds": job.duration_seconds, "name": job.name, "script": job.script}
+            {
+                "job_id": job.id,
+                "duration_seconds": job.duration_seconds,
+                "name": job.name,
+                "script": job.script,
+                "containers": job.containers,
+            }
         )
 
     async def started(self, request: Request) -> Response:

@@ -65,6 +65,7 @@ def runner_image(name: str, say: Say = quiet) -> Path:
         "opt/ostler/job-started.sh": _REPOSITORY / "poller" / "job-started.sh",
         "home/runner/run.sh": _REPOSITORY / "lab" / "kubelet" / "runner" / "run.sh",
         "home/runner/runner.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "runner.py",
+        "home/runner/container_job.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "container_job.py",
     }
     content = [name.encode(), *(path.read_bytes() for path in files.values()), *map(str.encode, _PACKAGES)]
     target = cache_folder("images") / f"runner-{digest(*content)}.tar"

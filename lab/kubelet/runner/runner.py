@@ -6,6 +6,7 @@ library only: it starts once per Pod, so its imports are most of the cost of a P
 """
 
 import http.client
+import importlib
 import json
 import os
 import subprocess
@@ -130,11 +131,23 @@ def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
         return "lost"
     lost = threading.Event()
     threading.Thread(target=beat, args=(github, path, lost), daemon=True).start()
-    conclusion = run_script(job, lost) if job.get("script") else "success"
-    if conclusion == "lost" or (not job.get("script") and lost.wait(float(job["duration_seconds"]))):
+    conclusion = execute(job, lost)
+    if conclusion == "lost":
         return "lost"
     heard = github.tell(f"{path}/finished", {"job_id": job["job_id"], "conclusion": conclusion})
     return conclusion if heard else "lost"
+
+
+def execute(job: dict[str, Any], lost: threading.Event) -> str:
+    """Execute the steps of a job and return its conclusion. A job without steps only takes time."""
+    if job.get("containers"):
+        sys.path.insert(0, __file__.rpartition("/")[0])  # python3 -I leaves this folder out
+        module = importlib.import_module("container_job")  # few jobs need it, and an import delays the start of a Pod
+        conclusion: str = module.ContainerJob(job["containers"], say=say, lost=lost).run()
+        return conclusion
+    if job.get("script"):
+        return run_script(job, lost)
+    return "lost" if lost.wait(float(job["duration_seconds"])) else "success"
 
 
 def run_script(job: dict[str, Any], lost: threading.Event) -> str:

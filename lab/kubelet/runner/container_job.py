@@ -1,0 +1,193 @@
+"""Container jobs of the lab's runner: the four hook commands, in the order and with the input of actions/runner.
+
+`ACTIONS_RUNNER_CONTAINER_HOOKS` names the hook program. It gets one JSON object on its input, writes its answer to the
+`responseFile` of the input, and prints the log of the job. Standard library only, as `runner.py`.
+"""
+
+import json
+import os
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+_SHOWN = 4000  # characters of a failed command's output in the event
+_FILE_COMMANDS = ("GITHUB_ENV", "GITHUB_OUTPUT")
+
+
+class HookFailed(Exception):
+    """A hook command that ended with a status other than 0, or without a response file."""
+
+
+class ContainerJob:
+    """One job whose steps run in containers.
+
+    `definition` has `container` and `services` (image, env, options, ports, credentials), and `steps`. A step has
+    either `run`, a script for the job's container, or `image`, `entrypoint` and `args` of a container of its own.
+    `say` writes one event. `lost` is set when GitHub no longer knows the job.
+    """
+
+    def __init__(self, definition: Json, *, say: Any, lost: threading.Event) -> None:
+        self._definition = definition
+        self._say = say
+        self._lost = lost
+        self._work = Path(os.environ.get("LAB_RUNNER_WORK", "/home/runner/_work"))
+        self._temp = self._work / "_temp"
+        self._state: Json = {}
+        self._variables: dict[str, str] = {}
+
+    def run(self) -> str:
+        """Execute the job and return its conclusion: `success`, `failure` or `lost`."""
+        try:
+            self._make_folders()
+            with self._cleaned_up():
+                self._prepare()
+                for step in self._definition.get("steps", ()):
+                    self._step(step)
+        except HookFailed as error:
+            self._say("hook_failed", what=str(error)[-_SHOWN:])
+            return "lost" if self._lost.is_set() else "failure"
+        return "success"
+
+    @contextmanager
+    def _cleaned_up(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._hook("cleanup_job", {})
+
+    def _make_folders(self) -> None:
+        for folder in ("_github_home", "_github_workflow", "_runner_file_commands", "_runner_hook_responses"):
+            (self._temp / folder).mkdir(parents=True, exist_ok=True)
+        for folder in ("_actions", "_tool", "shop/shop"):
+            (self._work / folder).mkdir(parents=True, exist_ok=True)
+        (self._temp / "_github_workflow" / "event.json").write_text("{}")
+        (self._work / "shop" / "shop" / "checked-out.txt").write_text("checked out\n")
+
+    def _prepare(self) -> None:
+        container = self._definition["container"]
+        services = [
+            {"contextName": name, **self._container(each)}
+            for name, each in self._definition.get("services", {}).items()
+        ]
+        response = self._hook(
+            "prepare_job",
+            {
+                "container": {**self._container(container), "workingDirectory": "/__w/shop/shop", **self._mounts()},
+                "services": services,
+            },
+        )
+        self._state = response["state"]
+        if len(response["context"].get("services", ())) != len(services) or "isAlpine" not in response:
+            raise HookFailed(f"the response of prepare_job lacks fields: {response}")
+
+    def _container(self, given: Json) -> Json:
+        credentials = given.get("credentials")
+        return {
+            "image": given["image"],
+            "entryPointArgs": given.get("args", []),
+            "createOptions": given.get("options", ""),
+            "environmentVariables": given.get("env", {}),
+            "userMountVolumes": [],
+            "portMappings": given.get("ports", []),
+            "registry": credentials and {**credentials, "serverUrl": given["image"].partition("/")[0]},
+        }
+
+    def _mounts(self) -> Json:
+        mounts = {
+            self._work: "/__w",
+            self._work.parent / "externals": "/__e",
+            self._temp: "/__w/_temp",
+            self._temp / "_github_home": "/github/home",
+            self._temp / "_github_workflow": "/github/workflow",
+        }
+        listed = [
+            {"sourceVolumePath": str(source), "targetVolumePath": target, "readOnly": target == "/__e"}
+            for source, target in mounts.items()
+        ]
+        return {"systemMountVolumes": listed}
+
+    def _step(self, step: Json) -> None:
+        folder = self._temp / "_runner_file_commands"
+        files = {name: folder / f"{name.lower()}_{uuid.uuid4()}" for name in _FILE_COMMANDS}
+        for file in files.values():
+            file.write_text("")
+        inside = "/github/file_commands" if "image" in step else "/__w/_temp/_runner_file_commands"
+        variables = self._variables | {name: f"{inside}/{file.name}" for name, file in files.items()}
+        if "image" in step:
+            arguments = {
+                **self._container({**step, "env": variables | step.get("env", {})}),
+                "entryPoint": step.get("entrypoint"),
+                "dockerfile": None,
+                "prependPath": [],
+                "workingDirectory": "/github/workspace",
+                **self._mounts(),
+            }
+            self._hook("run_container_step", arguments)
+        else:
+            script = self._temp / f"{uuid.uuid4()}.sh"
+            script.write_text(step["run"])
+            arguments = {
+                "entryPoint": "sh",
+                "entryPointArgs": ["-e", f"/__w/_temp/{script.name}"],
+                "environmentVariables": variables | step.get("env", {}),
+                "prependPath": step.get("prependPath", []),
+                "workingDirectory": "/__w/shop/shop",
+            }
+            self._hook("run_script_step", arguments)
+        self._variables |= _assignments(files["GITHUB_ENV"].read_text())
+
+    def _hook(self, command: str, arguments: Json) -> Json:
+        """Run one hook command and return its answer. Only `prepare_job` has to write one."""
+        file = self._temp / "_runner_hook_responses" / f"{uuid.uuid4()}.json"
+        given = {"command": command, "responseFile": str(file), "state": self._state, "args": arguments}
+        environment = {
+            **os.environ,
+            "RUNNER_WORKSPACE": str(self._work / "shop"),
+            "GITHUB_WORKSPACE": str(self._work / "shop" / "shop"),
+            "RUNNER_TEMP": str(self._temp),
+        }
+        process = subprocess.Popen(
+            ["sh", os.environ["ACTIONS_RUNNER_CONTAINER_HOOKS"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        ended = threading.Event()
+        watcher = threading.Thread(target=_kill_when, args=(process, self._lost, ended), daemon=True)
+        if command != "cleanup_job":
+            watcher.start()
+        try:
+            output, _ = process.communicate(json.dumps(given).encode())
+        finally:
+            ended.set()
+        self._say("hook_ended", command=command, status=process.returncode)
+        if process.returncode != 0:
+            raise HookFailed(f"{command} ended with {process.returncode}: {output.decode(errors='replace')}")
+        if command != "prepare_job":
+            return {}
+        try:
+            answer: Json = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise HookFailed(f"{command} wrote no response file: {error}") from error
+        return answer
+
+
+def _kill_when(process: "subprocess.Popen[bytes]", lost: threading.Event, ended: threading.Event) -> None:
+    """Kill the process when the job is lost."""
+    while not ended.wait(0.1):
+        if lost.is_set():
+            process.kill()
+            return
+
+
+def _assignments(text: str) -> Mapping[str, str]:
+    """Return the variables of lines `NAME=VALUE`."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
