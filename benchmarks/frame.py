@@ -39,7 +39,7 @@ PACKAGES = (
     "kubernetes",
 )
 
-Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "statements", "ratio", "kB", "%"]
+Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "statements", "ratio", "kB", "MB", "%"]
 Statistic = Literal["p50", "p99", "max", "median"]
 
 

@@ -14,19 +14,23 @@ from sqlalchemy import Engine, create_engine, text
 
 from benchmarks.frame import Recorder, Target
 from lab.bootstrap import RUNNER_IMAGE, LabPool
+from lab.node.build_images import IMAGES, MEGABYTE, size_over
 from lab.node.cluster import NodeCluster
-from lab.node.images import runner_image
+from lab.node.images import debian_base, runner_image
 from lab.node.node import Node
+from lab.node.product_images import LAB, PRODUCT
 from lab.processes import StartError
 from lab.system import NODE, Options, System
 
 LABELS = ("self-hosted", "linux", "bench")
 ENDS_WITHIN = 300.0
 """Seconds within which the jobs of a round end."""
+_UNCOMPRESSED = "uncompressed; the base is a small Debian with Python, curl and git"
 
 
 def run(recorder: Recorder) -> None:
     """Run the benchmark and record its figures. Raises `StartError` outside the namespaces of a node."""
+    _images(recorder)
     _cluster(recorder)
     folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
     pods = recorder.size(4, 1)
@@ -43,6 +47,18 @@ def run(recorder: Recorder) -> None:
         "node": "kubelet, containerd and runc with Pods of two containers; the image is on the node",
         "jobs": "0.5 s each; at most four Pods start or run at the same time",
     }
+
+
+def _images(recorder: Recorder) -> None:
+    """Measure the images, without the layers of their base."""
+    for title, name, target in (
+        ("image of the product", PRODUCT, (Target("median", "≤", 250),)),
+        ("image of the lab", LAB, ()),
+        ("reference image of runners", RUNNER_IMAGE, ()),
+    ):
+        with recorder.window() as window:
+            size = size_over(debian_base(recorder.say), IMAGES[name](name, recorder.say))
+        recorder.add(f"{title}, over its base", "MB", size / MEGABYTE, window, targets=target, note=_UNCOMPRESSED)
 
 
 def _cluster(recorder: Recorder) -> None:

@@ -17,7 +17,8 @@ from lab.node.product_images import LAB, PRODUCT, lab_image, product_image
 from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
 from lab.processes import StartError
 
-_MEGABYTE = 1_000_000
+MEGABYTE = 1_000_000
+"""Bytes."""
 
 IMAGES: dict[str, Callable[[str, Say], Path]] = {
     PRODUCT: product_image,
@@ -57,7 +58,7 @@ def size_over(base: Path, archive: Path) -> int:
 
 
 def _report(name: str, size: int, began: float) -> None:
-    sys.stdout.write(f"{name:45} {size / _MEGABYTE:8.1f} MB {time.monotonic() - began:7.1f} s\n")
+    sys.stdout.write(f"{name:45} {size / MEGABYTE:8.1f} MB {time.monotonic() - began:7.1f} s\n")
     sys.stdout.flush()
 
 
