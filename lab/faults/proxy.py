@@ -2,8 +2,8 @@
 
 It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
 a watch works through it. It plays the faults of its plan. If the client closes its connection, the proxy closes the
-upstream's, and the other way round. It does not support uploads that run in parallel with their answer, upgrades or
-HTTP/2.
+upstream's, and the other way round. After an upgrade (WebSocket) it forwards bytes in both directions. It does not
+support uploads that run in parallel with their answer, or HTTP/2.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, *, port: int) -> int:
-        """Listen on 127.0.0.1 and return the port. `port=0` chooses a free one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=2048)
+    async def start(self, *, port: int, host: str = "127.0.0.1") -> int:
+        """Listen on `host` and return the port. `port=0` chooses a free one."""
+        self._server = await asyncio.start_server(self._accept, host, port, backlog=2048)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -113,6 +113,8 @@ class Gateway:
             await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
             return False
         fault = self._plan.meet(method=method, target=target)
+        if request.get("upgrade") is not None:
+            return await self._play(client, upstream, request, body, fault)
         gone = asyncio.ensure_future(client.ended())
         playing = asyncio.ensure_future(self._play(client, upstream, request, body, fault))
         try:
@@ -148,12 +150,7 @@ class Gateway:
         if fault is not None and fault.kind == Kind.TRUNCATE:
             await _truncate(client, wire, answer, of_answer_to=request.words[0])
             return False
-        method = request.words[0]
-        await client.send(answer.render())
-        async for piece in wire.body(answer, of_answer_to=method):
-            await client.send(piece)
-        framed = answer.get("content-length") is not None or answer.get("transfer-encoding") is not None
-        return answer.keeps_alive and (framed or method == "HEAD" or answer.status in {204, 304})
+        return await _pass_on(client, wire, answer, of_answer_to=request.words[0])
 
     def _obey(self, method: str, body: bytes) -> tuple[int, bytes]:
         """Handle a request to the control path: GET returns counts, POST adds a fault, DELETE removes all faults."""
@@ -203,7 +200,7 @@ class _Dialled:
             head = head.having("Authorization", f"Bearer {self._upstream.token}")
         await self._wire.send(head.render() + body)
         answer = await self._wire.head()
-        while answer.status < HTTPStatus.OK:
+        while answer.status < HTTPStatus.OK and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
             answer = await self._wire.head()
         self._keeps_alive = answer.keeps_alive
         return self._wire, answer
@@ -214,6 +211,34 @@ class _Dialled:
         if wire is not None:
             wire.writer.transport.abort()
             await wire.close()
+
+
+async def _pass_on(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> bool:
+    """Send an answer, and what follows it after an upgrade. Return whether the connection can stay open."""
+    await client.send(answer.render())
+    if answer.status == HTTPStatus.SWITCHING_PROTOCOLS:
+        await _tunnel(client, upstream)
+        return False
+    async for piece in upstream.body(answer, of_answer_to=of_answer_to):
+        await client.send(piece)
+    framed = answer.get("content-length") is not None or answer.get("transfer-encoding") is not None
+    return answer.keeps_alive and (framed or of_answer_to == "HEAD" or answer.status in {204, 304})
+
+
+async def _tunnel(client: Wire, upstream: Wire) -> None:
+    """Forward bytes in both directions until one side closes its connection."""
+    ways = [asyncio.ensure_future(_forward(*ends)) for ends in ((client, upstream), (upstream, client))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _forward(source: Wire, target: Wire) -> None:
+    async for piece in source.rest():
+        await target.send(piece)
 
 
 async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:
@@ -266,6 +291,7 @@ class FaultProxy:
         self,
         upstream: str,
         *,
+        host: str = "127.0.0.1",
         port: int = 0,
         ca_file: Path | None = None,
         verify: bool = True,
@@ -276,6 +302,7 @@ class FaultProxy:
         self._plan = FaultPlan(seed=seed)
         self._upstream = Upstream.of(upstream, ca_file=ca_file, verify=verify, token=token)
         self._control = control
+        self._host = host
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Event | None = None
@@ -286,7 +313,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """The address for clients, without a path."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -339,7 +366,7 @@ class FaultProxy:
     async def _serve(self) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         gateway = Gateway(upstream=self._upstream, plan=self._plan, control=self._control)
-        self._port = await gateway.start(port=self._port)
+        self._port = await gateway.start(port=self._port, host=self._host)
         self._up.set()
         await self._closing.wait()
         await gateway.close()

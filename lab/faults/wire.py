@@ -131,8 +131,13 @@ class Wire:
                 left -= len(piece)
                 yield piece
         elif of_answer_to is not None:
-            while self._buffer or await self.fill():
-                yield self._take(len(self._buffer))
+            async for piece in self.rest():
+                yield piece
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        """Yield everything until the end of the stream."""
+        while self._buffer or await self.fill():
+            yield self._take(len(self._buffer))
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         while True:
