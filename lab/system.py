@@ -111,6 +111,8 @@ class Options:
 
     This applies to a real control plane only, and needs Helm.
     """
+    chart_values: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the chart from which the identities and the admission policies are rendered."""
     own_roles: bool = False
     """Connect each web and worker process to Postgres as a role with the name of the process.
 
@@ -591,7 +593,12 @@ class System:
 
     def _put_identities_in_place(self) -> None:
         helm.build(self._say)
-        self.identities = Identities(self.kube(), namespace=f"{self.namespace}-system", runners=self.namespace)
+        self.identities = Identities(
+            self.kube(),
+            namespace=f"{self.namespace}-system",
+            runners=self.namespace,
+            values=self.options.chart_values,
+        )
         self.identities.put_in_place()
 
     def kubeconfig_of(self, process: str) -> Path | None:
