@@ -17,6 +17,14 @@ DIGEST_ANNOTATION = "ostler.dev/spec-digest"
 DRAIN_FINALIZER = "ostler.dev/drain"
 SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 
+HOOK_OF_LABEL = "ostler.dev/hook-of"
+"""Name of the runner Pod that a hook Pod or its Secret belongs to. Such an object has no `POOL_LABEL`."""
+
+HOOK_POOL_LABEL = "ostler.dev/hook-pool"
+CONTAINERS_LABEL = "ostler.dev/containers"
+CONTAINERS_KUBERNETES = "kubernetes"
+"""Value of `CONTAINERS_LABEL` on runner Pods whose jobs may use containers. A network policy selects this label."""
+
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
 
 FIELD_MANAGER = "ostler"
