@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 GROUP = "ostler.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -24,6 +27,11 @@ HOOK_POOL_LABEL = "ostler.dev/hook-pool"
 CONTAINERS_LABEL = "ostler.dev/containers"
 CONTAINERS_KUBERNETES = "kubernetes"
 """Value of `CONTAINERS_LABEL` on runner Pods whose jobs may use containers. A network policy selects this label."""
+
+KEEP_NODE: Mapping[str, str] = MappingProxyType(
+    {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+)
+"""Annotations of Pods that execute a job. While a Pod has them, the cluster's autoscalers do not remove its node."""
 
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
 
