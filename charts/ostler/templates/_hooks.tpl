@@ -47,7 +47,8 @@ kubelet binds each token to its Pod.
 - name: name
   expression: object.metadata.?name.orValue('')
 - name: secrets
-  expression: {{ include "ostler.hookSecretSuffixes" . }}.map(suffix, variables.runner + '-' + suffix)
+  expression: >-
+    {{ include "ostler.hookSecretSuffixes" . }}.map(suffix, variables.runner + '-' + suffix)
 {{- end -}}
 
 {{/* Validations of the metadata of a hook Pod or a Secret. */}}
