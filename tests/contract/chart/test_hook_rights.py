@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient, make_client, object_path
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
 from k8s_adapters.hook_rights import RBAC, build_role, build_role_binding, hook_metadata
 from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, POOL_LABEL
 from k8s_adapters.pools import PoolSeen, create_pool
@@ -29,8 +30,11 @@ from tests.contract.chart.cast import ALL, Cast, allowed
 from tests.guard import POLICY
 from tests.waiting import eventually
 
+OF_TOKENS = "kubernetes.io/service-account.name"
 VALUES: Mapping[str, Any] = {
-    "runners": {"containers": {"enabled": True, "labels": ["team"], "pullSecrets": ["registry"]}},
+    "runners": {
+        "containers": {"enabled": True, "labels": ["team"], "annotations": [OF_TOKENS], "pullSecrets": ["registry"]}
+    },
     "networkPolicies": {"apiServer": {"addresses": ["10.0.0.1/32"]}},
 }
 LIMITS = {"cpu": "1", "memory": "64Mi"}
@@ -41,6 +45,7 @@ SECURE: Json = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 Change = Callable[[Json], object]
+Said = tuple[int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,21 +107,19 @@ class Stage:
     two: Tenant
 
 
-def answer(
-    client: KubeClient, method: str, path: str, body: Json | None = None, *, dry: bool = True
-) -> tuple[int, str]:
+def answer(client: KubeClient, method: str, path: str, body: Json | None = None, *, dry: bool = True) -> Said:
     """Return the status and the message of an answer. A change is a dry run unless `dry` is False."""
     query = {"dryRun": "All"} if dry and method != "GET" else None
     try:
         client.request(method, path, body=body, query=query, policy=ONCE)
     except UpstreamError as error:
-        found = answer_of(error)
-        assert found is not None, error
+        if (found := answer_of(error)) is None:
+            raise
         return found.status, found.message
     return 200, ""
 
 
-def create(client: KubeClient, body: Json, *, dry: bool = True) -> tuple[int, str]:
+def create(client: KubeClient, body: Json, *, dry: bool = True) -> Said:
     """Create an object of a namespace, and return the answer."""
     kind = {"Pod": "pods", "Secret": "secrets", "Role": "roles", "RoleBinding": "rolebindings"}[body["kind"]]
     group = str(body["apiVersion"]).rpartition("/")[0]
@@ -334,10 +337,6 @@ def container(kind: str = "containers", **fields: Any) -> Change:
     return lambda body: body["spec"][kind][0].update(fields)
 
 
-def labels(**fields: str) -> Change:
-    return lambda body: body["metadata"]["labels"].update({key.replace("__", "/"): v for key, v in fields.items()})
-
-
 def metadata(**fields: Any) -> Change:
     return lambda body: body["metadata"].update(fields)
 
@@ -375,7 +374,6 @@ PODS: dict[str, tuple[Change, str]] = {
         ),
         "must have one owner",
     ),
-    "label of another runner": (labels(ostler_dev__hook_of="x"), "a label that hook objects must not have"),
     "hook-of of another runner": (
         lambda body: body["metadata"]["labels"].update({HOOK_OF_LABEL: TWO}),
         "must have the labels ostler.dev/hook-of: one-0000000a",
@@ -398,7 +396,6 @@ PODS: dict[str, tuple[Change, str]] = {
     "own ServiceAccount": (spec(serviceAccountName="one-0000000a"), "must have no ServiceAccount besides default"),
     "mounted token": (spec(automountServiceAccountToken=True), "automountServiceAccountToken: false"),
     "token by default": (without("spec", "automountServiceAccountToken"), "automountServiceAccountToken: false"),
-    "host path": (spec(volumes=[{"name": "v", "hostPath": {"path": "/"}}]), "volumes of the kind emptyDir"),
     "projected token": (
         spec(volumes=[{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
         "volumes of the kind emptyDir",
@@ -436,9 +433,6 @@ PODS: dict[str, tuple[Change, str]] = {
         spec(imagePullSecrets=[{"name": f"{TWO}-secret-0"}]),
         "pull images with Secrets of one-0000000a only",
     ),
-    "host network": (spec(hostNetwork=True), "a namespace of its node"),
-    "host processes": (spec(hostPID=True), "a namespace of its node"),
-    "host IPC": (spec(hostIPC=True), "a namespace of its node"),
     "node": (spec(nodeName="node-1"), "must not set nodeName"),
     "toleration of everything": (spec(tolerations=[{"operator": "Exists"}]), "tolerates a taint"),
     "toleration of a control plane": (
@@ -449,6 +443,18 @@ PODS: dict[str, tuple[Change, str]] = {
     "no limits": (container(resources={}), "needs limits of cpu and memory"),
     "no limit of memory": (container(resources={"limits": {"cpu": "1"}}), "needs limits of cpu and memory"),
     "init container without limits": (container("initContainers", resources={}), "needs limits of cpu and memory"),
+    "container that runs as root": (
+        container(securityContext=SECURE | {"runAsNonRoot": False}),
+        "violates PodSecurity",
+    ),
+}
+
+
+OF_NODES: dict[str, tuple[Change, str]] = {
+    "host path": (spec(volumes=[{"name": "v", "hostPath": {"path": "/"}}]), "volumes of the kind emptyDir"),
+    "host network": (spec(hostNetwork=True), "a namespace of its node"),
+    "host processes": (spec(hostPID=True), "a namespace of its node"),
+    "host IPC": (spec(hostIPC=True), "a namespace of its node"),
     "probe of a host": (container(livenessProbe=TO_A_HOST), "a probe or a lifecycle handler with a host"),
     "start probe of a host": (
         container(startupProbe={"tcpSocket": {"host": "169.254.169.254", "port": 80}}),
@@ -458,12 +464,8 @@ PODS: dict[str, tuple[Change, str]] = {
         container(lifecycle={"postStart": TO_A_HOST}),
         "a probe or a lifecycle handler with a host",
     ),
-    "privileged container": (container(securityContext={"privileged": True}), "violates PodSecurity"),
-    "container that runs as root": (
-        container(securityContext=SECURE | {"runAsNonRoot": False}),
-        "violates PodSecurity",
-    ),
 }
+"""Changes that Pod Security refuses too, at least in the newest version of Kubernetes."""
 
 
 @pytest.mark.parametrize("what", PODS)
@@ -488,7 +490,7 @@ SECRETS: dict[str, tuple[Change, str]] = {
     "type of a ServiceAccount token": (
         lambda body: (
             body.update(type="kubernetes.io/service-account-token"),
-            body["metadata"]["annotations"].update({"kubernetes.io/service-account.name": TWO}),
+            body["metadata"]["annotations"].update({OF_TOKENS: TWO}),
         ),
         "must have the type Opaque or kubernetes.io/dockerconfigjson",
     ),
@@ -496,8 +498,8 @@ SECRETS: dict[str, tuple[Change, str]] = {
         lambda body: body.update(type="bootstrap.kubernetes.io/token"),
         "must have the type Opaque or kubernetes.io/dockerconfigjson",
     ),
-    "annotation of a ServiceAccount": (
-        metadata(annotations={"kubernetes.io/service-account.name": TWO}),
+    "unknown annotation": (
+        metadata(annotations={"iam.example.com/role": "admin"}),
         "an annotation that hook objects must not have",
     ),
     "finalizer": (metadata(finalizers=["example.com/stays"]), "must not have a finalizer"),
@@ -533,15 +535,44 @@ def test_hook_pods_may_have_what_the_operator_allows(stage: Stage) -> None:
     assert create(stage.one.client, pod) == (200, "")
 
 
-def test_hook_pods_need_a_namespace_with_a_security_level(stage: Stage, admin: KubeClient) -> None:
+@contextmanager
+def level(stage: Stage, name: str | None) -> Iterator[None]:
+    """Give another Pod Security level to the namespace of the runners."""
     path, key = f"/api/v1/namespaces/{stage.cast.runners}", "pod-security.kubernetes.io/enforce"
     pod = stage.one.hook_pod(step_pod(stage.one.pod.name, 1))
-    kind = "application/merge-patch+json"
-    for level in ("privileged", None):
-        admin.request("PATCH", path, body={"metadata": {"labels": {key: level}}}, content_type=kind)
+
+    def give(value: str | None) -> None:
+        body = {"metadata": {"labels": {key: value}}}
+        stage.cast.admin.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+    give(name)
+    try:
         eventually(lambda: "need the label" in create(stage.one.client, pod)[1], within=60)
-    admin.request("PATCH", path, body={"metadata": {"labels": {key: "restricted"}}}, content_type=kind)
-    eventually(lambda: create(stage.one.client, pod) == (200, ""), within=60)
+        yield
+    finally:
+        give("restricted")
+        eventually(lambda: create(stage.one.client, pod) == (200, ""), within=60)
+
+
+def test_hook_pods_need_a_namespace_with_a_security_level(stage: Stage) -> None:
+    with level(stage, None):
+        pass
+
+
+def test_policy_itself_refuses_what_belongs_to_the_node(stage: Stage) -> None:
+    with level(stage, "privileged"):
+        for change, why in OF_NODES.values():
+            pod = stage.one.hook_pod(step_pod(stage.one.pod.name, 1))
+            change(pod)
+            status, message = create(stage.one.client, pod)
+            assert (status, why in message) == (403, True), message
+
+
+@pytest.mark.parametrize("what", OF_NODES)
+def test_pod_security_refuses_what_belongs_to_the_node(stage: Stage, what: str) -> None:
+    pod = stage.one.hook_pod(step_pod(stage.one.pod.name, 1))
+    OF_NODES[what][0](pod)
+    assert create(stage.one.client, pod)[0] == 403
 
 
 # What a worker must not do.
