@@ -12,13 +12,18 @@ from typing import Any
 
 import pytest
 
+from k8s_adapters.admission import refuses_other_roles
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
+from k8s_adapters.deployed import labels_of_runners
+from k8s_adapters.hook_pods import find_left_over
 from k8s_adapters.hook_rights import RBAC, build_role, build_role_binding, hook_metadata
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, POOL_LABEL
+from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.resources import Created
 from k8s_adapters.retry import answer_of
-from k8s_adapters.runners import create_runner
+from k8s_adapters.runners import create_runner, delete_runner
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from lab.identities import Identities
 from lab.manifests import Kinds
@@ -685,6 +690,66 @@ def test_worker_cannot_execute_commands_or_read_secrets(stage: Stage) -> None:
         assert answer(stage.worker, "GET", f"{path}/log", dry=False)[0] == 403
     path = object_path("secrets", namespace=namespace, name=secret(stage.one.pod.name, 0))
     assert answer(stage.worker, "GET", path)[0] == 403
+
+
+def test_doctor_sees_the_policy_for_roles_as_a_worker_and_as_an_administrator(stage: Stage) -> None:
+    for client in (stage.worker, stage.cast.admin):
+        found = refuses_other_roles(client, stage.cast.runners)
+        assert (found.refused, found.cure) == (True, None)
+        assert "ValidatingAdmissionPolicy" in found.why
+
+
+def test_doctor_sees_that_a_worker_may_create_any_role(stage: Stage, namespace: str) -> None:
+    """Where its Role is there, and no policy."""
+    admin = stage.cast.admin
+    release = f"bare-{namespace}"
+    bare = Identities(admin, namespace=release, runners=namespace, values=VALUES)
+    for each in bare.manifests:
+        if each["kind"] in {"Role", "RoleBinding"} and each["metadata"]["name"].endswith("-worker"):
+            Kinds(admin).apply(each)
+    eventually(lambda: refuses_other_roles(admin, namespace).refused is False, within=60)
+    found = refuses_other_roles(admin, namespace)
+    assert f"may create any Role in {namespace}" in found.why
+    assert "runners.containers.enabled" in (found.cure or "")
+
+
+def test_lists_of_runner_pods_contain_no_hook_pods(stage: Stage) -> None:
+    admin, namespace = stage.cast.admin, stage.cast.runners
+    runners = {stage.one.pod.name, stage.two.pod.name}
+    assert {each.name for each in list_pods(admin, namespace=namespace)} == runners
+    pages = metadata_pages(admin, "pods", namespace=namespace, selector=OF_POOLS)
+    assert {each.name for page in pages for each in page} == runners
+    assert all(HOOK_OF_LABEL not in each for each in labels_of_runners(admin, namespace=namespace))
+    assert find_left_over(admin, namespace=namespace) == []
+
+
+def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stage) -> None:
+    admin, namespace = stage.cast.admin, stage.cast.runners
+    spec = {"image": "runner:1", "runnerLabels": ["three"]}
+    pool = create_pool(admin, namespace=namespace, name="three", spec=spec)
+    made = create_runner(
+        stage.worker,
+        pool=pool,
+        name="three-0000000a",
+        attempt="a",
+        dispatch_url="http://web/",
+        audience="ostler-dispatch",
+        hooks=True,
+    )
+    three = Tenant(pool=pool, pod=made, client=admin)
+    for body in (three.hook_pod(), three.secret()):
+        assert create(admin, body, dry=False) == (200, "")
+    paths = [
+        object_path("pods", namespace=namespace, name=workflow_pod(made.name)),
+        object_path("secrets", namespace=namespace, name=secret(made.name, 0)),
+        object_path("roles", namespace=namespace, name=made.name, group=RBAC),
+        object_path("rolebindings", namespace=namespace, name=made.name, group=RBAC),
+    ]
+    assert [answer(admin, "GET", path)[0] for path in paths] == [200] * 4
+
+    delete_runner(stage.worker, namespace=namespace, name=made.name, uid=made.uid)
+
+    eventually(lambda: [answer(admin, "GET", path)[0] for path in paths] == [404] * 4, within=60)
 
 
 def test_expressions_of_hook_policies_pass_the_type_check(stage: Stage) -> None:

@@ -388,9 +388,7 @@ def test_runner_without_containers_has_no_role_and_takes_two_calls(
     assert faults.calls == ["POST", "POST"]
 
 
-def test_runner_with_containers_takes_two_calls_more(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen
-) -> None:
+def test_runner_with_containers_takes_two_calls_more(namespace: str, faulty: Faulty, pool: PoolSeen) -> None:
     client, faults = faulty
 
     made = with_containers(client, pool)
