@@ -80,6 +80,7 @@ class Conversation:
     """One command, from its start to the exit code that `hook.sh` ends with."""
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.started = threading.Event()
         self._limits = limits
         self._clock = clock
         self._changed = threading.Condition()
@@ -104,7 +105,9 @@ class Conversation:
         """Run the command in the present thread, and end the conversation with its exit code."""
         self._thread = threading.get_ident()
         code = 1
+        self.started.wait()
         try:
+            self.check()
             code = command()
         finally:
             self._log.end()
@@ -183,11 +186,15 @@ class Conversation:
     def next(self, *, report: int, within: float) -> Instruction:
         """Return the next instruction, or `WAIT` if there is none after `within` seconds.
 
-        `report` is 0 if `hook.sh` carried out the instruction before. Raises `CommandCancelled`.
+        `report` is 0 if `hook.sh` carried out the instruction before. The first call lets the command begin, so a
+        command whose `hook.sh` ended at once never begins. Raises `CommandCancelled`.
         """
+        self.started.set()
         with self._listening(), self._changed:
             if self._doing is not None:
                 self._doing, self._report = None, (self._doing, report)
+                if report != 0 and self._pipe is not None and self._pending is None:
+                    self._pipe.abort("hook.sh could not copy the files")
                 self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._pending is not None or self._code is not None or self._cancelled is not None, within
@@ -215,8 +222,10 @@ class Conversation:
             pipe.end()
 
     def download(self) -> Iterator[bytes]:
-        """Yield the bytes for the present instruction. Raises `Unexpected` if there is no such instruction."""
-        pipe = self._pipe_of("receive", "write")
+        """Return the bytes for the present instruction. Raises `Unexpected` if there is no such instruction."""
+        return self._download(self._pipe_of("receive", "write"))
+
+    def _download(self, pipe: Pipe) -> Iterator[bytes]:
         with self._listening():
             try:
                 yield from pipe.chunks()
@@ -224,9 +233,9 @@ class Conversation:
                 pipe.abort("the download was cut")
                 raise
 
-    def log_chunks(self) -> Iterator[bytes]:
-        """Yield the log of the command until the command has ended."""
-        return self._log.chunks()
+    def log_chunks(self, *, every: float) -> Iterator[bytes]:
+        """Yield the log of the command until the command has ended. After `every` quiet seconds, yield nothing (b"")."""
+        return self._log.chunks(every=every)
 
     def cancel(self, why: str) -> None:
         """Cancel the command. Its next use of files, of the clock or of a sleep raises `CommandCancelled`."""
@@ -234,6 +243,7 @@ class Conversation:
             if self._code is not None or self._cancelled is not None:
                 return
             self._cancelled = why
+            self.started.set()
             pipe = self._pipe
             self._changed.notify_all()
         if pipe is not None:
@@ -292,6 +302,9 @@ class RunnerFiles:
         try:
             with self._conversation.cut_by_cancel():
                 yield from pipe.chunks()
+        except PipeBroken:  # the report of hook.sh says more
+            self._conversation.reported(instruction)
+            raise
         except GeneratorExit:
             pipe.abort("the archive was not read to its end")
             raise

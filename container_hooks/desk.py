@@ -57,7 +57,8 @@ class Desk:
         self._id = ""
         self._present: Conversation | None = None
         self._refusals: Counter[str] = Counter()
-        self._unshown = 0
+        self._since = 0  # refusals since the last command began
+        self._shown = 0  # those of them that its log shows
         self._lock = threading.Lock()
 
     def begin(self, given: Json, environment: Mapping[str, str]) -> str:
@@ -95,8 +96,9 @@ class Desk:
             self._refusals[error.reason] += 1
             count = self._refusals.total()
             present = self._present
-            shown = present is not None and not present.ended and self._unshown < _SHOWN
-            self._unshown += 1
+            shown = present is not None and not present.ended and self._shown < _SHOWN
+            self._since += 1
+            self._shown += shown
         log.warning("hooks.request_refused", reason=error.reason, refused=count, detail=str(error))
         if shown and present is not None:
             present.log.line(f"ostler: refused a request at the socket of container jobs: {error}")
@@ -147,8 +149,8 @@ class Desk:
     def _start(self, command: str, given: Json, environment: Mapping[str, str]) -> str:
         conversation = Conversation(self._limits)
         with self._lock:
-            unshown = self._unshown
-            self._unshown = 0
+            unshown = self._since - self._shown
+            self._since = self._shown = 0
             self._id, self._present = secrets.token_hex(8), conversation
         threading.Thread(
             target=self._run, args=(command, given, Session(conversation, environment), unshown), daemon=True
@@ -156,16 +158,19 @@ class Desk:
         return self._id
 
     def _run(self, command: str, given: Json, session: Session, unshown: int) -> None:
-        log.info("hooks.command_began", command=command)
         if unshown:
             session.conversation.log.line(
-                f"ostler: {unshown} requests at the socket of container jobs were refused since the last command began"
+                f"ostler: requests refused at the socket of container jobs before this command, and not shown: {unshown}"
             )
-        code = session.conversation.run(lambda: self._guarded(given, session))
+        try:
+            code = session.conversation.run(lambda: self._guarded(given, session))
+        except CommandCancelled:  # it never began
+            return
         log.info("hooks.command_ended", command=command, exit_code=code)
 
     def _guarded(self, given: Json, session: Session) -> int:
         """Return the exit code of a command. An error becomes one line in the log of the job."""
+        log.info("hooks.command_began", command=given["command"])
         try:
             return self._execute(given, session)
         except CommandCancelled as error:

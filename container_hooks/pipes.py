@@ -54,18 +54,25 @@ class Pipe:
             self._chunks.clear()
             self._changed.notify_all()
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the chunks until the end. Raises `PipeBroken` if the pipe was aborted or stalls."""
-        while (chunk := self._next()) is not None:
+    def chunks(self, *, every: float | None = None) -> Iterator[bytes]:
+        """Yield the chunks until the end. Raises `PipeBroken` if the pipe was aborted or stalls.
+
+        If `every` is given, no limit of time applies. An empty chunk is then yielded after `every` seconds without a
+        chunk, so that the caller can check the reader.
+        """
+        while (chunk := self._next(every)) is not None:
             yield chunk
 
-    def _next(self) -> bytes | None:
+    def _next(self, every: float | None) -> bytes | None:
+        within = self._stall if every is None else every
         with self._changed:
-            moved = self._changed.wait_for(lambda: self._broken is not None or self._chunks or self._ended, self._stall)
+            moved = self._changed.wait_for(lambda: self._broken is not None or self._chunks or self._ended, within)
             if self._broken is not None:
                 raise PipeBroken(self._broken)
+            if not moved and every is not None:
+                return b""
             if not moved:
-                raise PipeBroken(f"no bytes arrived for {self._stall:g} s")
+                raise PipeBroken(f"no bytes arrived for {within:g} s")
             if not self._chunks:
                 return None
             # Small chunks are joined, so that the output of a chatty process costs few packets.

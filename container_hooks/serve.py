@@ -16,7 +16,7 @@ the socket too, but all that it reaches are the four commands for its own Pod.
 
 from __future__ import annotations
 
-import os
+import select
 import socket
 import socketserver
 import threading
@@ -42,6 +42,7 @@ SCRIPT = "hook.sh"
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 64  # bytes of the line before a chunk
 _DISCARDED = 64 * 1024 * 1024  # bytes of a refused request that are read, so that its client reads the answer
+_CHECKED = 0.5  # seconds between two checks whether the client of a quiet log is still there
 _SOCKET_MODE = 0o660
 _SCRIPT_MODE = 0o555
 _FOLDERS = {
@@ -60,8 +61,9 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, path: Path, execute: Execute, *, limits: Limits | None = None,
-                 restart: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, path: Path, execute: Execute, *, limits: Limits | None = None, restart: Callable[[], None] | None = None
+    ) -> None:
         self.limits = limits or Limits()
         self.desk = Desk(execute, self.limits, restart=restart)
         self._path = path
@@ -228,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(self.server.limits.stall)
         conversation = self._conversation()
         try:
-            self._stream(conversation.log_chunks())
+            self._stream(conversation.log_chunks(every=_CHECKED))
         except PipeBroken:
             return
         except OSError:
@@ -261,8 +263,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with closing(chunks):  # type: ignore[type-var]
             for chunk in chunks:
+                if not chunk:
+                    self._check_client()
+                    continue
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         self.wfile.write(b"0\r\n\r\n")
+
+    def _check_client(self) -> None:
+        """Raise `ConnectionError` if the client has closed the connection."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        if readable and not self.connection.recv(1, socket.MSG_PEEK):
+            raise ConnectionError
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the body of a request with chunks. Raises `Refused` if the body is malformed."""
