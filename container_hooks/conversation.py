@@ -36,7 +36,7 @@ class Limits:
     - `stuck`: time that a cancelled command has to end. After that the sidecar restarts.
     """
 
-    input: int = 8 * _KIB * _KIB
+    input: int = 4 * _KIB * _KIB
     connections: int = 16
     request: float = 10
     poll: float = 2
@@ -234,7 +234,10 @@ class Conversation:
                 raise
 
     def log_chunks(self, *, every: float) -> Iterator[bytes]:
-        """Yield the log of the command until the command has ended. After `every` quiet seconds, yield nothing (b"")."""
+        """Yield the log of the command until the command has ended.
+
+        After `every` seconds without output, yield an empty chunk.
+        """
         return self._log.chunks(every=every)
 
     def cancel(self, why: str) -> None:

@@ -160,7 +160,7 @@ class Desk:
     def _run(self, command: str, given: Json, session: Session, unshown: int) -> None:
         if unshown:
             session.conversation.log.line(
-                f"ostler: requests refused at the socket of container jobs before this command, and not shown: {unshown}"
+                f"ostler: requests refused at the socket of container jobs before this command: {unshown}"
             )
         try:
             code = session.conversation.run(lambda: self._guarded(given, session))

@@ -108,7 +108,7 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature of the base
         """Log an error of a handler."""
-        log.exception("hooks.request_failed")
+        log.error("hooks.request_failed", exc_info=True)
 
 
 def install_script(folder: Path) -> None:
@@ -158,9 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         path = urlsplit(self.path).path
         try:
-            if path not in routes:
-                raise Refused(f"there is no {self.command} {path[:80]}", reason="unknown_path", status=404)
-            routes[path]()
+            routes.get(path, self._unknown)()
         except Refused as error:
             self._refuse(error)
         except Unexpected as error:
@@ -178,6 +176,10 @@ class Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             self._answer(f"refused {error}", error.status)
             self._discard()
+
+    def _unknown(self) -> None:
+        path = urlsplit(self.path).path
+        raise Refused(f"there is no {self.command} {path[:80]}", reason="unknown_path", status=404)
 
     def _ready(self) -> None:
         self._answer("ready")

@@ -82,7 +82,9 @@ entries() {
 archive() {
     if is_gnu_tar; then
         printf '%s\n' "$1" | tar -cf - --no-unquote -T -
-        return
+        code=$?
+        [ "$code" != 1 ] || code=0    # a file changed while it was read
+        return "$code"
     fi
     set -f
     IFS=$newline
@@ -93,9 +95,10 @@ archive() {
     tar -cf - "$@"
 }
 
-# Pack the content of folder $1 and upload it. If $2 is not empty, pack only the paths in its lines.
+# Pack the content of folder $1 and upload it. If $2 is not empty, pack only the paths in its lines. A folder that does
+# not exist counts as empty.
 pack() {
-    cd "$1" || return 1
+    mkdir -p "$1" && cd "$1" || return 1
     list=${2:-$(entries)}
     codes=$(
         {
