@@ -1,5 +1,8 @@
 """Create and delete a runner: one Pod and one ServiceAccount of the same name, owned by their pool.
 
+A runner with container jobs also has a Role and a RoleBinding of this name. They are created between the ServiceAccount
+and the Pod. The garbage collector deletes them after the ServiceAccount, so a deletion needs no calls for them.
+
 The ServiceAccount is created first and deleted last. Both have the pool label from the moment of their creation. By
 this label, an admission policy prevents the cluster's garbage collector from deleting Pods that are not terminal.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import enum
 
 from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.hook_rights import build_role, build_role_binding
 from k8s_adapters.names import (
     API_VERSION,
     ATTEMPT_ANNOTATION,
@@ -22,7 +26,7 @@ from k8s_adapters.names import (
 )
 from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
-from k8s_adapters.resources import Created, create_pod, create_service_account
+from k8s_adapters.resources import Created, create_pod, create_role, create_role_binding, create_service_account
 from ostler.errors import Conflict, Gone
 from rules.pools.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
 from rules.upstream.retry import RetryPolicy
@@ -57,9 +61,13 @@ def create_runner(
     dispatch_url: str,
     audience: str,
     dispatch_ca: str | None = None,
+    hooks: bool = False,
     policy: RetryPolicy | None = None,
 ) -> Created:
     """Create the ServiceAccount and the Pod, and return the Pod.
+
+    If `hooks` is True, the jobs of the Pod may use containers. The Role and the RoleBinding for them are then created
+    before the Pod, so that the rights exist when the first job starts.
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
     that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler has no right to create these objects.
@@ -67,6 +75,8 @@ def create_runner(
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
     )
+    if hooks:
+        _create_rights(client, pool=pool, name=name, attempt=attempt, account_uid=account.uid, policy=policy)
     pod = build_pod(
         pool=pool,
         name=name,
@@ -77,6 +87,29 @@ def create_runner(
         service_account_uid=account.uid,
     )
     return create_pod(client, body=pod, policy=policy)
+
+
+def _create_rights(
+    client: KubeClient, *, pool: PoolSeen, name: str, attempt: str, account_uid: str, policy: RetryPolicy | None
+) -> None:
+    role = build_role(
+        namespace=pool.namespace,
+        name=name,
+        pool=pool.name,
+        attempt=attempt,
+        digest=pool.template_hash,
+        account_uid=account_uid,
+    )
+    binding = build_role_binding(
+        namespace=pool.namespace,
+        name=name,
+        pool=pool.name,
+        attempt=attempt,
+        digest=pool.template_hash,
+        account_uid=account_uid,
+    )
+    create_role(client, body=role, policy=policy)
+    create_role_binding(client, body=binding, policy=policy)
 
 
 def delete_runner(
