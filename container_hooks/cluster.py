@@ -129,7 +129,8 @@ def _create(world: World, kind: str, body: Json, *, waits: bool) -> Made:
         if found is None:
             if isinstance(lost, Retryable):  # the create was not applied, and all attempts are used up
                 raise lost
-            continue  # the object disappeared between the two calls
+            world.timing.sleep(_CHECK_EVERY)  # the object disappeared, or the quota changed at the same time
+            continue
         uid = found["metadata"]["uid"]
         ours = is_ours(world, found)
         if "deletionTimestamp" in found["metadata"]:

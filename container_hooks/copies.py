@@ -119,7 +119,7 @@ def _unpack(
     if source.error is not None:
         raise source.error
     if code != 0:
-        raise _failed(what, code, errors)
+        raise command_failed(what, code, errors)
     listing.end()
     if (listing.files, listing.content) != (tally.files, tally.content):
         raise HookFailed(
@@ -241,7 +241,7 @@ class _Packing:
                 self._pod, JOB, self._pack, stdout=self._put, stderr=lambda data: _append(errors, data)
             )
             if code != 0 and not (code == 1 and _CHANGED in errors):  # GNU tar: another process writes the file
-                self._error = _failed(self._what, code, errors)
+                self._error = command_failed(self._what, code, errors)
         except BaseException as error:  # noqa: BLE001  raised in the thread that uses the archive
             self._error = error
         finally:
@@ -270,7 +270,8 @@ def _append(errors: bytearray, data: bytes) -> None:
     del errors[:-_LONGEST_STDERR]
 
 
-def _failed(what: str, code: int, errors: bytearray) -> HookFailed:
+def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:
+    """Return the failure of a command in a container, with the last words of its standard error."""
     said = one_line(errors.decode("utf-8", "replace"), longest=300)
     advice = (
         "the image of the container must contain sh, tar, find and stat"

@@ -98,8 +98,18 @@ class Ledger:
     """
 
     complete: bool = False
+    used: bool = False
     pods: set[str] = field(default_factory=set)
     secrets: set[str] = field(default_factory=set)
+
+    def begin(self, *, first_of_job: bool) -> None:
+        """Record the begin of a command.
+
+        The ledger is complete if the first command of this process is also the first command of the job. A process that
+        replaces a killed one gets a later command first.
+        """
+        self.complete = self.complete or (first_of_job and not self.used)
+        self.used = True
 
 
 @dataclass(frozen=True, kw_only=True)

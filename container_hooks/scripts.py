@@ -5,6 +5,7 @@ Every argument of a script is passed as a word of its own, so no path or name is
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -64,15 +65,6 @@ for each in /etc/os-release /etc/alpine-release; do
   fi
 done
 """
-_SET_UP_STEP = """set -e
-mkdir -p "$1/_temp" "${3%/*}"
-rm -rf "$3" "$1/_temp/_github_home" "$1/_temp/_github_workflow" "$1/_temp/_runner_file_commands"
-ln -s "$2/workspace" "$3"
-ln -s "$2/home" "$1/_temp/_github_home"
-ln -s "$2/workflow" "$1/_temp/_github_workflow"
-ln -s "$2/file_commands" "$1/_temp/_runner_file_commands"
-cat > "$1/_temp/$4"
-"""
 
 
 def merge_into(folder: str) -> list[str]:
@@ -99,9 +91,19 @@ def set_up_job() -> list[str]:
     return ["sh", "-c", _SET_UP_JOB, "sh", TEMP, GITHUB]
 
 
-def set_up_step(workspace: str, script: str) -> list[str]:
-    """Return a command that makes the paths of `/__w` point to `/github`, and stores its input as a script."""
-    return ["sh", "-c", _SET_UP_STEP, "sh", WORK, GITHUB, f"{WORK}/{workspace}", script]
+def step_paths(workspace: str) -> list[str]:
+    """Return lines of a script that make the paths of a job in `/__w` point to the folders of a step in `/github`."""
+    places = {
+        f"{WORK}/{workspace}": "workspace",
+        f"{TEMP}/{HOME}": "home",
+        f"{TEMP}/{WORKFLOW_FILES}": "workflow",
+        f"{TEMP}/{FILE_COMMANDS}": "file_commands",
+    }
+    lines = []
+    for path, folder in places.items():
+        parent, quoted = shlex.quote(posixpath.dirname(path)), shlex.quote(path)
+        lines += [f"mkdir -p {parent}", f"rm -rf {quoted}", f"ln -s {GITHUB}/{folder} {quoted}"]
+    return lines
 
 
 def words(arguments: Sequence[str] | None) -> list[str]:
@@ -126,13 +128,15 @@ def run_script(
     arguments: Sequence[str] | None,
     variables: Mapping[str, str],
     prepend: Sequence[str] = (),
+    before: Sequence[str] = (),
 ) -> bytes:
     """Return a script that replaces itself with a program, in a folder and with an environment.
 
     Neither the values of variables nor the arguments are expanded by the shell. The script deletes its own file first.
+    `before` has further lines of shell.
     """
     others = [f"{key}={value}" for key, value in variables.items() if not _NAME.fullmatch(key)]
-    lines = ['rm -f "$0"']
+    lines = ['rm -f "$0"', *before]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in variables.items() if _NAME.fullmatch(key)]
     if prepend:
         lines.append(f'export PATH={shlex.quote(":".join(prepend))}:"$PATH"')
