@@ -108,7 +108,7 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature of the base
         """Log an error of a handler."""
-        log.error("hooks.request_failed", exc_info=True)
+        log.exception("hooks.request_failed")  # noqa: LOG004 - the base calls this method in its handler
 
 
 def install_script(folder: Path) -> None:

@@ -157,7 +157,7 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
     eventually(lambda: allowed(worker, "escalate", f"{RBAC}@roles", namespace=runners), within=60)
     tenants = []
     for name in ("one", "two"):
-        spec = {"image": "runner:1", "runnerLabels": [name]}
+        spec = {"image": "runner:1", "runnerLabels": [name], "containers": {"mode": "kubernetes"}}
         pool = create_pool(admin, namespace=runners, name=name, spec=spec)
         made = create_runner(
             worker,
@@ -166,7 +166,7 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
             attempt="a",
             dispatch_url="http://web/",
             audience="ostler-dispatch",
-            hooks=True,
+            hooks_image="ostler:1",
         )
         path = folder / name
         write_kubeconfig(
@@ -725,7 +725,7 @@ def test_lists_of_runner_pods_contain_no_hook_pods(stage: Stage) -> None:
 
 def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stage) -> None:
     admin, namespace = stage.cast.admin, stage.cast.runners
-    spec = {"image": "runner:1", "runnerLabels": ["three"]}
+    spec = {"image": "runner:1", "runnerLabels": ["three"], "containers": {"mode": "kubernetes"}}
     pool = create_pool(admin, namespace=namespace, name="three", spec=spec)
     made = create_runner(
         stage.worker,
@@ -734,7 +734,7 @@ def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stag
         attempt="a",
         dispatch_url="http://web/",
         audience="ostler-dispatch",
-        hooks=True,
+        hooks_image="ostler:1",
     )
     three = Tenant(pool=pool, pod=made, client=admin)
     for body in (three.hook_pod(), three.secret()):
