@@ -154,8 +154,8 @@ def _schema() -> Json:
             },
             {
                 "rule": f"!has(self.spec.containers) || size(self.metadata.name) <= {LONGEST_POOL}",
-                "message": f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters: hook Pods are "
-                "named after its Pods",
+                "message": f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters: hook Pods "
+                "are named after its Pods",
             },
         ],
     }
@@ -246,8 +246,8 @@ def _shape() -> Json:
         "containers": {
             "type": "object",
             "required": ["mode"],
-            "description": "Container jobs: jobs with `container`, `services` or a Docker action. Without a value, such "
-            "jobs fail. The containers run in hook Pods, which the runner Pod creates.",
+            "description": "Container jobs: jobs with `container`, `services` or a Docker action. Without a value, "
+            "such jobs fail. The containers run in hook Pods, which the runner Pod creates.",
             "properties": {
                 "mode": {
                     "type": "string",

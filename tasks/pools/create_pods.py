@@ -51,7 +51,9 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
     """
     row = planned.pool_row
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
-    if pool is None or pool.uid != row.uid or problem_of(rt, pool) is not None or pool.terminating or not pool.has_finalizer:
+    if pool is None or pool.uid != row.uid or pool.terminating or not pool.has_finalizer:
+        return
+    if problem_of(rt, pool) is not None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
