@@ -165,7 +165,7 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
             attempt="a",
             dispatch_url="http://web/",
             audience="ostler-dispatch",
-            hooks=True,
+            hooks_image="ostler:1",
         )
         path = folder / name
         write_kubeconfig(
@@ -797,7 +797,7 @@ def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stag
         attempt="a",
         dispatch_url="http://web/",
         audience="ostler-dispatch",
-        hooks=True,
+        hooks_image="ostler:1",
     )
     three = Tenant(pool=pool, pod=made, client=admin)
     for body in (three.hook_pod(), three.secret()):
