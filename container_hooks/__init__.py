@@ -1,1 +1,1 @@
-"""Container jobs: the four hook commands of actions/runner, executed in Pods of their own (`docs/decisions/0084`)."""
+"""Container hooks: execute the four commands of a container job for the runner of one Pod."""

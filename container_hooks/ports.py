@@ -1,29 +1,37 @@
-"""Interfaces between the hook commands and the world: files of the runner, processes in hook Pods, the job's log."""
+"""Protocols between the commands of container jobs and the world: files of the runner, processes in Pods, the log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
+
+from k8s_adapters.client import KubeClient
+from ostler.clock import Timing
 
 
 class Files(Protocol):
-    """Files of the runner's container."""
+    """Files of the container `runner`. The user of this protocol has no access to the file system of the container."""
 
     def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield a tar archive of the content of a folder, or of the named entries only."""
+        """Yield the chunks of a tar archive of the content of `folder`.
+
+        If `only` is given, the archive contains only these paths, which are relative to `folder`.
+        """
         ...
 
     def receive(self, folder: str, chunks: Iterable[bytes]) -> None:
-        """Unpack a tar archive into a folder."""
+        """Unpack a tar archive into `folder`. Missing folders are created."""
         ...
 
     def write(self, path: str, content: bytes) -> None:
-        """Write one file."""
+        """Write one file with mode 0644. An existing file is replaced."""
         ...
 
 
 class Exec(Protocol):
-    """Processes in containers of hook Pods."""
+    """Processes in the containers of hook Pods."""
 
     def run(
         self,
@@ -36,21 +44,91 @@ class Exec(Protocol):
         stderr: Callable[[bytes], None],
         deadline: float | None = None,
     ) -> int:
-        """Run a command and return its exit code. A command that might have begun is never repeated.
+        """Run a command in a container, and return its exit code.
 
-        `deadline` is the number of seconds for the whole call, or None. Raises `ExecLost` if the connection broke, and
-        `Gone`, `Forbidden` or `Retryable` if the command was not started.
+        `deadline` is in seconds. A command that might have begun is never repeated. Raises `ExecLost` if the connection
+        ends without an exit code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.
         """
         ...
 
 
 class Log(Protocol):
-    """Log of the job, as its users see it at GitHub."""
+    """The log of the job, as the runner shows it."""
 
     def line(self, text: str) -> None:
-        """Print one line."""
+        """Write one line."""
         ...
 
     def raw(self, data: bytes) -> None:
-        """Print output of a step as it is."""
+        """Write the output of a process, unchanged."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookSettings:
+    """Settings of the commands. Times are in seconds.
+
+    `vcpu_millicores` and `memory_mib` are the resources of one hook Pod. Its containers share them. `work` and
+    `externals` are folders of the container `runner`. `workspace` is the workspace of the job, relative to `work`, if
+    the environment names it. `overlay` is the file of `ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE`.
+
+    `start_within` limits the time until a hook Pod is ready. `pull_errors_for` is the time during which errors of an
+    image pull are tolerated. The kubelet repeats the pull in this time. `progress_every` is the interval of the lines
+    about a copy in the log.
+    """
+
+    vcpu_millicores: int = 1000
+    memory_mib: int = 2048
+    work: str = "/home/runner/_work"
+    externals: str = "/home/runner/externals"
+    workspace: str | None = None
+    overlay: Path | None = None
+    start_within: float = 600.0
+    pull_errors_for: float = 45.0
+    terminating_within: float = 60.0
+    progress_every: float = 5.0
+
+
+@dataclass
+class Ledger:
+    """Names of the objects that this process might have created.
+
+    `complete` is True if no earlier process can have created an object for the same runner Pod. `cleanup_job` then
+    asks for these names only. Otherwise it asks for every possible name.
+    """
+
+    complete: bool = False
+    used: bool = False
+    pods: set[str] = field(default_factory=set)
+    secrets: set[str] = field(default_factory=set)
+
+    def begin(self, *, first_of_job: bool) -> None:
+        """Record the begin of a command.
+
+        The ledger is complete if the first command of this process is also the first command of the job. A process that
+        replaces a killed one gets a later command first.
+        """
+        self.complete = self.complete or (first_of_job and not self.used)
+        self.used = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Everything that the commands use: the API server, the files of the runner, processes in Pods, and the log.
+
+    `pod` and `uid` identify the runner Pod, and `pool` is the name of its pool. `node` is the node of the runner Pod.
+    Use one `World` for all commands of a runner Pod, so that its `ledger` is not lost.
+    """
+
+    client: KubeClient
+    namespace: str
+    pod: str
+    uid: str
+    pool: str
+    files: Files
+    exec: Exec
+    log: Log
+    node: str | None = None
+    timing: Timing = field(default_factory=Timing)
+    settings: HookSettings = field(default_factory=HookSettings)
+    ledger: Ledger = field(default_factory=Ledger)

@@ -397,12 +397,14 @@ def _why_unusable(error: Exception) -> str:
             return "it does not have the parts of a kubeconfig (clusters, users, contexts, current-context)"
 
 
-def object_path(kind: str, *, namespace: str, name: str | None = None) -> str:
-    """Return the path of a core object. `kind` is a plural, such as `pods`.
+def object_path(kind: str, *, namespace: str, name: str | None = None, group: str = "") -> str:
+    """Return the path of an object. `kind` is a plural, such as `pods`.
 
-    If `name` is None, return the path of the collection.
+    If `name` is None, return the path of the collection. `group` is the API group, and the version of the group is v1.
+    The default is the group of core objects.
     """
-    collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/{kind}"
+    api = f"/apis/{group}/v1" if group else "/api/v1"
+    collection = f"{api}/namespaces/{quote(namespace, safe='')}/{kind}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 GROUP = "ostler.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -16,6 +19,19 @@ ATTEMPT_ANNOTATION = "ostler.dev/attempt"
 DIGEST_ANNOTATION = "ostler.dev/spec-digest"
 DRAIN_FINALIZER = "ostler.dev/drain"
 SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
+
+HOOK_OF_LABEL = "ostler.dev/hook-of"
+"""Name of the runner Pod that a hook Pod or its Secret belongs to. Such an object has no `POOL_LABEL`."""
+
+HOOK_POOL_LABEL = "ostler.dev/hook-pool"
+CONTAINERS_LABEL = "ostler.dev/containers"
+CONTAINERS_KUBERNETES = "kubernetes"
+"""Value of `CONTAINERS_LABEL` on runner Pods whose jobs may use containers. A network policy selects this label."""
+
+KEEP_NODE: Mapping[str, str] = MappingProxyType(
+    {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+)
+"""Annotations of Pods that execute a job. While a Pod has them, the cluster's autoscalers do not remove its node."""
 
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
 

@@ -1,4 +1,4 @@
-"""Create Pods and ServiceAccounts idempotently: the same call may be repeated after any failure.
+"""Create the objects of a runner idempotently: the same call may be repeated after any failure.
 
 If the reply to a create was lost, the API server answers a repeated create with 409. The existing object is then read.
 If this object has the same pool, attempt and spec digest, and is not terminating, the create has succeeded.
@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from k8s_adapters.client import METADATA_ONLY, Json, KubeClient, object_path
-from k8s_adapters.names import ATTEMPT_ANNOTATION, DIGEST_ANNOTATION, POOL_LABEL
+from k8s_adapters.names import ATTEMPT_ANNOTATION, DIGEST_ANNOTATION, POOL_LABEL, SERVICE_ACCOUNT_ANNOTATION
 from k8s_adapters.retry import answer_of
 from ostler.errors import Conflict, Forbidden, Gone, Retryable
 from rules.upstream.retry import RetryPolicy
 
 _ROUNDS = 4  # tries while the object under the name disappears between two calls
 _CHECK_EVERY = 0.1  # seconds between two reads of a terminating object
+_OWNED_BY_ACCOUNT = ("Role", "RoleBinding")  # kinds that the garbage collector deletes after the ServiceAccount
 _SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the cache of the admission plugin lags behind
 
 
@@ -39,6 +40,24 @@ def create_service_account(
     `Retryable` if the state of the object cannot be found out.
     """
     return _create(client, "serviceaccounts", body, policy, terminating_within)
+
+
+def create_role(
+    client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
+) -> Created:
+    """Create a Role from its JSON, with the same errors as `create_service_account`.
+
+    A Role whose ServiceAccount has another UID is not accepted, because the garbage collector is about to delete it.
+    Raises `Forbidden` if this client has no right to create Roles, or if an admission policy refuses the Role.
+    """
+    return _create(client, "roles", body, policy, terminating_within)
+
+
+def create_role_binding(
+    client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
+) -> Created:
+    """Create a RoleBinding from its JSON, with the same errors as `create_role`."""
+    return _create(client, "rolebindings", body, policy, terminating_within)
 
 
 def create_pod(
@@ -65,12 +84,14 @@ def _create(
     client: KubeClient, kind: str, body: Json, policy: RetryPolicy | None, terminating_within: float
 ) -> Created:
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-    path = object_path(kind, namespace=namespace, name=name)
+    group = _group_of(body)
+    path = object_path(kind, namespace=namespace, name=name, group=group)
     lost: Conflict | Retryable | None = None
     for _ in range(_ROUNDS):
         try:
             return _record(
-                client.request("POST", object_path(kind, namespace=namespace), body=body, policy=policy), before=False
+                client.request("POST", object_path(kind, namespace=namespace, group=group), body=body, policy=policy),
+                before=False,
             )
         except (Conflict, Retryable) as error:
             lost = error
@@ -122,9 +143,17 @@ def _ours(found: Json, wanted: Json) -> bool:
     """Return whether an earlier call with the same attempt created the object that was found."""
     there, ours = found["metadata"], wanted["metadata"]
     labels, annotations = there.get("labels") or {}, there.get("annotations") or {}
+    known = [ATTEMPT_ANNOTATION, DIGEST_ANNOTATION]
+    if wanted["kind"] in _OWNED_BY_ACCOUNT:
+        known.append(SERVICE_ACCOUNT_ANNOTATION)
     return labels.get(POOL_LABEL) == ours["labels"][POOL_LABEL] and all(
-        annotations.get(key) == ours["annotations"][key] for key in (ATTEMPT_ANNOTATION, DIGEST_ANNOTATION)
+        annotations.get(key) == ours["annotations"][key] for key in known
     )
+
+
+def _group_of(body: Json) -> str:
+    """Return the API group of an object's JSON, which is empty for a core object."""
+    return str(body["apiVersion"]).rpartition("/")[0]
 
 
 def _record(item: Json, *, before: bool) -> Created:

@@ -1,5 +1,8 @@
 """Create and delete a runner: one Pod and one ServiceAccount of the same name, owned by their pool.
 
+A runner with container jobs also has a Role and a RoleBinding of this name. They are created between the ServiceAccount
+and the Pod. The garbage collector deletes them after the ServiceAccount, so a deletion needs no calls for them.
+
 The ServiceAccount is created first and deleted last. Both have the pool label from the moment of their creation. By
 this label, an admission policy prevents the cluster's garbage collector from deleting Pods that are not terminal.
 """
@@ -9,6 +12,8 @@ from __future__ import annotations
 import enum
 
 from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.hook_rights import build_role, build_role_binding
+from k8s_adapters.hook_sidecar import add_sidecar
 from k8s_adapters.names import (
     API_VERSION,
     ATTEMPT_ANNOTATION,
@@ -22,7 +27,7 @@ from k8s_adapters.names import (
 )
 from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
-from k8s_adapters.resources import Created, create_pod, create_service_account
+from k8s_adapters.resources import Created, create_pod, create_role, create_role_binding, create_service_account
 from ostler.errors import Conflict, Gone
 from rules.pools.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
 from rules.upstream.retry import RetryPolicy
@@ -57,9 +62,13 @@ def create_runner(
     dispatch_url: str,
     audience: str,
     dispatch_ca: str | None = None,
+    hooks_image: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> Created:
     """Create the ServiceAccount and the Pod, and return the Pod.
+
+    If the pool has container jobs, the Role and the RoleBinding for them are created before the Pod, so that the rights
+    exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod.
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
     that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler has no right to create these objects.
@@ -67,6 +76,8 @@ def create_runner(
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
     )
+    if pool.containers is not None:
+        _create_rights(client, pool=pool, name=name, attempt=attempt, account_uid=account.uid, policy=policy)
     pod = build_pod(
         pool=pool,
         name=name,
@@ -74,9 +85,33 @@ def create_runner(
         dispatch_url=dispatch_url,
         audience=audience,
         dispatch_ca=dispatch_ca,
+        hooks_image=hooks_image,
         service_account_uid=account.uid,
     )
     return create_pod(client, body=pod, policy=policy)
+
+
+def _create_rights(
+    client: KubeClient, *, pool: PoolSeen, name: str, attempt: str, account_uid: str, policy: RetryPolicy | None
+) -> None:
+    role = build_role(
+        namespace=pool.namespace,
+        name=name,
+        pool=pool.name,
+        attempt=attempt,
+        digest=pool.template_hash,
+        account_uid=account_uid,
+    )
+    binding = build_role_binding(
+        namespace=pool.namespace,
+        name=name,
+        pool=pool.name,
+        attempt=attempt,
+        digest=pool.template_hash,
+        account_uid=account_uid,
+    )
+    create_role(client, body=role, policy=policy)
+    create_role_binding(client, body=binding, policy=policy)
 
 
 def delete_runner(
@@ -192,6 +227,7 @@ def build_pod(
     dispatch_url: str,
     audience: str,
     dispatch_ca: str | None = None,
+    hooks_image: str | None = None,
     service_account_uid: str | None = None,
 ) -> Json:
     """Return the JSON of a runner Pod.
@@ -204,10 +240,14 @@ def build_pod(
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
     exists.
 
+    If the pool has container jobs, the Pod has the sidecar `hooks` with `hooks_image`.
+
     The overlay cannot remove the tolerations for unreachable nodes. Without these tolerations, the taint manager would
     delete a busy Pod, because taint eviction ignores disruption budgets.
     """
-    digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
+    digest = pod_hash(
+        pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca, hooks_image=hooks_image
+    )
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
     if service_account_uid is not None:
@@ -248,6 +288,8 @@ def build_pod(
     }
     if (ca := mounted_ca(dispatch_url, dispatch_ca)) is not None:
         _trust(pod, ca)
+    if pool.containers is not None:
+        add_sidecar(pod, pool=pool, containers=pool.containers, image=hooks_image or "")
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
         # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.

@@ -11,15 +11,13 @@ import enum
 from dataclasses import dataclass
 
 from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
-from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
+from k8s_adapters.names import CLAIM_ANNOTATION, KEEP_NODE, OWNER_LABEL
 from k8s_adapters.retry import answer_of, single
 from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.upstream.retry import RetryPolicy
 
 STAMP_POLICY = RetryPolicy(attempts=3, base=0.1, growth=1.0, jitter=(1.0, 1.0), deadline=2.0, honour_retry_after=False)
 _UNPROCESSABLE = 422
-# While a Pod has these annotations, the cluster's autoscalers do not remove its node.
-_KEEP_NODE = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 
 class StampOutcome(enum.Enum):
@@ -61,7 +59,7 @@ def stamp(
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
         _add("labels", OWNER_LABEL, str(owner)),
-        *(_add("annotations", key, text) for key, text in _KEEP_NODE.items()),
+        *(_add("annotations", key, text) for key, text in KEEP_NODE.items()),
     ]
     return _swap(client, namespace, name, uid, expected, value, operations, policy)
 
@@ -83,7 +81,7 @@ def unstamp(
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
         *_remove("labels", OWNER_LABEL),
-        *(operation for key in _KEEP_NODE for operation in _remove("annotations", key)),
+        *(operation for key in KEEP_NODE for operation in _remove("annotations", key)),
     ]
     return _swap(client, namespace, name, uid, expected, value, operations, policy)
 

@@ -50,6 +50,12 @@ class RetryPolicy:
 
 ONCE = RetryPolicy(attempts=1)
 
+HOOKS = RetryPolicy(base=1.0, growth=3.5, jitter=(0.75, 1.25), deadline=120.0)
+"""Calls of container jobs. A failed call ends the job, so the four attempts outlast an outage of 12 seconds.
+
+The deadline leaves time for three waits of 30 seconds that the server asks for.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.hook_rights import RBAC, build_role
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import PoolSeen, pod_hash
-from k8s_adapters.resources import create_pod, create_service_account
-from k8s_adapters.runners import Deletion, build_pod, build_service_account, delete_runner
+from k8s_adapters.pools import HookPods, PoolSeen, pod_hash
+from k8s_adapters.resources import Created, create_pod, create_service_account
+from k8s_adapters.runners import Deletion, build_pod, build_service_account, create_runner, delete_runner
 from k8s_adapters.stamps import stamp
 from ostler.errors import Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner
+from tests.waiting import eventually
 
 Faulty = tuple[KubeClient, FaultyTransport]
 NAME = "pool-0000000a"
@@ -351,3 +355,84 @@ def test_a_pod_shows_how_its_containers_ended(admin: KubeClient, namespace: str,
     assert spent is not None
     assert spent.is_terminal
     assert (spent.runner_exit_code, spent.runner_exit_signal, spent.runner_exit_reason) == (137, 9, "OOMKilled")
+
+
+def rights_of(client: KubeClient, namespace: str, name: str = NAME) -> set[str]:
+    """Return which of the two objects exist."""
+    found = set()
+    for kind in ("roles", "rolebindings"):
+        try:
+            client.request("GET", object_path(kind, namespace=namespace, name=name, group=RBAC))
+        except Gone:
+            continue
+        found.add(kind)
+    return found
+
+
+def with_containers(client: KubeClient, pool: PoolSeen, *, attempt: str = "a1") -> Created:
+    return create_runner(
+        client,
+        pool=replace(pool, containers=HookPods(vcpu_millicores=2000, memory_mib=4096)),
+        name=NAME,
+        attempt=attempt,
+        dispatch_url="http://web/",
+        audience="ostler-dispatch",
+        hooks_image="ostler:1",
+    )
+
+
+def test_runner_without_containers_has_no_role_and_takes_two_calls(
+    admin: KubeClient, namespace: str, faulty: Faulty, make_runner: MakeRunner
+) -> None:
+    client, faults = faulty
+    make_runner(client=client)
+    assert rights_of(admin, namespace) == set()
+    assert faults.calls == ["POST", "POST"]
+
+
+def test_runner_with_containers_takes_two_calls_more(namespace: str, faulty: Faulty, pool: PoolSeen) -> None:
+    client, faults = faulty
+
+    made = with_containers(client, pool)
+    created = list(faults.calls)
+    faults.calls.clear()
+    delete_runner(client, namespace=namespace, name=NAME, uid=made.uid)
+
+    assert created == ["POST"] * 4
+    assert faults.calls == ["DELETE", "DELETE"]
+
+
+def test_role_of_a_runner_goes_with_its_service_account(admin: KubeClient, namespace: str, pool: PoolSeen) -> None:
+    made = with_containers(admin, pool)
+    assert rights_of(admin, namespace) == {"roles", "rolebindings"}
+
+    delete_runner(admin, namespace=namespace, name=NAME, uid=made.uid)
+
+    eventually(lambda: rights_of(admin, namespace) == set(), within=60)
+
+
+def test_repeated_creation_with_lost_replies_keeps_role_and_binding(
+    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen
+) -> None:
+    client, faults = faulty
+    for _ in range(4):
+        faults.lose_reply("POST")
+
+    first = with_containers(client, pool)
+    second = with_containers(client, pool)
+
+    assert (first.uid, second.ours_before) == (second.uid, True)
+    assert rights_of(admin, namespace) == {"roles", "rolebindings"}
+
+
+def test_role_of_an_older_service_account_is_a_conflict(admin: KubeClient, namespace: str, pool: PoolSeen) -> None:
+    """The garbage collector is about to delete this Role, so a Pod that relied on it would soon have no rights."""
+    given = {"namespace": namespace, "name": NAME, "pool": pool.name, "attempt": "a1", "digest": pool.template_hash}
+    keeper = {"metadata": {"name": "keeper"}}
+    uid = admin.request("POST", object_path("serviceaccounts", namespace=namespace), body=keeper)["metadata"]["uid"]
+    role = build_role(**given, account_uid=uid)
+    role["metadata"]["ownerReferences"][0]["name"] = "keeper"
+    admin.request("POST", object_path("roles", namespace=namespace, group=RBAC), body=role)
+
+    with pytest.raises(Conflict):
+        with_containers(admin, pool)

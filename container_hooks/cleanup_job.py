@@ -1,0 +1,48 @@
+"""Command `cleanup_job`: delete the hook Pods and Secrets of this runner Pod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from container_hooks.cluster import delete_named
+from container_hooks.failures import HookFailed, failure_of
+from container_hooks.ports import World
+from ostler.errors import OstlerError
+from rules.pools.hook_names import pod_names, secret_names
+
+
+def cleanup_job(world: World) -> int:
+    """Delete every object of this runner Pod and return 0. Objects that are already gone cause no error.
+
+    There is no permission to list, so each name is read. If this process has served the whole job, only names that it
+    has used are read. Raises `HookFailed` if an object could not be deleted. The garbage collector deletes it after the
+    runner Pod.
+    """
+    ledger = world.ledger
+    pods = sorted(ledger.pods) if ledger.complete else pod_names(world.pod)
+    secrets = sorted(ledger.secrets) if ledger.complete else secret_names(world.pod)
+    count = remove(world, pods=pods, secrets=secrets, strict=True)
+    world.log.line(f"Deleted {count} objects of the job's containers")
+    return 0
+
+
+def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict: bool) -> int:
+    """Delete Pods and Secrets of this runner Pod by name, and return their number.
+
+    A failure does not stop the deletion of the other objects. Afterwards it is raised if `strict` is True, and written
+    to the log otherwise.
+    """
+    count, failures = 0, list[HookFailed]()
+    for kind, names in (("pods", pods), ("secrets", secrets)):
+        for name in names:
+            try:
+                count += delete_named(world, kind, name)
+            except OstlerError as error:
+                failures.append(failure_of(f"{kind} {name} was not deleted", error))
+            else:
+                (world.ledger.pods if kind == "pods" else world.ledger.secrets).discard(name)
+    if failures and strict:
+        raise failures[0]
+    for each in failures:
+        world.log.line(f"{each}. It is deleted with the runner Pod at the latest")
+    return count

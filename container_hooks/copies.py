@@ -1,0 +1,281 @@
+"""Copies of files between the runner, the job's container and the container of a step.
+
+Each copy is verified: number and bytes of the files that arrived must be those that were sent. An archive is unpacked into a staging folder and moved to its place afterwards, so that a copy may be repeated from its
+start. If the connection is lost during a copy, the copy is repeated once.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from container_hooks.archives import Entry, Tally, passed
+from container_hooks.failures import HookFailed, failure_of, one_line
+from container_hooks.ports import World
+from ostler.errors import ExecLost, OstlerError
+
+JOB = "job"
+"""Name of the container in which steps run: the job's container, or the container of a step."""
+
+_ATTEMPTS = 2
+_AHEAD = 16  # chunks between the two ends of a copy
+_STOPS_WITHIN = 10.0  # seconds
+_LONGEST_STDERR = 2000
+_MIB = 1024 * 1024
+_NOT_FOUND = 127
+_CHANGED = b"changed as we read it"
+
+Keep = Callable[[Entry], bool]
+
+
+def everything(_entry: Entry) -> bool:
+    """Keep each entry of an archive."""
+    return True
+
+
+def from_runner(
+    world: World,
+    pod: str,
+    *,
+    folder: str,
+    command: Sequence[str],
+    what: str,
+    keep: Keep = everything,
+    extra: dict[str, bytes] | None = None,
+) -> Tally:
+    """Copy a folder of the runner into a Pod. `command` unpacks an archive and prints the listing of its files.
+
+    `keep` selects the entries, and `extra` adds files. `what` describes the copy in the log. Raises `HookFailed` if the
+    copy fails or is not complete.
+    """
+
+    def attempt() -> Tally:
+        return _unpack(world, pod, world.files.send(folder), command, what, keep, extra)
+
+    return _repeated(world, attempt, what)
+
+
+def between(
+    world: World, *, source: str, pack: Sequence[str], pod: str, command: Sequence[str], what: str, keep: Keep
+) -> Tally:
+    """Copy files from Pod `source` into another Pod, without a copy on the way. `pack` writes the archive."""
+
+    def attempt() -> Tally:
+        with _Packing(world, source, pack, what) as chunks:
+            return _unpack(world, pod, chunks, command, what, keep, None)
+
+    return _repeated(world, attempt, what)
+
+
+def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, what: str, keep: Keep) -> Tally:
+    """Copy files from Pod `source` into a folder of the runner. Only files and folders that stay inside are copied."""
+
+    def attempt() -> Tally:
+        tally = Tally()
+        with _Packing(world, source, pack, what) as chunks:
+            wanted = passed(chunks, keep=lambda entry: entry.is_plain and keep(entry), tally=tally)
+            archive = _Guarded(_reported(world, wanted, tally, what))
+            world.files.receive(folder, archive)
+            if archive.error is not None:
+                raise archive.error
+            if not tally.complete:
+                raise HookFailed(f"{what}: the runner did not accept the whole archive; run the job again")
+        return tally
+
+    return _repeated(world, attempt, what)
+
+
+def _repeated(world: World, attempt: Callable[[], Tally], what: str) -> Tally:
+    for number in range(1, _ATTEMPTS + 1):
+        try:
+            return attempt()
+        except ExecLost as error:
+            if number == _ATTEMPTS:
+                raise failure_of(what, error) from error
+            world.log.line(f"{what}: the connection was lost, and the copy starts again")
+        except HookFailed:
+            raise
+        except OstlerError as error:
+            raise failure_of(what, error) from error
+    raise AssertionError("unreachable")
+
+
+def _unpack(
+    world: World,
+    pod: str,
+    chunks: Iterable[bytes],
+    command: Sequence[str],
+    what: str,
+    keep: Keep,
+    extra: dict[str, bytes] | None,
+) -> Tally:
+    tally, listing, errors = Tally(), Listing(), bytearray()
+    source = _Guarded(_reported(world, passed(chunks, keep=keep, tally=tally, extra=extra), tally, what))
+    code = world.exec.run(
+        pod, JOB, command, stdin=source, stdout=listing.read, stderr=lambda data: _append(errors, data)
+    )
+    if source.error is not None:
+        raise source.error
+    if code != 0:
+        raise command_failed(what, code, errors)
+    listing.end()
+    if (listing.files, listing.content) != (tally.files, tally.content):
+        raise HookFailed(
+            f"{what}: {tally.files} files with {tally.content} bytes were sent, but {listing.files} files with "
+            f"{listing.content} bytes arrived; run the job again"
+        )
+    return tally
+
+
+@dataclass
+class Listing:
+    """Number and bytes of the files that arrived, from lines of link count, inode and size.
+
+    A file with several links counts once. The archive also contains the content of such a file only once.
+    """
+
+    files: int = 0
+    content: int = 0
+    _rest: bytes = b""
+    _seen: set[bytes] = field(default_factory=set)
+
+    def read(self, data: bytes) -> None:
+        """Read a piece of the listing."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._count(line)
+
+    def end(self) -> None:
+        """Read the last line, which might have no end."""
+        if self._rest.strip():
+            self._count(self._rest)
+        self._rest = b""
+
+    def _count(self, line: bytes) -> None:
+        links, inode, size = [*line.split(), b"", b"", b""][:3]
+        if not (links.isdigit() and size.isdigit()):
+            raise HookFailed(f"the listing of the copied files is wrong: {one_line(repr(line), longest=80)}")
+        if links != b"1":
+            if inode in self._seen:
+                return
+            self._seen.add(inode)
+        self.files += 1
+        self.content += int(size)
+
+
+class _Guarded(Iterator[bytes]):
+    """Iterator that remembers the error of its source, because a user of an iterator might not pass the error on."""
+
+    def __init__(self, source: Iterator[bytes]) -> None:
+        self._source = source
+        self.error: Exception | None = None
+
+    def __next__(self) -> bytes:
+        if self.error is not None:
+            raise StopIteration
+        try:
+            return next(self._source)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+    def close(self) -> None:
+        """Close the source."""
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
+
+
+def _reported(world: World, chunks: Iterator[bytes], tally: Tally, what: str) -> Iterator[bytes]:
+    """Yield the chunks, and write a line to the log every few seconds."""
+    clock, every = world.timing.clock, world.settings.progress_every
+    told = clock()
+    for chunk in chunks:
+        yield chunk
+        if clock() - told >= every:
+            told = clock()
+            world.log.line(f"{what}: {tally.files} files, {tally.seen / _MIB:.1f} MiB so far")
+
+
+class _Abandoned(OstlerError):
+    """The other end of a copy has stopped."""
+
+
+class _Packing:
+    """Archive that a container writes, as an iterator of chunks. A thread reads it from the connection.
+
+    Leaving the context without an error raises the error of the container's `tar`, if there is one.
+    """
+
+    def __init__(self, world: World, pod: str, pack: Sequence[str], what: str) -> None:
+        self._world, self._pod, self._pack, self._what = world, pod, pack, what
+        self._chunks: queue.Queue[bytes | None] = queue.Queue(_AHEAD)
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="hook-copy", daemon=True)
+
+    def __enter__(self) -> Iterator[bytes]:
+        self._thread.start()
+        return self._yielded()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        self._stopped.set()
+        self._thread.join(_STOPS_WITHIN)
+        own = self._error
+        # The end of the source explains an archive that is cut short, and so an error at the other end.
+        if own is not None and not isinstance(own, _Abandoned):
+            raise own from error
+
+    def _yielded(self) -> Iterator[bytes]:
+        while (chunk := self._chunks.get()) is not None:
+            yield chunk
+
+    def _read(self) -> None:
+        errors = bytearray()
+        try:
+            code = self._world.exec.run(
+                self._pod, JOB, self._pack, stdout=self._put, stderr=lambda data: _append(errors, data)
+            )
+            if code != 0 and not (code == 1 and _CHANGED in errors):  # GNU tar: another process writes the file
+                self._error = command_failed(self._what, code, errors)
+        except BaseException as error:  # noqa: BLE001  raised in the thread that uses the archive
+            self._error = error
+        finally:
+            self._put_end()
+
+    def _put(self, chunk: bytes) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._chunks.put(chunk, timeout=0.2)
+            except queue.Full:
+                continue
+            return
+        raise _Abandoned("the other end of the copy has stopped")
+
+    def _put_end(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._chunks.put(None, timeout=0.2)
+            except queue.Full:
+                continue
+            return
+
+
+def _append(errors: bytearray, data: bytes) -> None:
+    errors += data
+    del errors[:-_LONGEST_STDERR]
+
+
+def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:
+    """Return the failure of a command in a container, with the last words of its standard error."""
+    said = one_line(errors.decode("utf-8", "replace"), longest=300)
+    advice = (
+        "the image of the container must contain sh, tar, find and stat"
+        if code == _NOT_FOUND
+        else "check the free disk space and the file permissions of the container"
+    )
+    return HookFailed(f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}")

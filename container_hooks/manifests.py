@@ -1,0 +1,165 @@
+"""Bodies of hook Pods, at the Pod Security level `restricted`.
+
+A job has one Pod: the container `job` and one container per service. A container step has a Pod of its own. The
+folders `/__w`, `/__e` and `/github` are empty at the start, and files are copied into them. No Pod has a token of the
+Kubernetes API, a volume of its node or a namespace of its node.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from container_hooks.containers import Plan
+from container_hooks.copies import JOB
+from container_hooks.options import Health
+from container_hooks.resources import Share
+from container_hooks.scripts import EXTERNALS, GITHUB, WORK
+from k8s_adapters.client import Json
+from rules.pools.pod_template import outlive_lost_nodes
+
+USER = 1001
+"""User and group of a container without `--user`. It is the user `runner` of the runner image."""
+
+_VOLUMES = {"work": WORK, "externals": EXTERNALS, "github": GITHUB}
+_HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,180}")
+_PUBLIC = frozenset({"CI", "GITHUB_ACTIONS"})
+_GRACE = 1  # seconds; `tail` ignores SIGTERM, and nothing that a hook Pod could save is used again
+
+
+def secret_values(plans: Sequence[Plan]) -> dict[str, str]:
+    """Return the environment of all containers as the data of one Secret. The environment often contains passwords."""
+    return {
+        _key(plan, name): value
+        for plan in plans
+        for name, value in plan.environment.items()
+        if _VARIABLE.fullmatch(name) and name not in _PUBLIC
+    }
+
+
+def unusable_variables(plan: Plan) -> list[str]:
+    """Return the names of variables that a container of a Pod cannot have."""
+    return sorted(name for name in plan.environment if not _VARIABLE.fullmatch(name))
+
+
+def job_pod(
+    plans: Sequence[Plan], *, shares: Mapping[str, Share], env_secret: str | None, pull_secrets: Sequence[str]
+) -> Json:
+    """Return the body of the Pod of a job, without its name and owner.
+
+    `env_secret` is the name of the Secret with `secret_values`. `pull_secrets` are the names of Secrets with registry
+    credentials.
+    """
+    job = next(each for each in plans if each.name == JOB)
+    spec = _spec(job)
+    spec["containers"] = [_container(plan, shares[plan.name], env_secret) for plan in plans]
+    _add_volumes(spec, plans)
+    if pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    hosts = [each.context for each in plans if each.context is not None and _HOST.fullmatch(each.context)]
+    if hosts:
+        # Docker resolves the key of a service to its container. All containers of this Pod share `localhost`.
+        spec["hostAliases"] = [{"ip": "127.0.0.1", "hostnames": hosts}]
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+
+
+def step_pod(plan: Plan, *, share: Share, pull_secrets: Sequence[str]) -> Json:
+    """Return the body of the Pod of a container step, without its name and owner."""
+    spec = _spec(plan)
+    spec["containers"] = [_container(plan, share, None)]
+    _add_volumes(spec, [plan])
+    if pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+
+
+def restricted(container: Json) -> Json:
+    """Return the container with the security context that the Pod Security level `restricted` demands."""
+    own = container.get("securityContext") or {}
+    security = {**own, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {**container, "securityContext": security}
+
+
+def _spec(job: Plan) -> Json:
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": job.options.group or USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": outlive_lost_nodes(()),
+    }
+
+
+def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
+    resources = {"cpu": f"{share.millicores}m", "memory": f"{share.memory_mib}Mi"}
+    container: Json = {
+        "name": plan.name,
+        "image": plan.image,
+        "env": _environment(plan, env_secret),
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "volumeMounts": [] if plan.is_service else [{"name": n, "mountPath": p} for n, p in _VOLUMES.items()],
+    }
+    if not plan.is_service:
+        # The workspace does not exist yet. The container runtime would create it for root.
+        container["workingDir"] = WORK
+    if plan.command:
+        container["command"] = list(plan.command)
+    if plan.args:
+        container["args"] = list(plan.args)
+    if plan.ports:
+        container["ports"] = plan.ports
+    if plan.options.health is not None:
+        container["readinessProbe"] = probe(plan.options.health)
+    if plan.options.user is not None:
+        user, group = plan.options.user, plan.options.group
+        container["securityContext"] = {"runAsUser": user, **({} if group is None else {"runAsGroup": group})}
+    return restricted(container)
+
+
+def probe(health: Health) -> Json:
+    """Return the readiness probe of a health command.
+
+    The first check happens at once, and not after one interval as with Docker. A job therefore starts earlier.
+    """
+    return {
+        "exec": {"command": ["sh", "-c", health.command]},
+        "periodSeconds": max(math.ceil(health.interval), 1),
+        "timeoutSeconds": max(math.ceil(health.timeout), 1),
+        "failureThreshold": health.retries,
+        "successThreshold": 1,
+    }
+
+
+def _environment(plan: Plan, env_secret: str | None) -> list[Json]:
+    found: list[Json] = []
+    for name, value in plan.environment.items():
+        if not _VARIABLE.fullmatch(name):
+            continue
+        if name in _PUBLIC or env_secret is None:
+            found.append({"name": name, "value": value})
+        else:
+            source = {"secretKeyRef": {"name": env_secret, "key": _key(plan, name)}}
+            found.append({"name": name, "valueFrom": source})
+    return found
+
+
+def _key(plan: Plan, name: str) -> str:
+    return f"{plan.name}.{name}"
+
+
+def _add_volumes(spec: Json, plans: Sequence[Plan]) -> None:
+    spec["volumes"] = [{"name": name, "emptyDir": {}} for name in _VOLUMES]
+    for number, (plan, path) in enumerate((plan, path) for plan in plans for path in plan.scratch):
+        name = f"scratch-{number}"
+        spec["volumes"].append({"name": name, "emptyDir": {}})
+        container: Json = next(each for each in spec["containers"] if each["name"] == plan.name)
+        container["volumeMounts"].append({"name": name, "mountPath": path})

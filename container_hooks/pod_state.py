@@ -1,0 +1,133 @@
+"""State of a hook Pod while it starts, as a pure decision on its JSON: ready, not yet, or failed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from container_hooks.failures import one_line
+from k8s_adapters.client import Json
+
+_NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
+_NEVER_STARTED = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_LONGEST_REASON = 300
+_SIGNALS = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one read of a Pod shows.
+
+    `ready` is True if every container runs and every health command has succeeded. `failed` is one line if the Pod can
+    never become ready. `pull_error` is one line if an image pull failed, which might succeed later. `waits_for` says
+    what is missing. `unhealthy` has the containers that run and are not ready.
+    """
+
+    ready: bool = False
+    failed: str | None = None
+    pull_error: str | None = None
+    waits_for: str = ""
+    unhealthy: frozenset[str] = frozenset()
+
+
+def see(pod: Json, *, images: Mapping[str, str]) -> Seen:
+    """Return the state of a Pod. `images` has the image of each container, for the messages."""
+    status: Json = pod.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    for container in containers:
+        ended = _state(container, "terminated")
+        if ended and not (ended.get("exitCode") == 0 and _is_init(container, status)):
+            return Seen(failed=ended_line(container["name"], ended, memory=memory_limit(pod, container["name"])))
+    if status.get("phase") in {"Failed", "Succeeded"}:
+        reason = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+        return Seen(failed=one_line(f"the Pod ended before the job began ({reason or status['phase']})"))
+    if "deletionTimestamp" in pod["metadata"]:
+        return Seen(failed="the Pod was deleted by someone else before the job began")
+    for container in containers:
+        found = _waiting(container, images)
+        if found is not None:
+            return found
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    running = {each["name"] for each in status.get("containerStatuses") or () if _state(each, "running")}
+    ready = {each["name"] for each in status.get("containerStatuses") or () if each.get("ready")}
+    if missing := [name for name in names if name not in running]:
+        return Seen(waits_for=_unscheduled(status) or f"container {missing[0]} is not started yet")
+    if unhealthy := frozenset(names) - ready:
+        name = next(each for each in names if each in unhealthy)
+        return Seen(waits_for=f"the health command of container {name} has not succeeded yet", unhealthy=unhealthy)
+    return Seen(ready=True)
+
+
+def ended_line(name: str, ended: Json, *, memory: str | None) -> str:
+    """Return one line about a container that ended. `memory` is its limit."""
+    if ended.get("reason") == "OOMKilled":
+        return (
+            f"container {name} used more memory than its limit{f' of {memory}' if memory else ''} and was killed "
+            "(OOMKilled); give the pool more memory in spec.containers.memoryMib, or use less"
+        )
+    code, signal = ended.get("exitCode"), ended.get("signal")
+    how = f"signal {signal}" if signal else f"exit code {code}"
+    said = one_line(str(ended.get("message") or ""), longest=_LONGEST_REASON)
+    reason = ended.get("reason")
+    detail = ": ".join(filter(None, (reason if reason not in {"Error", "Completed"} else None, said)))
+    return one_line(
+        f"container {name} ended with {how}{f' ({detail})' if detail else ''}; check its image, its options and its log"
+    )
+
+
+def container_end(pod: Json, name: str) -> Json | None:
+    """Return the `terminated` state of a container, or None if it has not ended."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        if container["name"] == name:
+            return _state(container, "terminated") or _state(container, "terminated", of="lastState") or None
+    return None
+
+
+def memory_limit(pod: Json, name: str) -> str | None:
+    """Return the memory limit of a container as it is written in the Pod."""
+    for container in pod["spec"].get("containers") or ():
+        if container["name"] == name:
+            limits = (container.get("resources") or {}).get("limits") or {}
+            return limits.get("memory")
+    return None
+
+
+def signal_of(code: int) -> int | None:
+    """Return the signal that an exit code of a shell means, or None."""
+    return code - _SIGNALS if _SIGNALS < code <= _SIGNALS + 64 else None
+
+
+def _waiting(container: Json, images: Mapping[str, str]) -> Seen | None:
+    waiting = _state(container, "waiting")
+    reason = waiting.get("reason") or ""
+    name = container["name"]
+    said = one_line(str(waiting.get("message") or ""), longest=_LONGEST_REASON)
+    detail = f"{reason}: {said}" if said else reason
+    image = images.get(name) or container.get("image") or "?"
+    if reason in _NEVER_PULLED:
+        return Seen(failed=f"image {image} of container {name} cannot be pulled ({detail}); check its name")
+    if reason in _PULL_ERRORS:
+        line = f"image {image} of container {name} cannot be pulled ({detail}); check its name, tag and credentials"
+        return Seen(pull_error=line, waits_for=line)
+    if reason in _NEVER_STARTED:
+        return Seen(failed=f"container {name} of image {image} cannot start ({detail}); check its image and options")
+    return None
+
+
+def _unscheduled(status: Json) -> str | None:
+    found: Iterator[Json] = (each for each in status.get("conditions") or () if each.get("type") == "PodScheduled")
+    condition = next(found, {})
+    if condition.get("status") != "False":
+        return None
+    said = one_line(str(condition.get("message") or condition.get("reason") or ""), longest=_LONGEST_REASON)
+    return f"no node can run the Pod ({said})"
+
+
+def _is_init(container: Json, status: Json) -> bool:
+    return any(each is container for each in status.get("initContainerStatuses") or ())
+
+
+def _state(container: Json, kind: str, *, of: str = "state") -> Json:
+    found: Json = (container.get(of) or {}).get(kind) or {}
+    return found

@@ -1,0 +1,146 @@
+"""Shell scripts that run in the containers of a job. They need `sh`, `tar`, `find`, `stat`, `mv`, `rm` and `mkdir`.
+
+Every argument of a script is passed as a word of its own, so no path or name is parsed by a shell.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+WORK, EXTERNALS, GITHUB = "/__w", "/__e", "/github"
+TEMP = f"{WORK}/_temp"
+FILE_COMMANDS, HOME, WORKFLOW_FILES = "_runner_file_commands", "_github_home", "_github_workflow"
+RESPONSES = "_runner_hook_responses"
+STAGING = ".ostler-copy"
+"""Folder in which an archive is unpacked before its content is moved to its place."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# The listing has a line per file: number of links, inode and size. The caller compares it with the files that it sent.
+_UNPACK = """set -e
+rm -rf "$1"
+mkdir -p "$1"
+tar -xf - -C "$1"
+find "$1" -type f -exec stat -c '%h %i %s' {} +
+"""
+_MERGE = (
+    _UNPACK
+    + """cd "$1"
+for each in * .[!.]* ..?*; do
+  if [ -e "$each" ] || [ -L "$each" ]; then
+    rm -rf "../$each"
+    mv "$each" ..
+  fi
+done
+cd ..
+rm -rf "$1"
+"""
+)
+_PLACE = (
+    _UNPACK
+    + """in=$1
+shift
+while [ $# -gt 0 ]; do
+  rm -rf "$2"
+  mkdir -p "${2%/*}"
+  if [ -e "$in/$1" ]; then mv "$in/$1" "$2"; else mkdir "$2"; fi
+  shift 2
+done
+rm -rf "$in"
+"""
+)
+_SET_UP_JOB = """set -e
+mkdir -p "$1/_github_home" "$1/_github_workflow" "$1/_runner_file_commands"
+rm -rf "$2/home" "$2/workflow"
+ln -s "$1/_github_home" "$2/home"
+ln -s "$1/_github_workflow" "$2/workflow"
+for each in /etc/os-release /etc/alpine-release; do
+  if [ -r "$each" ]; then
+    case "$each" in *alpine*) echo alpine ;; *) while read -r line; do
+      case "$line" in ID=alpine|ID=*alpine*) echo alpine ;; esac
+    done < "$each" ;; esac
+  fi
+done
+"""
+
+
+def merge_into(folder: str) -> list[str]:
+    """Return a command that unpacks its input, and replaces the items of `folder` that have the names of new items."""
+    return ["sh", "-c", _MERGE, "sh", f"{folder}/{STAGING}"]
+
+
+def place(staging: str, places: Mapping[str, str]) -> list[str]:
+    """Return a command that unpacks its input, and moves each path of the archive to its place.
+
+    What is at the place before is removed. `staging` must be in the same volume as the places.
+    """
+    pairs = [word for pair in places.items() for word in pair]
+    return ["sh", "-c", _PLACE, "sh", f"{staging}/{STAGING}", *pairs]
+
+
+def pack(folder: str, names: Sequence[str]) -> list[str]:
+    """Return a command that writes an archive of these paths in `folder` to its output."""
+    return ["tar", "-cf", "-", "-C", folder, "--", *names]
+
+
+def set_up_job() -> list[str]:
+    """Return a command that makes the folders of a job, and prints `alpine` if the image is Alpine Linux."""
+    return ["sh", "-c", _SET_UP_JOB, "sh", TEMP, GITHUB]
+
+
+def step_paths(workspace: str) -> list[str]:
+    """Return lines of a script that make the paths of a job in `/__w` point to the folders of a step in `/github`."""
+    places = {
+        f"{WORK}/{workspace}": "workspace",
+        f"{TEMP}/{HOME}": "home",
+        f"{TEMP}/{WORKFLOW_FILES}": "workflow",
+        f"{TEMP}/{FILE_COMMANDS}": "file_commands",
+    }
+    lines = []
+    for path, folder in places.items():
+        parent, quoted = shlex.quote(posixpath.dirname(path)), shlex.quote(path)
+        lines += [f"mkdir -p {parent}", f"rm -rf {quoted}", f"ln -s {GITHUB}/{folder} {quoted}"]
+    return lines
+
+
+def words(arguments: Sequence[str] | None) -> list[str]:
+    """Return the arguments as words of a command.
+
+    The runner splits its command line at spaces and leaves the quotes in the pieces. The pieces are therefore joined
+    and split again. If a quote is not closed, the pieces are returned unchanged, and so is a script of `sh -c`.
+    """
+    given = list(arguments or ())
+    if given[:2] == ["sh", "-c"]:
+        return given
+    try:
+        return shlex.split(" ".join(given))
+    except ValueError:
+        return given
+
+
+def run_script(
+    *,
+    folder: str,
+    entry_point: str,
+    arguments: Sequence[str] | None,
+    variables: Mapping[str, str],
+    prepend: Sequence[str] = (),
+    before: Sequence[str] = (),
+) -> bytes:
+    """Return a script that replaces itself with a program, in a folder and with an environment.
+
+    Neither the values of variables nor the arguments are expanded by the shell. The script deletes its own file first.
+    `before` has further lines of shell.
+    """
+    others = [f"{key}={value}" for key, value in variables.items() if not _NAME.fullmatch(key)]
+    lines = ['rm -f "$0"', *before]
+    lines += [f"export {key}={shlex.quote(value)}" for key, value in variables.items() if _NAME.fullmatch(key)]
+    if prepend:
+        lines.append(f'export PATH={shlex.quote(":".join(prepend))}:"$PATH"')
+    lines.append(f"cd {shlex.quote(folder)}")
+    program = [*(["env", *others] if others else []), *words([entry_point]), *words(arguments)]
+    lines.append(f"exec {' '.join(shlex.quote(word) for word in program)}")
+    return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")

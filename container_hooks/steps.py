@@ -1,0 +1,65 @@
+"""Execution of one program in the container of a hook Pod, with its exit code and the reason if it was killed."""
+
+from __future__ import annotations
+
+import signal
+
+from container_hooks.copies import JOB
+from container_hooks.failures import HookFailed, failure_of
+from container_hooks.pod_state import container_end, ended_line, memory_limit, signal_of
+from container_hooks.ports import World
+from k8s_adapters.client import Json, object_path
+from ostler.errors import ExecLost, Gone, OstlerError, UpstreamError
+
+
+def run_step(world: World, pod: str, script: str) -> int:
+    """Run a script in container `job`, and return its exit code. The program is never started twice.
+
+    If a signal ended the program, the log says so. Raises `HookFailed` if the exit code is unknown.
+    """
+    try:
+        code = world.exec.run(pod, JOB, ["sh", "-e", script], stdout=world.log.raw, stderr=world.log.raw)
+    except ExecLost as error:
+        reason = _why_ended(world, pod) or (
+            "the connection to the container was lost before the exit code arrived. The step might still run, so it is "
+            "not repeated; run the job again"
+        )
+        raise HookFailed(f"the result of the step is unknown: {reason}") from error
+    except OstlerError as error:
+        raise failure_of("the step was not started", error) from error
+    if (number := signal_of(code)) is not None:
+        world.log.line(_killed(world, pod, number))
+    return code
+
+
+def _killed(world: World, pod: str, number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    reason = _why_ended(world, pod)
+    if reason is not None:
+        return f"The step was ended by {name}: {reason}"
+    if number == signal.SIGKILL:
+        return (
+            f"The step was ended by {name}. If it used more memory than the container's limit, give the pool more "
+            "memory in spec.containers.memoryMib"
+        )
+    return f"The step was ended by {name}"
+
+
+def _why_ended(world: World, pod: str) -> str | None:
+    """Return one line if the Pod is gone or its container has ended, and None if it runs or cannot be read."""
+    try:
+        found: Json = world.client.request("GET", object_path("pods", namespace=world.namespace, name=pod))
+    except Gone:
+        return f"Pod {pod} no longer exists; it was deleted, or its node was lost"
+    except UpstreamError:
+        return None
+    if "deletionTimestamp" in found["metadata"]:
+        return f"Pod {pod} is being deleted"
+    status: Json = found.get("status") or {}
+    if (reason := status.get("reason")) is not None:
+        return f"Pod {pod} ended ({reason})"
+    ended = container_end(found, JOB)
+    return None if ended is None else ended_line(JOB, ended, memory=memory_limit(found, JOB))

@@ -1,0 +1,74 @@
+"""The Role of a runner Pod, and the metadata of its hook objects."""
+
+from __future__ import annotations
+
+from k8s_adapters.client import Json
+from k8s_adapters.hook_rights import build_role, build_role_binding, hook_metadata, role_rules
+from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, POOL_LABEL
+from rules.pools.hook_names import pod_names, secret_names
+
+POD = "linux-0000000a"
+
+
+def rights(rules: list[Json]) -> set[tuple[str, str, str | None]]:
+    return {
+        (verb, resource, name)
+        for rule in rules
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", (None,))
+    }
+
+
+def test_role_of_a_runner_pod_has_exactly_these_rights() -> None:
+    pods = {
+        (verb, resource, name)
+        for verb, resource in (
+            ("get", "pods"),
+            ("delete", "pods"),
+            ("create", "pods/exec"),
+            ("get", "pods/exec"),
+            ("get", "pods/log"),
+        )
+        for name in pod_names(POD)
+    }
+    secrets = {(verb, "secrets", name) for verb in ("get", "delete") for name in secret_names(POD)}
+    assert rights(role_rules(POD)) == pods | secrets | {("create", "pods", None), ("create", "secrets", None)}
+
+
+def test_roles_of_two_runner_pods_have_no_name_in_common() -> None:
+    names = [{name for rule in role_rules(pod) for name in rule.get("resourceNames", ())} for pod in (POD, f"{POD}b")]
+    assert not names[0] & names[1]
+
+
+def test_service_account_owns_the_role_and_the_binding() -> None:
+    given = {
+        "namespace": "n",
+        "name": POD,
+        "pool": "linux",
+        "attempt": "a1",
+        "digest": "d",
+        "account_uid": "u",
+    }
+    role, binding = build_role(**given), build_role_binding(**given)
+    for each in (role, binding):
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert owner == {"apiVersion": "v1", "kind": "ServiceAccount", "name": POD, "uid": "u"}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"] == POD
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": POD, "namespace": "n"}]
+
+
+def test_hook_object_belongs_to_its_runner_pod_and_to_no_list_of_runner_pods() -> None:
+    found = hook_metadata(namespace="n", name=f"{POD}-workflow", pod=POD, pod_uid="u", pool="linux", digest="d")
+    assert found["labels"][HOOK_OF_LABEL] == POD
+    assert found["labels"][HOOK_POOL_LABEL] == "linux"
+    assert POOL_LABEL not in found["labels"]
+    (owner,) = found["ownerReferences"]
+    assert (owner["kind"], owner["uid"], owner["blockOwnerDeletion"]) == ("Pod", "u", False)
+
+
+def test_autoscalers_keep_the_node_of_a_hook_pod() -> None:
+    given = {"namespace": "n", "name": f"{POD}-x", "pod": POD, "pod_uid": "u", "pool": "linux", "digest": "d"}
+    pod, secret = hook_metadata(**given), hook_metadata(**given, executes=False)
+    assert pod["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert set(secret["annotations"]) == {"ostler.dev/spec-digest"}
