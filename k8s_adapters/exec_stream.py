@@ -31,6 +31,8 @@ from k8s_adapters.names import FIELD_MANAGER
 
 V5 = Subprotocol("v5.channel.k8s.io")
 V4 = Subprotocol("v4.channel.k8s.io")
+VERSIONS = [V5, V4]
+"""Supported versions of the protocol, in the order of preference."""
 
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
 LARGEST_FRAME = 1024 * 1024
@@ -71,7 +73,7 @@ def shake_hands(line: Line, address: str) -> tuple[socket.socket, ClientProtocol
     """
     path, _, query = address.partition("?")
     uri = WebSocketURI(line.secure, line.host, line.port, line.prefix + path, query)
-    protocol = ClientProtocol(uri, subprotocols=[V5, V4], max_size=(None, LARGEST_FRAME))
+    protocol = ClientProtocol(uri, subprotocols=VERSIONS, max_size=(None, LARGEST_FRAME))
     request = protocol.connect()
     request.headers["User-Agent"] = FIELD_MANAGER
     if line.authorization is not None:
