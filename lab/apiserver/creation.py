@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lab.apiserver import pods, rules, schema
-from lab.apiserver.kinds import DEFINITION, EVENT, NAMESPACE, NODE, POD, Json, Kind
+from lab.apiserver.kinds import DEFINITION, EVENT, NAMESPACE, NODE, POD, SECRET, Json, Kind
 from lab.apiserver.refusals import invalid
 from lab.apiserver.store import Store
 
@@ -32,6 +33,8 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
         content.pop("status", None)
     elif kind == POD:
         content = pods.prepare(content, store=store)
+    elif kind == SECRET:
+        content = _secret(content)
     elif kind == NODE:
         spec = content.get("spec") or {}
         content["spec"] = {**spec, "taints": [*(spec.get("taints") or ()), _NOT_READY]}
@@ -64,6 +67,14 @@ def problems(kind: Kind, content: Json) -> list[Json]:
 def timestamp(*, ahead: float = 0) -> str:
     """Return the time `ahead` seconds from now in the format of Kubernetes."""
     return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _secret(content: Json) -> Json:
+    """Return a new Secret. The values of `stringData` become values of `data`."""
+    texts: Json = content.pop("stringData", None) or {}
+    encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+    data = {**(content.get("data") or {}), **encoded}
+    return {**content, **({"data": data} if data else {}), "type": content.get("type") or "Opaque"}
 
 
 def _accepted(spec: Json) -> Json:

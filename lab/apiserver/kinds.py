@@ -53,6 +53,7 @@ SERVICE_ACCOUNT = Kind(
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease", status=False)
 CONFIG_MAP = Kind(group="", version="v1", plural="configmaps", name="ConfigMap", status=False)
+SECRET = Kind(group="", version="v1", plural="secrets", name="Secret", status=False)
 EVENT = Kind(group="events.k8s.io", version="v1", plural="events", name="Event", status=False)
 DEFINITION = Kind(
     group="apiextensions.k8s.io",
@@ -63,7 +64,7 @@ DEFINITION = Kind(
     generation=True,
 )
 TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
-BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, EVENT, DEFINITION)
+BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, SECRET, EVENT, DEFINITION)
 
 
 def defined_by(definition: Json) -> Kind:

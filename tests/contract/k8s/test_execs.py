@@ -7,14 +7,17 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import pytest
 
-from k8s_adapters.client import object_path
-from k8s_adapters.exec_stream import V4
+from k8s_adapters.client import Json, make_client, object_path
+from k8s_adapters.exec_stream import V4, Heartbeat
 from k8s_adapters.execs import ExecClient
 from lab.control_plane import ClusterAccess
-from ostler.errors import Gone, Invalid, UpstreamError
+from lab.faults import Fault, FaultProxy
+from ostler.clock import Timing
+from ostler.errors import ExecLost, Gone, Invalid, UpstreamError
 from tests.contract.k8s.hook_pods import HookPods, container, hook_pods, is_ready, states
 
 MIB = 1024 * 1024
@@ -146,6 +149,69 @@ def test_request_without_an_upgrade_is_invalid(pods: HookPods, pod: str) -> None
             pods.client.request(method, path, query={"container": "job", "command": "true", "stdout": "true"})
 
 
+# Faults between the client and the API server
+
+
+@pytest.fixture
+def proxy(pods: HookPods) -> Iterator[FaultProxy]:
+    with FaultProxy(pods.access.url, ca_file=pods.access.ca_file) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(pods: HookPods, pod: str, proxy: FaultProxy) -> Iterator[Shell]:
+    kubeconfig = str(proxy.kubeconfig(pods.access.kubeconfig))
+    with closing(make_client(kubeconfig=kubeconfig, timing=Timing(sleep=lambda _seconds: None))) as client:
+        yield Shell(ExecClient(client, pods.namespace, heartbeat=Heartbeat(period=0.2, deadline=1)), pod)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind="reset_before", path_regex=EXECS, times=2),
+        Fault(kind="reset_after", path_regex=EXECS, times=2),
+        Fault(kind="truncate", path_regex=EXECS, times=1),
+        Fault(kind="status", path_regex=EXECS, status=503, times=3),
+        Fault(kind="status", path_regex=EXECS, status=429, headers={"Retry-After": "1"}, times=3),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}",
+)
+def test_command_runs_exactly_once_after_handshakes_that_failed(
+    through: Shell, proxy: FaultProxy, shell: Shell, fault: Fault
+) -> None:
+    shell.sh("rm -f /__w/runs")
+    proxy.add(fault)
+
+    through.sh("echo run >> /__w/runs")
+
+    assert proxy.counts[fault.kind] == fault.times
+    assert shell.sh("cat /__w/runs") == "run\n"
+
+
+@pytest.mark.parametrize("kind", ["cut", "close", "freeze"])
+@pytest.mark.parametrize("after_bytes", [0, 1000, MIB])
+def test_lost_connection_is_reported_and_the_command_is_not_repeated(
+    through: Shell, proxy: FaultProxy, shell: Shell, kind: str, after_bytes: int
+) -> None:
+    shell.sh("rm -f /__w/runs")
+    proxy.add(Fault(kind=kind, path_regex=EXECS, after_bytes=after_bytes))
+
+    with pytest.raises(ExecLost):
+        through.sh("echo run >> /__w/runs; head -c 2000000 /dev/zero")
+
+    assert proxy.counts[kind] == 1
+    assert shell.sh("cat /__w/runs 2> /dev/null || true") in ({"run\n"} if after_bytes else {"run\n", ""})
+
+
+def test_status_that_is_lost_is_reported(through: Shell, proxy: FaultProxy) -> None:
+    proxy.add(Fault(kind="close", path_regex=EXECS, after_bytes=MIB))
+
+    with pytest.raises(ExecLost):
+        through.run("echo", "done")
+
+    assert bytes(through.stdout) == b"done\n"
+
+
 # Pods of the lab's kubelet
 
 
@@ -185,9 +251,13 @@ def test_pod_ends_with_its_main_process(pods: HookPods) -> None:
 def test_image_chooses_the_failure(pods: HookPods, image: str, kind: str, reason: str) -> None:
     name = pods.create(container(image=image))
 
-    status = pods.wait_for(name, lambda status: (states(status).get("job", {}).get(kind) or {}).get("reason") == reason)
+    phase = "Pending" if kind == "waiting" else "Failed"
 
-    assert status["phase"] == ("Pending" if kind == "waiting" else "Failed")
+    def is_so(status: Json) -> bool:
+        state = states(status).get("job", {}).get(kind) or {}
+        return (state.get("reason"), status["phase"]) == (reason, phase)
+
+    pods.wait_for(name, is_so)
     pods.delete(name)
 
 
@@ -208,14 +278,13 @@ def test_exec_ends_when_its_pod_is_deleted(pods: HookPods) -> None:
         shell.sh("true")
 
 
-def test_secret_becomes_a_variable(pods: HookPods, request: pytest.FixtureRequest) -> None:
-    if "embedded_cluster" in request.node.callspec.id:
-        pytest.skip("the embedded API server has no Secrets")
+def test_secret_becomes_a_variable(pods: HookPods) -> None:
     secret = {"metadata": {"name": "env"}, "data": {"job.PASSWORD": base64.b64encode(b"open").decode()}}
     reference = {"secretKeyRef": {"name": "env", "key": "job.PASSWORD"}}
     name = pods.create(container(env=[{"name": "PASSWORD", "valueFrom": reference}]))
     pods.wait_for(
-        name, lambda status: (states(status)["job"].get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        name,
+        lambda status: states(status).get("job", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError",
     )
     pods.client.request("POST", object_path("secrets", namespace=pods.namespace), body=secret)
     pods.wait_for(name, is_ready)
