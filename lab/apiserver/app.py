@@ -220,8 +220,7 @@ class ApiServer:
                 return _stored(self.objects.change(*place, edit, status=True), partial=partial)
             raise method_not_allowed()
         if request.method in {"GET", "POST"} and kind == POD and target.subresource == "exec":
-            self.objects.get(*place)
-            raise execs.upgrade_required()
+            raise execs.refuse(self.objects, request.query_params, namespace=target.namespace, name=target.name)
         if request.method == "POST" and kind == POD and target.subresource == "binding":
             self.objects.bind(target.namespace, target.name, _object(body))
             head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,8 +34,6 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
         content.pop("status", None)
     elif kind == POD:
         content = pods.prepare(content, store=store)
-    elif kind == SECRET:
-        content = _secret(content)
     elif kind == NODE:
         spec = content.get("spec") or {}
         content["spec"] = {**spec, "taints": [*(spec.get("taints") or ()), _NOT_READY]}
@@ -42,10 +41,8 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
     elif kind == NAMESPACE:
         metadata["labels"] = {**metadata.get("labels", {}), "kubernetes.io/metadata.name": metadata["name"]}
         content |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-    elif kind == EVENT:
-        content |= {"deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None}
-    elif kind == DEFINITION:
-        content["status"] = _accepted(content["spec"])
+    elif kind in _FURTHER:
+        content = _FURTHER[kind](content)
     if causes := [*rules.of_metadata(metadata), *problems(kind, content)]:
         raise invalid(kind, metadata["name"], causes)
     return content
@@ -67,6 +64,14 @@ def problems(kind: Kind, content: Json) -> list[Json]:
 def timestamp(*, ahead: float = 0) -> str:
     """Return the time `ahead` seconds from now in the format of Kubernetes."""
     return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _event(content: Json) -> Json:
+    return content | {"deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None}
+
+
+def _definition(content: Json) -> Json:
+    return content | {"status": _accepted(content["spec"])}
 
 
 def _secret(content: Json) -> Json:
@@ -92,3 +97,7 @@ def _accepted(spec: Json) -> Json:
         "acceptedNames": spec["names"],
         "storedVersions": [each["name"] for each in spec["versions"] if each.get("storage")],
     }
+
+
+_FURTHER: dict[Kind, Callable[[Json], Json]] = {EVENT: _event, DEFINITION: _definition, SECRET: _secret}
+"""Functions that return the new object of a kind with its defaults and its first status."""

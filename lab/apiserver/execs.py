@@ -20,8 +20,9 @@ _DIAL_SECONDS = 10
 _CLOSED = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
 
 
-def upgrade_required() -> Refused:
-    """Return the error for an exec request that is no upgrade."""
+def refuse(objects: Objects, query: QueryParams, *, namespace: str, name: str) -> Refused:
+    """Return the error for an exec request that is no upgrade. Raises `Refused` if the request is wrong otherwise."""
+    _address(objects, namespace, name, query)
     return bad_request("Upgrade request required")
 
 
@@ -76,7 +77,7 @@ def _address(objects: Objects, namespace: str, name: str, query: QueryParams) ->
     host = next((each["address"] for each in status.get("addresses") or ()), None)
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
     if host is None or not port:
-        raise _refusal(500, f'no preferred addresses found; known addresses: [] of node "{node}"')
+        raise _refusal(500, "no preferred addresses found; known addresses: []")
     path = "/".join(quote(each, safe="") for each in (namespace, name, container))
     return f"https://{host}:{port}/exec/{path}?{query}"
 
