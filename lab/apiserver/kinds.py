@@ -57,6 +57,7 @@ ROLE = Kind(group="rbac.authorization.k8s.io", version="v1", plural="roles", nam
 ROLE_BINDING = Kind(
     group="rbac.authorization.k8s.io", version="v1", plural="rolebindings", name="RoleBinding", status=False
 )
+SECRET = Kind(group="", version="v1", plural="secrets", name="Secret", status=False)
 EVENT = Kind(group="events.k8s.io", version="v1", plural="events", name="Event", status=False)
 DEFINITION = Kind(
     group="apiextensions.k8s.io",
@@ -67,7 +68,7 @@ DEFINITION = Kind(
     generation=True,
 )
 TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
-BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, ROLE, ROLE_BINDING, EVENT, DEFINITION)
+BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, SECRET, ROLE, ROLE_BINDING, EVENT, DEFINITION)
 
 
 def defined_by(definition: Json) -> Kind:

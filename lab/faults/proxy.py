@@ -2,8 +2,8 @@
 
 It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
 a watch works through it. It plays the faults of its plan. If the client closes its connection, the proxy closes the
-upstream's, and the other way round. After an upgrade (WebSocket) it forwards bytes in both directions. It does not
-support uploads that run in parallel with their answer, or HTTP/2.
+upstream's, and the other way round. A WebSocket is forwarded in both directions. The proxy does not support other
+uploads that run in parallel with their answer, or HTTP/2.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from lab.faults.fault import Fault, FaultPlan, Kind
+from lab.faults.stream import tunnel
 from lab.faults.wire import Head, Wire
 
 CONTROL_PATH = "/_faults"
@@ -114,7 +115,7 @@ class Gateway:
             return False
         fault = self._plan.meet(method=method, target=target)
         if request.get("upgrade") is not None:
-            return await self._play(client, upstream, request, body, fault)
+            return await self._play(client, upstream, request, body, fault) and request.keeps_alive
         gone = asyncio.ensure_future(client.ended())
         playing = asyncio.ensure_future(self._play(client, upstream, request, body, fault))
         try:
@@ -143,14 +144,30 @@ class Gateway:
             await client.send(_answer(HTTPStatus.BAD_GATEWAY, f"upstream: {type(error).__name__}".encode()))
             return True
         wire, answer = await upstream.ask(request, body)
-        # An answer has begun, so the upstream has handled the request.
-        if fault is not None and fault.kind == Kind.RESET_AFTER:
+        return await self._pass_on(client, wire, answer, request.words[0], fault)
+
+    async def _pass_on(self, client: Wire, wire: Wire, answer: Head, method: str, fault: Fault | None) -> bool:
+        """Forward an answer, or play the fault. The upstream has handled the request, because an answer has begun.
+
+        Return whether the connection can stay open.
+        """
+        kind = None if fault is None else fault.kind
+        if answer.status == HTTPStatus.SWITCHING_PROTOCOLS and kind != Kind.RESET_AFTER:
+            await _upgrade(client, wire, answer, fault)
+            return False
+        if kind == Kind.FREEZE:
+            await asyncio.Event().wait()  # the end of the client's connection ends this task
+        if kind in {Kind.RESET_AFTER, Kind.CUT}:
             client.reset()
             return False
-        if fault is not None and fault.kind == Kind.TRUNCATE:
-            await _truncate(client, wire, answer, of_answer_to=request.words[0])
+        if kind in {Kind.TRUNCATE, Kind.CLOSE}:
+            await _truncate(client, wire, answer, of_answer_to=method)
             return False
-        return await _pass_on(client, wire, answer, of_answer_to=request.words[0])
+        await client.send(answer.render())
+        async for piece in wire.body(answer, of_answer_to=method):
+            await client.send(piece)
+        framed = answer.get("content-length") is not None or answer.get("transfer-encoding") is not None
+        return answer.keeps_alive and (framed or method == "HEAD" or answer.status in {204, 304})
 
     def _obey(self, method: str, body: bytes) -> tuple[int, bytes]:
         """Handle a request to the control path: GET returns counts, POST adds a fault, DELETE removes all faults."""
@@ -213,32 +230,13 @@ class _Dialled:
             await wire.close()
 
 
-async def _pass_on(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> bool:
-    """Send an answer, and what follows it after an upgrade. Return whether the connection can stay open."""
+async def _upgrade(client: Wire, upstream: Wire, answer: Head, fault: Fault | None) -> None:
+    """Forward a WebSocket until it ends, with the faults for it."""
+    if fault is not None and fault.kind == Kind.TRUNCATE:
+        await client.send(answer.start[: len(answer.start) // 2].encode())
+        return
     await client.send(answer.render())
-    if answer.status == HTTPStatus.SWITCHING_PROTOCOLS:
-        await _tunnel(client, upstream)
-        return False
-    async for piece in upstream.body(answer, of_answer_to=of_answer_to):
-        await client.send(piece)
-    framed = answer.get("content-length") is not None or answer.get("transfer-encoding") is not None
-    return answer.keeps_alive and (framed or of_answer_to == "HEAD" or answer.status in {204, 304})
-
-
-async def _tunnel(client: Wire, upstream: Wire) -> None:
-    """Forward bytes in both directions until one side closes its connection."""
-    ways = [asyncio.ensure_future(_forward(*ends)) for ends in ((client, upstream), (upstream, client))]
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-
-
-async def _forward(source: Wire, target: Wire) -> None:
-    async for piece in source.rest():
-        await target.send(piece)
+    await tunnel(client, upstream, fault)
 
 
 async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:
