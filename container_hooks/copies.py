@@ -1,7 +1,8 @@
 """Copies of files between the runner, the job's container and the container of a step.
 
-Each copy is verified: number and bytes of the files that arrived must be those that were sent. An archive is unpacked into a staging folder and moved to its place afterwards, so that a copy may be repeated from its
-start. If the connection is lost during a copy, the copy is repeated once.
+Each copy is verified: number and bytes of the files that arrived must be those that were sent. An archive is unpacked
+into a staging folder and moved to its place afterwards, so that a copy may be repeated from its start. If the
+connection is lost during a copy, the copy is repeated up to four times.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ostler.errors import ExecLost, OstlerError
 JOB = "job"
 """Name of the container in which steps run: the job's container, or the container of a step."""
 
-_ATTEMPTS = 2
+_ATTEMPTS = 5
+_PAUSE = 1.0  # seconds before a copy is repeated
 _AHEAD = 16  # chunks between the two ends of a copy
 _STOPS_WITHIN = 10.0  # seconds
 _LONGEST_STDERR = 2000
@@ -95,6 +97,7 @@ def _repeated(world: World, attempt: Callable[[], Tally], what: str) -> Tally:
             if number == _ATTEMPTS:
                 raise failure_of(what, error) from error
             world.log.line(f"{what}: the connection was lost, and the copy starts again")
+            world.timing.sleep(_PAUSE * number)
         except HookFailed:
             raise
         except OstlerError as error:
@@ -278,4 +281,6 @@ def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:
         if code == _NOT_FOUND
         else "check the free disk space and the file permissions of the container"
     )
-    return HookFailed(f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}")
+    return HookFailed(
+        f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}"
+    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from container_hooks.ports import Exec
 from ostler.clock import Timing
-from ostler.errors import ExecLost, RateLimited, Retryable
+from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable
 
 PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
@@ -63,11 +63,11 @@ echo "$end" >&2
 """
 
 
-class StepKilled(Exception):
-    """The process that runs a step was killed from outside, so the step has no exit code."""
+class StepKilled(OstlerError):
+    """The step was killed from outside, or its container ended, so the step has no exit code."""
 
 
-class StepNotStarted(Exception):
+class StepNotStarted(OstlerError):
     """The container could not start a step. The message has the reason."""
 
 
@@ -86,10 +86,14 @@ def run_detached(
     command: Sequence[str],
     *,
     output: Callable[[bytes], None],
+    why_ended: Callable[[], str | None],
     timing: Timing,
     patience: float = PATIENCE,
 ) -> int:
     """Run a command once and return its exit code. `output` gets each byte of its output once, in order.
+
+    `why_ended` returns the reason if the container has ended, and None otherwise. It is called after each broken
+    connection.
 
     Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
     answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure.
@@ -102,6 +106,8 @@ def run_detached(
             step.start(command)
             return step.follow()
         except (ExecLost, Retryable, RateLimited) as error:
+            if (reason := why_ended()) is not None:
+                raise StepKilled(reason) from error
             now = timing.clock()
             held = isinstance(error, ExecLost) and now - began > _STEADY
             if held or step.seen > seen or lost_since is None:
@@ -129,7 +135,7 @@ class _Step:
         code = self._run(["sh", "-c", _START, "sh", self._place.folder, *command], said.extend, said.extend)
         if code != 0:
             reason = said.decode(errors="replace").strip() or f"the shell ended with {code}"
-            raise StepNotStarted(f"the step could not be started: {reason}")
+            raise StepNotStarted(reason)
         self._started = True
 
     def follow(self) -> int:
@@ -138,9 +144,9 @@ class _Step:
         code = self._run(["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)], self._pass_on, said.extend)
         match said.decode(errors="replace").strip():
             case "killed":
-                raise StepKilled("the step was killed; its container might have used up its memory")
+                raise StepKilled("it was killed; its container might have used up its memory")
             case "absent":
-                raise StepNotStarted("the step did not start within 10 seconds")
+                raise StepNotStarted("its shell did not start within 10 seconds")
             case end if code == 0 and end.isdigit():
                 return int(end)
             case words:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 
 from container_hooks.copies import JOB
+from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
 from container_hooks.failures import HookFailed, failure_of
 from container_hooks.pod_state import container_end, ended_line, memory_limit, signal_of
 from container_hooks.ports import World
+from container_hooks.scripts import EXTERNALS
 from k8s_adapters.client import Json, object_path
 from ostler.errors import ExecLost, Gone, OstlerError, UpstreamError
 
+_KILLED = 128 + signal.SIGKILL
+
 
 def run_step(world: World, pod: str, script: str) -> int:
-    """Run a script in container `job`, and return its exit code. The program is never started twice.
+    """Run a script in container `job`, and return its exit code. The script is never started twice.
 
-    If a signal ended the program, the log says so. Raises `HookFailed` if the exit code is unknown.
+    If a signal ended the script, the log says so. Raises `HookFailed` if the exit code is unknown.
     """
+    place = Place(pod=pod, container=JOB, folder=f"{EXTERNALS}/.ostler/{secrets.token_hex(8)}")
     try:
-        code = world.exec.run(pod, JOB, ["sh", "-e", script], stdout=world.log.raw, stderr=world.log.raw)
-    except ExecLost as error:
-        reason = _why_ended(world, pod) or (
-            "the connection to the container was lost before the exit code arrived. The step might still run, so it is "
-            "not repeated; run the job again"
+        code = run_detached(
+            world.exec,
+            place,
+            ["sh", "-e", script],
+            output=world.log.raw,
+            why_ended=lambda: _why_ended(world, pod),
+            timing=world.timing,
         )
-        raise HookFailed(f"the result of the step is unknown: {reason}") from error
+    except StepNotStarted as error:
+        raise HookFailed(f"the step was not started: {error}") from error
+    except StepKilled as error:
+        raise HookFailed(f"the step has no exit code: {_why_ended(world, pod) or error}", code=_KILLED) from error
+    except ExecLost as error:
+        raise HookFailed(
+            "the result of the step is unknown: its container could not be reached for several minutes. The step might "
+            "still run, so it is not repeated; run the job again"
+        ) from error
     except OstlerError as error:
-        raise failure_of("the step was not started", error) from error
+        raise failure_of("the result of the step is unknown", error) from error
     if (number := signal_of(code)) is not None:
         world.log.line(_killed(world, pod, number))
     return code

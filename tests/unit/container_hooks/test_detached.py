@@ -73,7 +73,15 @@ def run(tmp_path: Path, script: str, shells: Shells, *, patience: float = 60) ->
     """Run a script as a step, and return its exit code and its output."""
     output = bytearray()
     place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
-    code = run_detached(shells, place, ["sh", "-ec", script], output=output.extend, timing=FAST, patience=patience)
+    code = run_detached(
+        shells,
+        place,
+        ["sh", "-ec", script],
+        output=output.extend,
+        why_ended=lambda: None,
+        timing=FAST,
+        patience=patience,
+    )
     return code, bytes(output)
 
 
@@ -136,7 +144,19 @@ def test_long_silence_before_a_broken_connection_is_no_reason_to_give_up(tmp_pat
     place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
     timing = Timing(clock=lambda: float(next(clock)), sleep=lambda _seconds: None)
 
-    assert run_detached(Shells([None, 0, 0, 0]), place, ["true"], output=bytes, timing=timing, patience=150) == 0
+    assert (
+        run_detached(
+            Shells([None, 0, 0, 0]), place, ["true"], output=bytes, why_ended=lambda: None, timing=timing, patience=150
+        )
+        == 0
+    )
+
+
+def test_step_whose_container_ended_is_not_waited_for(tmp_path: Path) -> None:
+    place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
+
+    with pytest.raises(StepKilled, match="OOMKilled"):
+        run_detached(Shells([-1]), place, ["true"], output=bytes, why_ended=lambda: "OOMKilled", timing=FAST)
 
 
 def test_container_that_is_gone_ends_the_step_at_once(tmp_path: Path) -> None:
