@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from container_hooks.archives import Entry, Tally, passed
 from container_hooks.failures import HookFailed, failure_of, one_line
@@ -21,7 +22,7 @@ JOB = "job"
 """Name of the container in which steps run: the job's container, or the container of a step."""
 
 _ATTEMPTS = 5
-_PAUSE = 1.0  # seconds before a copy is repeated
+_PAUSE = 1.0  # seconds before a call is repeated, times the number of the attempt
 _AHEAD = 16  # chunks between the two ends of a copy
 _STOPS_WITHIN = 10.0  # seconds
 _LONGEST_STDERR = 2000
@@ -29,6 +30,7 @@ _MIB = 1024 * 1024
 _NOT_FOUND = 127
 _CHANGED = b"changed as we read it"
 
+T = TypeVar("T")
 Keep = Callable[[Entry], bool]
 
 
@@ -56,7 +58,7 @@ def from_runner(
     def attempt() -> Tally:
         return _unpack(world, pod, world.files.send(folder), command, what, keep, extra)
 
-    return _repeated(world, attempt, what)
+    return repeated(world, attempt, what)
 
 
 def between(
@@ -68,7 +70,7 @@ def between(
         with _Packing(world, source, pack, what) as chunks:
             return _unpack(world, pod, chunks, command, what, keep, None)
 
-    return _repeated(world, attempt, what)
+    return repeated(world, attempt, what)
 
 
 def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, what: str, keep: Keep) -> Tally:
@@ -86,17 +88,21 @@ def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, wh
                 raise HookFailed(f"{what}: the runner did not accept the whole archive; run the job again")
         return tally
 
-    return _repeated(world, attempt, what)
+    return repeated(world, attempt, what)
 
 
-def _repeated(world: World, attempt: Callable[[], Tally], what: str) -> Tally:
+def repeated(world: World, attempt: Callable[[], T], what: str) -> T:
+    """Call `attempt` until its connection is not lost, at most five times. It must be safe to repeat.
+
+    Raises `HookFailed`.
+    """
     for number in range(1, _ATTEMPTS + 1):
         try:
             return attempt()
         except ExecLost as error:
             if number == _ATTEMPTS:
                 raise failure_of(what, error) from error
-            world.log.line(f"{what}: the connection was lost, and the copy starts again")
+            world.log.line(f"{what}: the connection was lost, and the call is repeated")
             world.timing.sleep(_PAUSE * number)
         except HookFailed:
             raise

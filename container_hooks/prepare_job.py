@@ -139,11 +139,13 @@ def _copy_files(world: World, made: Made) -> None:
 
 def _set_up(world: World, made: Made) -> bool:
     """Make the folders below `/github`. Return whether the image is Alpine Linux."""
-    output, errors = bytearray(), bytearray()
-    code = attempted(
-        "the folders of the job were not made",
-        lambda: world.exec.run(made.name, copies.JOB, set_up_job(), stdout=output.extend, stderr=errors.extend),
-    )
-    if code != 0:
-        raise copies.command_failed("the folders of the job were not made", code, errors)
-    return b"alpine" in output.split()
+    what = "the folders of the job were not made"
+
+    def attempt() -> bool:
+        output, errors = bytearray(), bytearray()
+        code = world.exec.run(made.name, copies.JOB, set_up_job(), stdout=output.extend, stderr=errors.extend)
+        if code != 0:
+            raise copies.command_failed(what, code, errors)
+        return b"alpine" in output.split()
+
+    return copies.repeated(world, attempt, what)
