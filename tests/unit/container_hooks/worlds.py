@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -93,6 +96,7 @@ class FoldersAsContainers:
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         lost: list[BaseException] = []
 
@@ -105,14 +109,14 @@ class FoldersAsContainers:
                     sent += len(chunk)
                     if cut_after is not None and sent >= cut_after:
                         lost.append(ExecLost("the server closed the connection"))
-                        process.kill()
+                        _kill(process)
                         return
                 process.stdin.close()
             except BrokenPipeError:
                 return
             except BaseException as error:  # noqa: BLE001  raised in the thread of the caller
                 lost.append(error)
-                process.kill()
+                _kill(process)
 
         def drain() -> None:
             assert process.stderr is not None
@@ -128,7 +132,7 @@ class FoldersAsContainers:
             while chunk := process.stdout.read1(65536):
                 stdout(chunk)
         except BaseException:
-            process.kill()
+            _kill(process)
             raise
         finally:
             code = process.wait()
@@ -143,6 +147,11 @@ class FoldersAsContainers:
         if lost:
             raise lost[0]
         return code if code >= 0 else 128 - code
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass
