@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.container_hooks.api import ended, waiting
+from container_hooks.failures import HookFailed
+from tests.unit.container_hooks.api import ended, status, waiting
 from tests.unit.container_hooks.worlds import JOB_POD, UID, Stage, container
 
 SERVICES = [
@@ -131,8 +132,6 @@ def test_pull_that_succeeds_later_is_no_failure(stage: Stage) -> None:
 
 
 def test_quota_refusal_names_the_quota(stage: Stage) -> None:
-    from tests.unit.container_hooks.api import status
-
     stage.api._create = lambda *_: status(403, "Forbidden", "pods x is forbidden: exceeded quota: pods, used: 10")  # type: ignore[method-assign]
 
     assert stage.run("prepare_job", {"container": container()}) == 1
@@ -196,8 +195,6 @@ def test_failed_tar_fails_the_job(stage: Stage) -> None:
 
 
 def test_missing_container_is_refused_before_anything_is_created(stage: Stage) -> None:
-    from container_hooks.failures import HookFailed
-
     with pytest.raises(HookFailed, match="the job has no container"):
         stage.run("prepare_job", {"services": SERVICES})
     assert stage.api.calls == []

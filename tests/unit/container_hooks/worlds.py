@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from container_hooks.commands import execute
 from container_hooks.inputs import parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.ports import HookSettings, Ledger, World
@@ -217,16 +219,12 @@ class Stage:
         self.ledger = Ledger()
 
     def run(self, command: str, args: Json | None = None, *, state: Json | None = None) -> int:
-        from container_hooks.commands import execute
-
         given = {
             "command": command,
             "responseFile": str(self.response_file),
             "state": state or {},
             **({} if args is None else {"args": args}),
         }
-        import json
-
         return execute(parse(json.dumps(given).encode()), world=self.world())
 
     @property
