@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cli.doctor import cluster
+from cli.doctor.findings import Outcome
 from k8s_adapters.admission import refuses_other_roles
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
 from k8s_adapters.deployed import labels_of_runners
@@ -157,8 +160,7 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
     eventually(lambda: allowed(worker, "escalate", f"{RBAC}@roles", namespace=runners), within=60)
     tenants = []
     for name in ("one", "two"):
-        spec = {"image": "runner:1", "runnerLabels": [name], "containers": {"mode": "kubernetes"}}
-        pool = create_pool(admin, namespace=runners, name=name, spec=spec)
+        pool = create_pool(admin, namespace=runners, name=name, spec=pool_spec(name))
         made = create_runner(
             worker,
             pool=pool,
@@ -184,6 +186,11 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
         client.close()
     identities.remove()
     admin.request("DELETE", f"/api/v1/namespaces/{runners}")
+
+
+def pool_spec(name: str, **containers: Any) -> Json:
+    size = containers or {"vcpu": "1500m", "memoryMib": 128}
+    return {"image": "runner:1", "runnerLabels": [name], "containers": {"mode": "kubernetes", **size}}
 
 
 def bare(tenant: Tenant) -> Json:
@@ -520,6 +527,66 @@ def test_runner_is_refused_a_secret_with(stage: Stage, what: str) -> None:
     assert (status, why in message) == (403, True), message
 
 
+def limits(cpu: str, memory: str = "64Mi") -> Json:
+    return {"resources": {"limits": {"cpu": cpu, "memory": memory}}}
+
+
+def with_containers(*more: Json, kind: str = "containers", **fields: Any) -> Change:
+    """Return a change that appends copies of the first container to a list, each with these fields."""
+
+    def change(body: Json) -> None:
+        first = body["spec"]["containers"][0]
+        for number, each in enumerate(more):
+            body["spec"][kind].append({**copy.deepcopy(first), "name": f"more-{number}", **fields, **each})
+
+    return change
+
+
+CPU, MEMORY = "the limits of CPU are above", "the limits of memory are above"
+SIZES: dict[str, tuple[Change, str | None]] = {
+    "the whole size": (container(**limits("1500m", "128Mi")), None),
+    "two containers of the whole size": (with_containers(limits("0.5")), None),
+    "an init container of the whole size": (container("initContainers", **limits("1500m", "128Mi")), None),
+    "too much CPU": (container(**limits("1501m")), CPU),
+    "too much memory": (container(**limits("1", "129Mi")), MEMORY),
+    "too much CPU together": (with_containers(limits("501m")), CPU),
+    "too much memory together": (with_containers(limits("100m", "65Mi")), MEMORY),
+    "too large an init container": (container("initContainers", **limits("2")), CPU),
+    "an init container with too much memory": (container("initContainers", **limits("1", "1Gi")), MEMORY),
+    "a sidecar beside the containers": (
+        with_containers(limits("501m"), kind="initContainers", restartPolicy="Always"),
+        CPU,
+    ),
+    "a second init container": (with_containers(limits("1500m"), kind="initContainers"), None),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_size_of_a_hook_pod_in_its_pool_is_the_limit(stage: Stage, what: str) -> None:
+    change, why = SIZES[what]
+    pod = stage.one.hook_pod(step_pod(stage.one.pod.name, 1))
+    change(pod)
+    status, message = create(stage.one.client, pod)
+    assert (status, (why or "") in message) == (200 if why is None else 403, True), message
+
+
+def test_size_of_a_hook_pod_follows_its_pool_at_once(stage: Stage, admin: KubeClient) -> None:
+    """By default it is the size of the container `runner`. Without `spec.containers` there are no hook Pods."""
+    two = stage.two
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.cast.runners}/runnerpools/two"
+    pod = two.hook_pod(step_pod(two.pod.name, 1))
+    container(**limits("3"))(pod)
+    assert CPU in create(two.client, pod)[1]
+    for given, said in (
+        ({"containers": {"vcpu": None, "memoryMib": None}, "resources": {"cpu": 3, "memory": "1Gi"}}, ""),
+        ({"resources": {"memory": "63Mi"}}, MEMORY),
+        ({"containers": None}, "pool two has no container jobs"),
+        (pool_spec("two"), CPU),
+    ):
+        admin.request("PATCH", path, body={"spec": given}, content_type=MERGE_PATCH)
+        eventually(lambda said=said: said in (found := create(two.client, pod))[1] and bool(found[1]) is bool(said))
+
+
 def test_token_that_is_not_bound_to_the_pod_creates_nothing(
     stage: Stage, admin: KubeClient, control_plane: ClusterAccess, tmp_path: Path
 ) -> None:
@@ -713,6 +780,20 @@ def test_doctor_sees_that_a_worker_may_create_any_role(stage: Stage, namespace: 
     assert "runners.containers.enabled" in (found.cure or "")
 
 
+def test_doctor_names_the_rights_for_container_jobs_that_a_worker_lacks(stage: Stage, cast: Cast) -> None:
+    """The release of `cast` has no container jobs, although somebody made a pool with them."""
+    create_pool(cast.admin, namespace=cast.runners, name="images", spec=pool_spec("images"))
+    for client, runners, outcome in (
+        (cast.clients["worker"], cast.runners, Outcome.FAILED),
+        (stage.worker, stage.cast.runners, Outcome.OK),
+    ):
+        seen = SimpleNamespace(kube=client, place=SimpleNamespace(namespace=runners), lab_cluster=False)
+        found = cluster.rights(seen)  # type: ignore[arg-type]
+        assert found.outcome is outcome, found
+        lacks = "create roles.rbac.authorization.k8s.io, escalate roles.rbac.authorization.k8s.io" in found.cause
+        assert lacks is (outcome is Outcome.FAILED)
+
+
 def test_lists_of_runner_pods_contain_no_hook_pods(stage: Stage) -> None:
     admin, namespace = stage.cast.admin, stage.cast.runners
     runners = {stage.one.pod.name, stage.two.pod.name}
@@ -725,8 +806,7 @@ def test_lists_of_runner_pods_contain_no_hook_pods(stage: Stage) -> None:
 
 def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stage) -> None:
     admin, namespace = stage.cast.admin, stage.cast.runners
-    spec = {"image": "runner:1", "runnerLabels": ["three"], "containers": {"mode": "kubernetes"}}
-    pool = create_pool(admin, namespace=namespace, name="three", spec=spec)
+    pool = create_pool(admin, namespace=namespace, name="three", spec=pool_spec("three"))
     made = create_runner(
         stage.worker,
         pool=pool,
@@ -759,7 +839,7 @@ def test_expressions_of_hook_policies_pass_the_type_check(stage: Stage) -> None:
         for each in stage.cast.identities.manifests
         if each["kind"] == POLICY[0] and "-hook-" in each["metadata"]["name"]
     ]
-    assert len(policies) == 3
+    assert len(policies) == 4
     for policy in policies:
         path = f"{Kinds(admin).collection(policy)}/{policy['metadata']['name']}"
         eventually(lambda path=path: "typeChecking" in (admin.request("GET", path).get("status") or {}), within=60)
