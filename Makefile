@@ -20,7 +20,7 @@ MINUTES ?=
 IN_CLUSTER := tests/node/test_ostler_in_cluster.py
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
-PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
+PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters container_hooks rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 .PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup

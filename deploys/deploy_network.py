@@ -16,7 +16,18 @@ from dataclasses import dataclass, field, replace
 from deploys import deploy_dangers as dangers
 from deploys.addresses import Addresses
 from deploys.deploys import Danger, Refusal
-from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Pool, Workload, addresses_of
+from deploys.manifests import (
+    CONTAINERS_KUBERNETES,
+    CONTAINERS_LABEL,
+    HOOK_OF_LABEL,
+    HOOK_POOL_LABEL,
+    OWNER_LABEL,
+    POOL_LABEL,
+    Manifests,
+    Pool,
+    Workload,
+    addresses_of,
+)
 from deploys.network_policies import Policy
 from deploys.network_reach import Network, Pod
 from deploys.selectors import Operator, Requirement, Selector
@@ -24,6 +35,9 @@ from deploys.selectors import Operator, Requirement, Selector
 WEB = Selector((Requirement("app.kubernetes.io/component", Operator.IN, frozenset({"web"})),))
 ANY_OTHER = "(any other)"
 """Name that stands for every pool outside the manifests. People also create pools by hand."""
+
+ANY_WITH_CONTAINERS = "(any other with container jobs)"
+"""Name that stands for every pool outside the manifests whose jobs may use containers."""
 
 _NO_POOL = "NO_POOL"  # valid as a label value, but not as the name of an object
 
@@ -108,7 +122,7 @@ def judge_network(question: Question) -> NetworkVerdict:
                 same = not mine
             mine += dangers.not_ruled(seen)
             mine += dangers.open_ingress(seen)
-            mine += dangers.private_egress(seen, question.allowed)
+            mine += dangers.private_egress(seen, _allowed(question, runner.pod))
             mine += dangers.rolling_peers(seen, rolling)
             mine += dangers.reaching_web(seen, web, addresses)
             reaches_web = not seen.egress.policies or any(each.danger is Danger.BUSY_REACHES_WEB for each in mine)
@@ -135,21 +149,43 @@ def _distinct(before: Manifests | None, after: Manifests) -> list[Workload]:
     return found
 
 
+def _allowed(question: Question, pod: Pod) -> Addresses:
+    """Return the private addresses that a Pod needs. A Pod with container jobs also needs the API server."""
+    if CONTAINERS_LABEL not in pod.labels:
+        return question.allowed
+    return question.allowed.union(question.after.api_addresses)
+
+
+def _has_containers(manifests: Manifests | None) -> bool:
+    """Return whether a policy of the manifests is made for container jobs."""
+    keys = {
+        requirement.key
+        for policy in (manifests.policies if manifests else ())
+        for requirement in policy.selector.requirements
+    }
+    return bool(keys & {CONTAINERS_LABEL, HOOK_OF_LABEL})
+
+
 def _runners(question: Question) -> list[_Runner]:
     old = {(each.namespace, each.name): each for each in (question.before.pools if question.before else ())}
     new = {(each.namespace, each.name): each for each in question.after.pools}
     owners = _owners((*(question.before.policies if question.before else ()), *question.after.policies))
     known = question.before.runner_namespaces if question.before else frozenset()
+    had_containers = question.before is None or _has_containers(question.before)
     found: list[_Runner] = []
     for key in sorted({*old, *new}):
         one, two = old.get(key), new.get(key)
         # A new template might change the labels. Pods of the old and the new template both exist during a rollout.
         for pool in (one, two if one is None or two is None or one.labels != two.labels else None):
             if pool is not None:
-                found += _kinds(pool, owners, is_new=one is None)
+                found += _kinds(pool, owners, is_new=one is None, had_containers=had_containers)
     for namespace in sorted(question.namespaces):
         is_new = bool(known) and namespace not in known
-        found += _kinds(Pool(namespace, ANY_OTHER, {}), owners, is_new=is_new)
+        others = [Pool(namespace, ANY_OTHER, {})]
+        if _has_containers(question.after) or _has_containers(question.before):
+            others.append(Pool(namespace, ANY_WITH_CONTAINERS, {CONTAINERS_LABEL: CONTAINERS_KUBERNETES}))
+        for pool in others:
+            found += _kinds(pool, owners, is_new=is_new, had_containers=had_containers)
     for namespace, given in question.seen:
         # Owners that no policy names are equivalent. One value for all of them avoids thousands of equal runners.
         labels = given if given.get(OWNER_LABEL, "1") in owners else {**given, OWNER_LABEL: "1"}
@@ -175,9 +211,19 @@ def _numbered(runners: Iterable[_Runner]) -> list[_Runner]:
     return found
 
 
-def _kinds(pool: Pool, owners: Iterable[str], *, is_new: bool) -> Iterable[_Runner]:
+def _kinds(pool: Pool, owners: Iterable[str], *, is_new: bool, had_containers: bool) -> Iterable[_Runner]:
+    """Yield the kinds of Pods of a pool: idle runner Pods, stamped runner Pods, and hook Pods.
+
+    `had_containers` says whether Pods with container jobs might exist before the deploy. A hook Pod executes a job for
+    its whole life, so it counts as stamped.
+    """
     told = f"{pool.namespace}/{pool.name}"
-    name = _NO_POOL if pool.name == ANY_OTHER else pool.name
+    name = _NO_POOL if pool.name in {ANY_OTHER, ANY_WITH_CONTAINERS} else pool.name
+    if CONTAINERS_LABEL in pool.labels:
+        is_new = is_new or not had_containers
+        hooks = {HOOK_OF_LABEL: name, HOOK_POOL_LABEL: name, "app.kubernetes.io/managed-by": "ostler"}
+        pod = Pod(_key(f"{told} (hook Pods)", stamped=True), pool.namespace, hooks, {})
+        yield _Runner(f"{told} (hook Pods)", pod, stamped=True, is_new=is_new)
     labels = {**pool.labels, POOL_LABEL: name, "app.kubernetes.io/managed-by": "ostler"}
     labels.pop(OWNER_LABEL, None)
     pod = Pod(_key(told, stamped=False), pool.namespace, labels, {})

@@ -20,6 +20,16 @@ T = TypeVar("T")
 
 POOL_LABEL = "ostler.dev/pool"
 OWNER_LABEL = "ostler.dev/runner-pool-owner"
+HOOK_OF_LABEL = "ostler.dev/hook-of"
+HOOK_POOL_LABEL = "ostler.dev/hook-pool"
+CONTAINERS_LABEL = "ostler.dev/containers"
+CONTAINERS_KUBERNETES = "kubernetes"
+API_SERVER_ADDRESSES = "ostler.dev/api-server-addresses"
+"""Annotation of a policy. It lists the address blocks at which runner Pods with container jobs reach the API server.
+
+The blocks are separated by commas.
+"""
+
 WEB_ADDRESSES = "ostler.dev/web-addresses"
 """Annotation of a policy. It lists the address blocks at which clients outside the cluster reach web.
 
@@ -92,7 +102,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool. `labels` are the labels that the pool's template adds to Pods, without the labels that Ostler adds."""
+    """A pool. `labels` are the labels that its Pods have besides the pool's label and the label of their manager.
+
+    These are the labels of the pool's template, and the label of pools whose jobs may use containers.
+    """
 
     namespace: str
     name: str
@@ -113,8 +126,8 @@ class Manifests:
     """Parsed objects.
 
     `namespaces` has the labels of each Namespace. `runner_namespaces` are the namespaces of runner Pods according to
-    the objects. `web_addresses` come from annotations of policies. `not_evaluated` names the objects that also control
-    traffic but that the checks do not evaluate.
+    the objects. `web_addresses` and `api_addresses` come from annotations of policies. `not_evaluated` names the
+    objects that also control traffic but that the checks do not evaluate.
     """
 
     objects: Mapping[Key, Object] = field(default_factory=dict)
@@ -125,6 +138,7 @@ class Manifests:
     services: tuple[Service, ...] = ()
     runner_namespaces: frozenset[str] = frozenset()
     web_addresses: Addresses = field(default_factory=Addresses)
+    api_addresses: Addresses = field(default_factory=Addresses)
     not_evaluated: tuple[str, ...] = ()
 
 
@@ -150,7 +164,8 @@ def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
         pools=tuple(_shaped(_pool, each) for each in _of(mine, POOL_KIND)),
         services=tuple(_shaped(_service, each) for each in _of(mine, "Service.")),
         runner_namespaces=frozenset(name for each in mine for name in _shaped(_runner_namespaces, each)),
-        web_addresses=_web_addresses(policies),
+        web_addresses=_annotated_addresses(policies, WEB_ADDRESSES),
+        api_addresses=_annotated_addresses(policies, API_SERVER_ADDRESSES),
         not_evaluated=tuple(sorted(title_of(each.key) for each in mine if each.key[0] in NOT_EVALUATED)),
     )
 
@@ -284,7 +299,10 @@ def _serving_containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, An
 
 
 def _pool(given: Object) -> Pool:
-    return Pool(given.key[1], given.key[2], _texts(_within(given.body, "spec", "podTemplate", "metadata", "labels")))
+    labels = _texts(_within(given.body, "spec", "podTemplate", "metadata", "labels"))
+    if _within(given.body, "spec", "containers", "mode") == CONTAINERS_KUBERNETES:
+        labels[CONTAINERS_LABEL] = CONTAINERS_KUBERNETES
+    return Pool(given.key[1], given.key[2], labels)
 
 
 def _service(given: Object) -> Service:
@@ -318,12 +336,12 @@ def _runner_namespaces(given: Object) -> list[str]:
     return found
 
 
-def _web_addresses(policies: Iterable[Object]) -> Addresses:
+def _annotated_addresses(policies: Iterable[Object], annotation: str) -> Addresses:
     found = Addresses()
     for each in policies:
-        text = _texts(_metadata(each).get("annotations")).get(WEB_ADDRESSES, "")
+        text = _texts(_metadata(each).get("annotations")).get(annotation, "")
         try:
             found = found.union(blocks(part.strip() for part in text.split(",") if part.strip()))
         except ValueError as error:
-            raise Malformed(f"{title_of(each.key)}: annotation {WEB_ADDRESSES}: {error}") from None
+            raise Malformed(f"{title_of(each.key)}: annotation {annotation}: {error}") from None
     return found

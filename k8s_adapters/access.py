@@ -76,6 +76,14 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
 `ostler migrate` and `ostler crd` are not listed, because an administrator or the chart's hook runs them.
 """
 
+CONTAINER_RIGHTS: Mapping[str, Sequence[Right]] = {
+    "worker": (
+        *_rights("get create escalate bind", "roles", "rbac.authorization.k8s.io"),
+        *_rights("get create", "rolebindings", "rbac.authorization.k8s.io"),
+    ),
+}
+"""Rights that a process needs besides `RIGHTS` if a pool has container jobs (`runners.containers.enabled`)."""
+
 
 def who_am_i(client: KubeClient) -> str:
     """Return the user name that the API server has authenticated this client as."""

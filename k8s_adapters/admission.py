@@ -5,12 +5,13 @@ other namespaces. The API server might not know the policy yet. Each probe there
 run.
 
 One probe impersonates the garbage collector, and tries to delete a probe Pod that no scheduler assigns to a node. The
-other probe tries to create a Pod as a worker. No probe tries to delete a runner Pod, because a proxy might drop the
-dry-run flag.
+other probes try to create a Pod and a Role as a worker. No probe tries to delete a runner Pod, because a proxy might
+drop the dry-run flag.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from urllib.parse import quote
 
 from k8s_adapters.access import who_am_i
 from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.hook_rights import RBAC
 from k8s_adapters.probe_pods import create_probe, delete_probe, probe_pod, restricted
 from k8s_adapters.retry import answer_of
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
@@ -28,6 +30,8 @@ COLLECTORS = ("system:serviceaccount:kube-system:generic-garbage-collector", "sy
 _ACCOUNTS = "system:serviceaccount:"
 _GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler assigns such a Pod to a node, so it never runs
 _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
+_NO_ROLES = ('cannot create resource "roles"', "attempting to grant RBAC permissions")
+"""Answers to a worker that may create no Roles, or none with rights that it does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,64 @@ def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
     A caller that is a worker needs no further rights. Any other caller needs the rights to list RoleBindings and to
     impersonate users. This function raises no error of the API server. It describes every such error in its result.
     """
+    spec = {"schedulingGates": [{"name": _GATE}], "containers": [restricted({"name": "probe", "image": _IMAGE})]}
+    return _ask_workers(
+        client,
+        namespace,
+        _Creation(
+            kind="Pod",
+            path=object_path("pods", namespace=namespace),
+            body=probe_pod(purpose="creation", labels={}, spec=spec),
+            danger="may create any Pod in {}. With such a Pod it can read every Secret and use every ServiceAccount "
+            "there",
+            cure="apply the chart's ValidatingAdmissionPolicy for creations and its binding: set "
+            "admissionPolicy.enabled",
+        ),
+    )
+
+
+def refuses_other_roles(client: KubeClient, namespace: str) -> PolicyAnswer:
+    """Test whether the API server forbids workers to create Roles with rights of their choice in a namespace.
+
+    Workers may create Roles only if the chart allows container jobs. The caller needs the same rights as for
+    `refuses_other_pods`, and the result describes errors in the same way.
+    """
+    name = f"ostler-role-{secrets.token_hex(4)}"
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}]
+    return _ask_workers(
+        client,
+        namespace,
+        _Creation(
+            kind="Role",
+            path=object_path("roles", namespace=namespace, group=RBAC),
+            body={"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": name}, "rules": rules},
+            danger="may create any Role in {}. With such a Role it can read every Secret and execute commands there",
+            cure="apply the chart's ValidatingAdmissionPolicies for hook Pods and their bindings, or set "
+            "runners.containers.enabled to false",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Creation:
+    """A creation that an admission policy should refuse.
+
+    `danger` describes what a worker can do if the creation is allowed. It has one gap, for the namespace.
+    """
+
+    kind: str
+    path: str
+    body: Json
+    danger: str
+    cure: str
+
+
+def _ask_workers(client: KubeClient, namespace: str, creation: _Creation) -> PolicyAnswer:
+    """Try a creation as each worker of a namespace, and return the worst answer."""
     try:
         mine = who_am_i(client)
         if _is_worker(mine):
-            return _ask_creation(client, namespace, mine, impersonate=None)
+            return _ask_creation(client, namespace, mine, creation, impersonate=None)
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{quote(namespace, safe='')}/rolebindings"
         bindings = client.request("GET", path).get("items") or []
     except UpstreamError as error:
@@ -90,7 +148,7 @@ def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
     workers = sorted(filter(_is_worker, users))
     if not workers:
         return PolicyAnswer(f"no worker has a role in {namespace}", cure="apply the Roles of the chart")
-    answers = [_ask_creation(client, namespace, each, impersonate=each) for each in workers]
+    answers = [_ask_creation(client, namespace, each, creation, impersonate=each) for each in workers]
     allowed = next((each for each in answers if each.refused is False), None)
     return allowed or next((each for each in answers if each.refused is None), answers[0])
 
@@ -99,32 +157,24 @@ def _is_worker(user: str) -> bool:
     return user.startswith(_ACCOUNTS) and user.endswith("-worker")
 
 
-def _ask_creation(client: KubeClient, namespace: str, worker: str, *, impersonate: str | None) -> PolicyAnswer:
-    spec = {"schedulingGates": [{"name": _GATE}], "containers": [restricted({"name": "probe", "image": _IMAGE})]}
-    body = probe_pod(purpose="creation", labels={}, spec=spec)
-    path = object_path("pods", namespace=namespace)
+def _ask_creation(
+    client: KubeClient, namespace: str, worker: str, creation: _Creation, *, impersonate: str | None
+) -> PolicyAnswer:
     try:
-        client.request("POST", path, body=body, query={"dryRun": "All"}, impersonate=impersonate)
+        client.request("POST", creation.path, body=creation.body, query={"dryRun": "All"}, impersonate=impersonate)
     except (Forbidden, Invalid) as error:
         said = _said(error)
-        if "ValidatingAdmissionPolicy" in said:
+        if "ValidatingAdmissionPolicy" in said or (creation.kind == "Role" and any(each in said for each in _NO_ROLES)):
             return PolicyAnswer(f"the API server refuses {worker}: {said}", refused=True)
         cure = (
             "run the command as a worker, or as an administrator of the cluster"
             if "cannot" in said
             else "correct the reason that the API server gave"
         )
-        return PolicyAnswer(f"the test creation of a Pod failed for {worker}: {said}", cure=cure)
+        return PolicyAnswer(f"the test creation of a {creation.kind} failed for {worker}: {said}", cure=cure)
     except UpstreamError as error:
         return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
-    return PolicyAnswer(
-        (
-            f"{worker} may create any Pod in {namespace}. With such a Pod it can read every Secret and use every "
-            "ServiceAccount there"
-        ),
-        refused=False,
-        cure="apply the chart's ValidatingAdmissionPolicy for creations and its binding: set admissionPolicy.enabled",
-    )
+    return PolicyAnswer(f"{worker} {creation.danger.format(namespace)}", refused=False, cure=creation.cure)
 
 
 @contextmanager

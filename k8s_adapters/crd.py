@@ -12,6 +12,7 @@ from __future__ import annotations
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from ostler.errors import Conflict, Gone, Retryable
+from rules.pools.hook_names import LONGEST_POOL
 
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -29,7 +30,11 @@ characters).
 LONGEST_GROUP = 100
 """Maximum number of characters in the name of a runner group."""
 
+LEAST_HOOK_MEMORY = 64
+"""Minimum memory of a hook Pod in MiB. With less, no container of a job starts."""
+
 _MOST_PODS = 10_000
+_MOST_MEMORY = 2**31
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded", "RunnerOutdated")
 COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "unresponsive", "spent", "stale", "lost")
@@ -147,6 +152,11 @@ def _schema() -> Json:
                 "rule": "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
                 "message": "the name of a pool has no dots: its Pods are named after it",
             },
+            {
+                "rule": f"!has(self.spec.containers) || size(self.metadata.name) <= {LONGEST_POOL}",
+                "message": f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters: hook Pods "
+                "are named after its Pods",
+            },
         ],
     }
 
@@ -232,6 +242,34 @@ def _shape() -> Json:
                     f"which is {DEFAULT_EPHEMERAL_STORAGE} unless it is set",
                 }
             ],
+        },
+        "containers": {
+            "type": "object",
+            "required": ["mode"],
+            "description": "Container jobs: jobs with `container`, `services` or a Docker action. Without a value, "
+            "such jobs fail. The containers run in hook Pods, which the runner Pod creates.",
+            "properties": {
+                "mode": {
+                    "type": "string",
+                    "enum": ["kubernetes"],
+                    "description": "`kubernetes`: each job has a hook Pod, and each Docker action has one more.",
+                },
+                "vcpu": _quantity(
+                    None, "CPU of one hook Pod, which its containers share. The default is resources.cpu."
+                ),
+                "memoryMib": {
+                    "type": "integer",
+                    "format": "int64",
+                    "description": "Memory of one hook Pod in MiB, which its containers share. The default is "
+                    "resources.memory.",
+                    "x-kubernetes-validations": [
+                        {
+                            "rule": f"self >= {LEAST_HOOK_MEMORY} && self <= {_MOST_MEMORY}",
+                            "message": f"must be a number of MiB from {LEAST_HOOK_MEMORY} to {_MOST_MEMORY}",
+                        }
+                    ],
+                },
+            },
         },
         "assignedUser": {
             "type": "boolean",

@@ -20,19 +20,47 @@ from urllib.parse import quote
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, LONGEST_GROUP
-from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, FIELD_MANAGER, KIND, PLURAL
+from k8s_adapters.crd import (
+    DEFAULT_CPU,
+    DEFAULT_EPHEMERAL_STORAGE,
+    DEFAULT_MEMORY,
+    LEAST_HOOK_MEMORY,
+    LONGEST_GROUP,
+)
+from k8s_adapters.names import (
+    API_VERSION,
+    ATTEMPT_ANNOTATION,
+    CONTAINERS_KUBERNETES,
+    DRAIN_FINALIZER,
+    FIELD_MANAGER,
+    KIND,
+    PLURAL,
+)
 from ostler.errors import Conflict, Gone
 from rules.pools import pod_template
+from rules.pools.hook_names import LONGEST_POOL
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
 _TEMPLATE_VERSION = 3  # increase this version if a change of Ostler makes another Pod from the same spec
+_SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
 _SHORTEST_JOB = 60  # seconds
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+HOOK_PODS = 2
+"""Number of hook Pods that a job is charged for: one for the job, and one for the Docker action that runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookPods:
+    """Size of one hook Pod of a pool with container jobs."""
+
+    vcpu_millicores: int
+    memory_mib: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +72,8 @@ class PoolSeen:
 
     `replicas_writer` is the field manager that owns `spec.replicas`, if this is not Ostler. An example is a GitOps
     controller with a manifest that sets `spec.replicas`. None means that there is no such field manager.
+
+    `containers` is None if the pool has no container jobs.
 
     `has_finalizer` is True if the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
     `status` is the present status of the pool. `resource_version` is the version of the pool that was read.
@@ -85,6 +115,17 @@ class PoolSeen:
     problem: str | None
     status: Json
     assigned_user: bool = False
+    containers: HookPods | None = None
+
+    @property
+    def charged_millicores(self) -> int:
+        """Return the CPU that a job of the pool uses of its account's budget. Hook Pods count."""
+        return self.vcpu_millicores + (0 if self.containers is None else HOOK_PODS * self.containers.vcpu_millicores)
+
+    @property
+    def charged_mib(self) -> int:
+        """Return the memory in MiB that a job of the pool uses of its account's budget. Hook Pods count."""
+        return self.memory_mib + (0 if self.containers is None else HOOK_PODS * self.containers.memory_mib)
 
     @property
     def terminating(self) -> bool:
@@ -226,7 +267,8 @@ def read_pool(item: Json) -> PoolSeen:
         problems.append("spec.image is empty")
     if not labels:
         problems.append("spec.runnerLabels is empty")
-    refused = () if overlay is None else pod_template.refusals(overlay)
+    containers = _hook_pods(spec.get("containers"), metadata["name"], vcpu, memory, problems)
+    refused = () if overlay is None else pod_template.refusals(overlay, containers=containers is not None)
     problems.extend(refused)
     deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
@@ -267,13 +309,36 @@ def read_pool(item: Json) -> PoolSeen:
             ephemeral_storage_mib=(disk, disk_limit),
             overlay=overlay,
             assigned_user=spec.get("assignedUser") is True,
+            containers=containers,
         ),
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
         status=item.get("status") or {},
         assigned_user=spec.get("assignedUser") is True,
+        containers=containers,
     )
+
+
+def _hook_pods(given: Any, name: str, vcpu: int, memory: int, problems: list[str]) -> HookPods | None:
+    """Return the size of a hook Pod, or None if the pool has no container jobs. Add a problem for an invalid value.
+
+    `vcpu` (millicores) and `memory` (MiB) are the defaults.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.get("mode") != CONTAINERS_KUBERNETES:
+        problems.append(f"spec.containers.mode must be {CONTAINERS_KUBERNETES}")
+        return None
+    if len(name) > LONGEST_POOL:
+        problems.append(f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters")
+    if "vcpu" in given:
+        vcpu = _whole(given["vcpu"], 1000, "spec.containers.vcpu", problems)
+    if "memoryMib" in given:
+        memory = _whole(given["memoryMib"], 1, "spec.containers.memoryMib", problems)
+        if 0 < memory < LEAST_HOOK_MEMORY:
+            problems.append(f"spec.containers.memoryMib must be at least {LEAST_HOOK_MEMORY}: {memory}")
+    return HookPods(vcpu_millicores=vcpu, memory_mib=memory)
 
 
 def _replicas_writer(metadata: Json, spec: Json) -> str | None:
@@ -313,33 +378,42 @@ def template_hash(
     ephemeral_storage_mib: tuple[int, int | None],
     overlay: Any = None,
     assigned_user: bool = False,
+    containers: HookPods | None = None,
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
     `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True. If
     False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
+    `containers` is part of the hash only if it is not None, for the same reason.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
         shape.append(overlay)
     if assigned_user:
         shape.append("assigned user")
+    if containers is not None:
+        shape.append(["containers", _SIDECAR_VERSION, containers.vcpu_millicores, containers.memory_mib])
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None) -> str:
+def pod_hash(
+    pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None, hooks_image: str | None = None
+) -> str:
     """Return 16 hex digits that identify the shape of a Pod.
 
     If the hash in the row of a Pod differs from the hash of its pool, the Pod is stale.
 
     The hash covers the template, the audience and the URL for polls. The URL is included because a Pod would never get
     a job if its URL is no longer served. Of the CAs, only the name of the ConfigMap is included, because a changed CA
-    also reaches running Pods.
+    also reaches running Pods. The image of the sidecar `hooks` is included if the pool has container jobs. An upgrade
+    of Ostler then replaces all Pods that are not busy, so that no job runs with an old sidecar.
     """
-    shape = [pool.template_hash, dispatch_url, audience]
+    shape: list[Any] = [pool.template_hash, dispatch_url, audience]
     if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:
         shape.append(name)
+    if pool.containers is not None:
+        shape.append({"hooks": hooks_image})
     content = json.dumps(shape)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -13,6 +13,7 @@ import enum
 
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.hook_rights import build_role, build_role_binding
+from k8s_adapters.hook_sidecar import add_sidecar
 from k8s_adapters.names import (
     API_VERSION,
     ATTEMPT_ANNOTATION,
@@ -61,13 +62,13 @@ def create_runner(
     dispatch_url: str,
     audience: str,
     dispatch_ca: str | None = None,
-    hooks: bool = False,
+    hooks_image: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> Created:
     """Create the ServiceAccount and the Pod, and return the Pod.
 
-    If `hooks` is True, the jobs of the Pod may use containers. The Role and the RoleBinding for them are then created
-    before the Pod, so that the rights exist when the first job starts.
+    If the pool has container jobs, the Role and the RoleBinding for them are created before the Pod, so that the rights
+    exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod.
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
     that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler has no right to create these objects.
@@ -75,7 +76,7 @@ def create_runner(
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
     )
-    if hooks:
+    if pool.containers is not None:
         _create_rights(client, pool=pool, name=name, attempt=attempt, account_uid=account.uid, policy=policy)
     pod = build_pod(
         pool=pool,
@@ -84,6 +85,7 @@ def create_runner(
         dispatch_url=dispatch_url,
         audience=audience,
         dispatch_ca=dispatch_ca,
+        hooks_image=hooks_image,
         service_account_uid=account.uid,
     )
     return create_pod(client, body=pod, policy=policy)
@@ -225,6 +227,7 @@ def build_pod(
     dispatch_url: str,
     audience: str,
     dispatch_ca: str | None = None,
+    hooks_image: str | None = None,
     service_account_uid: str | None = None,
 ) -> Json:
     """Return the JSON of a runner Pod.
@@ -237,10 +240,14 @@ def build_pod(
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
     exists.
 
+    If the pool has container jobs, the Pod has the sidecar `hooks` with `hooks_image`.
+
     The overlay cannot remove the tolerations for unreachable nodes. Without these tolerations, the taint manager would
     delete a busy Pod, because taint eviction ignores disruption budgets.
     """
-    digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
+    digest = pod_hash(
+        pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca, hooks_image=hooks_image
+    )
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
     if service_account_uid is not None:
@@ -281,6 +288,8 @@ def build_pod(
     }
     if (ca := mounted_ca(dispatch_url, dispatch_ca)) is not None:
         _trust(pod, ca)
+    if pool.containers is not None:
+        add_sidecar(pod, pool=pool, containers=pool.containers, image=hooks_image or "")
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
         # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.

@@ -269,6 +269,13 @@ class Settings(Stores, App, Timed, Logs):
             "empty, runner Pods trust the authorities of their image"
         ),
     )
+    hooks_image: str | None = Field(
+        default=None,
+        description=(
+            "Image of the sidecar of runner Pods with container jobs, which is Ostler's own image. If it changes, every "
+            "such Pod that is not busy is replaced. If this setting is empty, pools with `containers` are Degraded"
+        ),
+    )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
@@ -449,7 +456,7 @@ class Settings(Stores, App, Timed, Logs):
     def _polls(cls, value: str) -> str:
         return http_address(value, path=True)
 
-    @field_validator("dispatch_ca", "web_polls_tls_cert", "web_polls_tls_key", mode="before")
+    @field_validator("dispatch_ca", "hooks_image", "web_polls_tls_cert", "web_polls_tls_key", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         return None if value == "" else value

@@ -36,6 +36,8 @@ CHECKS: tuple[Check, ...] = (
     Check("definition", "cluster", cluster.definition),
     Check("admission policy", "cluster", cluster.admission, within=30),
     Check("pod creation", "cluster", cluster.pod_creation, within=20),
+    Check("role creation", "cluster", cluster.role_creation, within=20),
+    Check("hook pods", "cluster", cluster.hook_pods, within=30),
     Check("job network", "cluster", network.job_network, within=20),
     Check("pools", "cluster", cluster.pools),
     Check("way to github", "github", github.way),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cli.cluster import cause_of
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.kubeconfigs import choose
-from k8s_adapters.access import RIGHTS, may, who_am_i
-from k8s_adapters.admission import refuses_other_pods, refuses_the_collector
+from k8s_adapters.access import CONTAINER_RIGHTS, RIGHTS, Right, may, who_am_i
+from k8s_adapters.admission import refuses_other_pods, refuses_other_roles, refuses_the_collector
 from k8s_adapters.crd import CRD_NAME, crd_manifest
+from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import API_VERSION, PLURAL
 from k8s_adapters.pools import list_pools
-from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
+from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable, UpstreamError
+
+_SHOWN = 4  # maximum number of names in one sentence
 
 OLDEST = 30
 """First minor version of Kubernetes that enables ValidatingAdmissionPolicies by default."""
@@ -55,8 +59,9 @@ def rights(context: Context) -> Verdict:
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
         return ok(f"{name} needs no permissions")
+    required = _required(context)
     lacking = {
-        process: [str(right) for right in RIGHTS[process] if not may(kube, right, namespace=namespace)]
+        process: [str(right) for right in required[process] if not may(kube, right, namespace=namespace)]
         for process in mine or RIGHTS
     }
     if any(lacking.values()):
@@ -70,6 +75,17 @@ def rights(context: Context) -> Verdict:
             "check its own rights"
         )
     return ok(f"{name} has the rights of {', '.join(mine)}")
+
+
+def _required(context: Context) -> Mapping[str, Sequence[Right]]:
+    """Return the rights that each process needs. They include the rights for container jobs if a pool has these."""
+    try:
+        found = list_pools(context.kube, namespace=context.place.namespace)
+    except UpstreamError:  # the identity must not list pools, or the check `definition` reports the reason
+        return RIGHTS
+    if all(pool.containers is None for pool in found):
+        return RIGHTS
+    return {process: (*needed, *CONTAINER_RIGHTS.get(process, ())) for process, needed in RIGHTS.items()}
 
 
 def definition(context: Context) -> Verdict:
@@ -158,6 +174,32 @@ def pod_creation(context: Context) -> Verdict:
     if answer.refused is False:
         return warning(answer.why, answer.cure or "apply the admission policy of the chart")
     return unknown(answer.why, answer.cure)
+
+
+def role_creation(context: Context) -> Verdict:
+    """Check that workers can create no Roles besides those of runner Pods with container jobs."""
+    lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
+    answer = refuses_other_roles(context.kube, context.place.namespace)
+    if answer.refused:
+        return ok("workers can create no Roles with rights of their choice")
+    if lab:
+        return ok("the lab's API server has no access control; a cluster gets the chart's Roles and policies")
+    if answer.refused is False:
+        return failed(answer.why, answer.cure or "apply the admission policies of the chart")
+    return unknown(answer.why, answer.cure)
+
+
+def hook_pods(context: Context) -> Verdict:
+    """Check that the garbage collector deletes the hook Pods of runner Pods that are gone."""
+    left = find_left_over(context.kube, namespace=context.place.namespace)
+    if not left:
+        return ok("no hook Pod is left over")
+    minutes = LEFT_AFTER.total_seconds() / 60
+    shown = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
+    return warning(
+        f"{len(left)} hook Pods older than {minutes:.0f} minutes have no runner Pod any more: {shown}",
+        "check that the garbage collector of the cluster runs (kube-controller-manager), and delete these Pods",
+    )
 
 
 def pools(context: Context) -> Verdict:

@@ -38,6 +38,7 @@ SOURCES = (
     "models",
     "k8s_adapters",
     "github_adapters",
+    "container_hooks",
     "rules",
     "deploys",
     "web",

@@ -14,9 +14,10 @@ from typing import Any
 
 Json = dict[str, Any]
 
-POLLER, RUNNER = "poller", "runner"
+POLLER, RUNNER, HOOKS = "poller", "runner", "hooks"
 JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME = "jit", "token", "ostler-ca"
-_OUR_VOLUMES = frozenset({JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME})
+HOOKS_VOLUME, HOOKS_TOKEN_VOLUME = "ostler-hooks", "ostler-hooks-token"
+_OUR_VOLUMES = frozenset({JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, HOOKS_VOLUME, HOOKS_TOKEN_VOLUME})
 
 _MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
@@ -114,6 +115,21 @@ _OTHER_FIELDS = _RUNNER_FIELDS | {
     "restartPolicy",
     "startupProbe",
 }
+_HOOKS_FIELDS = frozenset({"name", "imagePullPolicy", "resources", "env", "volumeMounts"})
+_HOOKS_ENV = frozenset(
+    {
+        "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE",
+        "ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS",
+        "ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS",
+        "ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS",
+    }
+)
+HOOKS_FILES = "/etc/ostler-hooks"
+"""Folder of the container `hooks` in which an overlay may mount ConfigMaps, such as the overlay of hook Pods."""
+
+HOOKS_PROGRAM = "ACTIONS_RUNNER_CONTAINER_HOOKS"
+"""Variable of the container `runner` with the path of `hook.sh`."""
+
 _VOLUME_KINDS = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim", "projected", "secret"}
 )
@@ -168,20 +184,21 @@ def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
-def refusals(overlay: Any) -> tuple[str, ...]:
+def refusals(overlay: Any, *, containers: bool = False) -> tuple[str, ...]:
     """Return the reasons why this overlay is refused, each with its field.
 
-    The result is empty if the overlay is allowed.
+    The result is empty if the overlay is allowed. If `containers` is True, the pool has container jobs, and its Pods
+    have the init container `hooks`.
     """
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is not an object",)
     try:
-        return tuple(_refusals(overlay))
+        return (*_refusals(overlay, containers=containers), *(_of_hooks(overlay) if containers else ()))
     except (AttributeError, KeyError, TypeError):
         return ("spec.podTemplate does not have the structure of a Pod",)
 
 
-def _refusals(overlay: Json) -> Iterator[str]:
+def _refusals(overlay: Json, *, containers: bool) -> Iterator[str]:
     misshapen = tuple(_misshapen(overlay, "podTemplate"))
     if misshapen:
         yield from misshapen
@@ -203,7 +220,8 @@ def _refusals(overlay: Json) -> Iterator[str]:
         where = f"podTemplate.spec.initContainers[{container['name']}]"
         if container["name"] in {POLLER, RUNNER}:
             yield f"{where}: the name is already in use"
-        yield from _container(container, where)
+        if not (containers and container["name"] == HOOKS):
+            yield from _container(container, where)
     for volume in spec.get("volumes") or ():
         yield from _volume(volume)
 
@@ -253,6 +271,40 @@ def _container(container: Json, where: str) -> Iterator[str]:
             yield f"{where}.volumeMounts: volume {mount['name']} is reserved for the containers poller and runner"
         if mount["mountPath"].rstrip("/").startswith(("/var/run/ostler", "/opt/ostler")):
             yield f"{where}.volumeMounts[{mount['mountPath']}] would hide a path that Ostler mounts or runs"
+
+
+def _of_hooks(overlay: Json) -> Iterator[str]:
+    """Yield the reasons that concern container jobs only.
+
+    Container `hooks` has a token of the Kubernetes API, so an overlay must not change which program it executes, and
+    must not give it a file that code of a job can write.
+    """
+    spec: Json = overlay.get("spec") or {}
+    for container in spec.get("containers") or ():
+        where = f"podTemplate.spec.containers[{container['name']}]"
+        if container["name"] == HOOKS:
+            yield f"{where}: the name is already in use by an init container"
+        for variable in container.get("env") or ():
+            if variable["name"] == HOOKS_PROGRAM:
+                yield f"{where}.env[{HOOKS_PROGRAM}] is reserved for Ostler while spec.containers is set"
+    maps = {each["name"] for each in spec.get("volumes") or () if "configMap" in each}
+    for container in spec.get("initContainers") or ():
+        if container["name"] != HOOKS:
+            continue
+        where = f"podTemplate.spec.initContainers[{HOOKS}]"
+        yield from _unknown(container, _HOOKS_FIELDS, where)
+        for variable in container.get("env") or ():
+            if variable["name"] not in _HOOKS_ENV or "value" not in variable:
+                yield f"{where}.env[{variable['name']}] must be a plain value of {', '.join(sorted(_HOOKS_ENV))}"
+        for mount in container.get("volumeMounts") or ():
+            if mount["name"] not in maps:
+                yield f"{where}.volumeMounts: volume {mount['name']} is not a ConfigMap of the overlay"
+            if not _is_below(mount["mountPath"], HOOKS_FILES):
+                yield f"{where}.volumeMounts[{mount['mountPath']}] must be {HOOKS_FILES} or a path below it"
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return ".." not in path.split("/") and f"{path}/".startswith(f"{folder}/")
 
 
 def _volume(volume: Json) -> Iterator[str]:

@@ -27,6 +27,13 @@ A problem with the image, or a refusal of the API server, makes the pool Degrade
 """
 
 
+CONTAINERS_DISABLED = (
+    "spec.containers is set, but container jobs are not enabled: set runners.containers.enabled of the chart, or "
+    "OSTLER_HOOKS_IMAGE of the workers, or remove spec.containers"
+)
+"""Problem of a pool with container jobs while the workers have no image for the sidecar."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
     """Facts that the status needs in addition to the plan.
@@ -145,7 +152,8 @@ def _draining(pool: PoolNow) -> Condition:
 
 def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
     if pool.problem is not None:
-        return Condition("Degraded", "True", "InvalidSpec", pool.problem)
+        reason = "ContainerJobsDisabled" if pool.problem == CONTAINERS_DISABLED else "InvalidSpec"
+        return Condition("Degraded", "True", reason, pool.problem)
     if plan.hopeless is not None:
         return Condition(
             "Degraded", "True", plan.hopeless, f"The kubelet cannot use the image of a new Pod: {plan.hopeless}"

@@ -39,6 +39,7 @@ from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
 from rules.pools.node_sharing import Doubts, Outcome, PoolView, stuck
 from rules.pools.scaling import Demand, Limits, Verdict
+from tasks.pools.facts import problem_of
 from tasks.pools.mirror_pools import mirror_pool
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.worker.nodes import listed_nodes
@@ -88,7 +89,8 @@ class Scaled:
 def autoscale() -> None:
     """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other."""
     rt = runtime()
-    pools = list_pools(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP_LIST))
+    listed = list_pools(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP_LIST))
+    pools = [replace(pool, problem=problem_of(rt, pool)) for pool in listed]
     if not any(pool.autoscaled for pool in pools):
         return
     nodes = nodes_of(rt)
@@ -184,16 +186,16 @@ def limited(queue: Queue, brake: Brake | None) -> Queue:
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
-    """Return how many further jobs a pool could take at its maximum size, and the size of one Pod.
+    """Return how many further jobs a pool could take at its maximum size, and the vCPU and memory of one job.
 
-    The size of a Pod is its vCPU and memory.
+    A job uses this vCPU and memory of its account's budget.
     """
     most = pool.max_replicas if hands_off(pool) is None else row.alive
     if pool.terminating:
         most = 0
     elif not pool.autoscaled and not pool.paused and pool.problem is None:
         most = max(pool.replicas, row.alive)
-    return Places(max(0, most - row.load), pool.vcpu_millicores, pool.memory_mib)
+    return Places(max(0, most - row.load), pool.charged_millicores, pool.charged_mib)
 
 
 def hands_off(pool: PoolSeen) -> str | None:

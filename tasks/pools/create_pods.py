@@ -23,7 +23,7 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.starts import Trouble
-from tasks.pools.facts import pod_hash_of
+from tasks.pools.facts import pod_hash_of, problem_of
 from tasks.pools.plan import Planned
 from tasks.worker.base import SWEEP, calls, remaining
 from tasks.worker.runtime import Runtime
@@ -51,7 +51,9 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
     """
     row = planned.pool_row
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
-    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.has_finalizer:
+    if pool is None or pool.uid != row.uid or pool.terminating or not pool.has_finalizer:
+        return
+    if problem_of(rt, pool) is not None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
@@ -136,6 +138,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             dispatch_url=rt.settings.dispatch_url,
             audience=rt.settings.token_audience,
             dispatch_ca=rt.settings.dispatch_ca,
+            hooks_image=rt.settings.hooks_image,
             policy=calls(SWEEP),
         )
     except Conflict:

@@ -7,6 +7,7 @@ from k8s_adapters.pools import PoolSeen, pod_hash
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from rules.claims.stamps import INITIAL
+from rules.pools.pool_status import CONTAINERS_DISABLED
 from tasks.worker.runtime import Runtime
 
 
@@ -21,8 +22,8 @@ def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
         runner_group_id=pool.runner_group if isinstance(pool.runner_group, int) else 0,
         runner_group_name=pool.runner_group if isinstance(pool.runner_group, str) else None,
         allow_forks=pool.allow_forks,
-        vcpu=pool.vcpu_millicores,
-        memory=pool.memory_mib,
+        vcpu=pool.charged_millicores,
+        memory=pool.charged_mib,
         replicas=pool.replicas,
         allowed_accounts=pool.allowed_accounts,
         allowed_repositories=pool.allowed_repositories,
@@ -56,7 +57,15 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
         dispatch_url=rt.settings.dispatch_url,
         audience=rt.settings.token_audience,
         dispatch_ca=rt.settings.dispatch_ca,
+        hooks_image=rt.settings.hooks_image,
     )
+
+
+def problem_of(rt: Runtime, pool: PoolSeen) -> str | None:
+    """Return why a pool cannot be used, or None. A valid spec cannot be used if it needs a setting that is missing."""
+    if pool.problem is None and pool.containers is not None and rt.settings.hooks_image is None:
+        return CONTAINERS_DISABLED
+    return pool.problem
 
 
 def pod_facts(pod: PodSeen) -> PodFacts:

@@ -15,7 +15,7 @@ from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from tasks.pools import finalizers, pod_lists
-from tasks.pools.facts import pool_facts
+from tasks.pools.facts import pool_facts, problem_of
 from tasks.worker.base import SWEEP, calls, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -87,11 +87,12 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
     Degraded and keeps its Pods.
     """
     pool = read_newest(rt, pool)
-    if pool.problem is None:
+    problem = problem_of(rt, pool)
+    if problem is None:
         finalizers.add_finalizer_if_missing(rt, pool)
         return mirror_pool(rt, pool)
-    log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
-    mark_unusable(rt, pool, problem=pool.problem)
+    log.warning("pool.unusable", pool=pool.name, problem=problem)
+    mark_unusable(rt, pool, problem=problem)
     return record_draining(rt, pool)
 
 

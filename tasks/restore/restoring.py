@@ -54,7 +54,7 @@ from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, ju
 from rules.routing.scopes import Scope
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
-from tasks.pools.facts import pod_facts
+from tasks.pools.facts import pod_facts, problem_of
 from tasks.pools.mirror_pools import mark_unusable, mirror_pool
 from tasks.restore.epochs import compare, judge_only, read
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
@@ -253,10 +253,11 @@ class _Restore:
         if self._dry:
             return pods
         for pool in pools:
-            if pool.problem is None:
+            problem = problem_of(rt, pool)
+            if problem is None:
                 mirror_pool(rt, pool)
             else:
-                mark_unusable(rt, pool, problem=pool.problem)
+                mark_unusable(rt, pool, problem=problem)
         rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
         for row in rows:
             mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]

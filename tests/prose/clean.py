@@ -25,6 +25,7 @@ CLEAN = (
     "cli/**/*.py",
     "web/**/*.py",
     "github_adapters/**/*.py",
+    "container_hooks/**/*.py",
     "models/*.py",
     "models/migrations/*.py",
     "models/migrations/versions/*.py",

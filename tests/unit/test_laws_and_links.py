@@ -18,6 +18,7 @@ FOLDERS = (
     "benchmarks",
     "charts",
     "compose",
+    "container_hooks",
     "docs",
     "github_adapters",
     "k8s_adapters",

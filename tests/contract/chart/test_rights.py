@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.access import RIGHTS, Right
+from k8s_adapters.access import CONTAINER_RIGHTS, RIGHTS, Right
 from lab import helm
 
+CONTAINERS: helm.Values = {
+    "runners": {"containers": {"enabled": True}},
+    "networkPolicies": {"apiServer": {"addresses": ["10.0.0.1/32"]}},
+}
 
-def granted(process: str) -> set[Right]:
+
+def granted(process: str, values: helm.Values) -> set[Right]:
     """Return the rights that the chart gives to the identity of a process."""
     found: set[Right] = set()
-    for each in helm.render(values={}, namespace="ostler", release="ostler"):
+    for each in helm.render(values=values, namespace="ostler", release="ostler"):
         if each["kind"] not in {"Role", "ClusterRole"} or not each["metadata"]["name"].endswith(f"-{process}"):
             continue
         for rule in each["rules"]:
@@ -28,4 +33,9 @@ def granted(process: str) -> set[Right]:
 
 @pytest.mark.parametrize("process", sorted(RIGHTS))
 def test_the_chart_grants_what_is_asked_about(process: str) -> None:
-    assert granted(process) == set(RIGHTS[process])
+    assert granted(process, {}) == set(RIGHTS[process])
+
+
+@pytest.mark.parametrize("process", sorted(RIGHTS))
+def test_chart_grants_more_rights_with_container_jobs(process: str) -> None:
+    assert granted(process, CONTAINERS) == {*RIGHTS[process], *CONTAINER_RIGHTS.get(process, ())}

@@ -39,6 +39,18 @@ MATRIX: dict[str, dict[str, Any]] = {
         "tolerations": [{"key": "control-plane", "operator": "Exists"}],
         "affinity": {"podAntiAffinity": {}},
         "priorityClassName": "system-cluster-critical",
+        "runners": {
+            "containers": {
+                "enabled": True,
+                "labels": ["team"],
+                "annotations": ["example.com/a"],
+                "tolerations": ["ci"],
+                "priorityClasses": ["jobs"],
+                "runtimeClasses": ["gvisor"],
+                "pullSecrets": ["registry"],
+            }
+        },
+        "networkPolicies": {"apiServer": {"addresses": ["10.0.0.1/32", "fd00::1/128"]}},
     },
     "groups of workers": {
         "worker": {"threads": 8, "autoscaling": {"enabled": True}},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.hook_rights import RBAC, build_role
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import PoolSeen, pod_hash
+from k8s_adapters.pools import HookPods, PoolSeen, pod_hash
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.runners import Deletion, build_pod, build_service_account, create_runner, delete_runner
 from k8s_adapters.stamps import stamp
@@ -370,12 +372,12 @@ def rights_of(client: KubeClient, namespace: str, name: str = NAME) -> set[str]:
 def with_containers(client: KubeClient, pool: PoolSeen, *, attempt: str = "a1") -> Created:
     return create_runner(
         client,
-        pool=pool,
+        pool=replace(pool, containers=HookPods(vcpu_millicores=2000, memory_mib=4096)),
         name=NAME,
         attempt=attempt,
         dispatch_url="http://web/",
         audience="ostler-dispatch",
-        hooks=True,
+        hooks_image="ostler:1",
     )
 
 
@@ -388,9 +390,7 @@ def test_runner_without_containers_has_no_role_and_takes_two_calls(
     assert faults.calls == ["POST", "POST"]
 
 
-def test_runner_with_containers_takes_two_calls_more(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen
-) -> None:
+def test_runner_with_containers_takes_two_calls_more(namespace: str, faulty: Faulty, pool: PoolSeen) -> None:
     client, faults = faulty
 
     made = with_containers(client, pool)

@@ -132,6 +132,7 @@ def test_doctor_checks_everything_and_reports_ok_for_what_works(whole: Patient, 
         "admission policy": "failed",
         "job network": "warning",
         "pod creation": "unknown",
+        "role creation": "unknown",
     }, found
     assert status == 1
     assert next(iter(found)) == "epoch"
@@ -254,7 +255,15 @@ def test_an_identity_without_rights_is_told_which_it_lacks(
     assert found["rights"]["outcome"] == "failed"
     assert "watch: list pods, watch pods" in found["rights"]["cause"]
     assert "worker" not in found["rights"]["cause"]
-    names = ("definition", "admission policy", "pod creation", "job network", "pools")
+    names = (
+        "definition",
+        "admission policy",
+        "pod creation",
+        "role creation",
+        "hook pods",
+        "job network",
+        "pools",
+    )
     assert {found[name]["outcome"] for name in names} == {"unknown"}
 
 

@@ -82,6 +82,35 @@ def test_a_deploy_changes_nothing_for_busy_pods(tmp_path: Path) -> None:
             assert {row.pool.partition("/")[2] for row in stamped} >= {ANY_OTHER}, name
 
 
+CONTAINERS: dict[str, Any] = {
+    "runners": {"containers": {"enabled": True}},
+    "networkPolicies": {"apiServer": {"addresses": ["10.96.0.1/32"]}},
+}
+
+
+def with_containers(manifests: Manifests) -> Manifests:
+    """Return the manifests with container jobs in each pool. The schema of the chart might not have the field yet."""
+    bodies: list[dict[str, Any]] = [dict(each.body) for each in manifests.objects.values()]
+    for each in bodies:
+        if each["kind"] == "RunnerPool":
+            each["spec"] = {**each["spec"], "containers": {"mode": "kubernetes"}}
+    return read_manifests(bodies, namespace="ostler")
+
+
+def test_container_jobs_are_switched_on_and_off_without_a_change_for_busy_pods() -> None:
+    off, policies, on = deployed(), deployed(CONTAINERS), with_containers(deployed(CONTAINERS))
+    for before, after in ((off, policies), (policies, on), (off, on), (on, on), (on, policies), (on, off)):
+        assert judge(Deploy(before, after)).refusals == ()
+
+
+def test_a_change_of_the_api_servers_address_is_told_for_pods_with_container_jobs() -> None:
+    on = with_containers(deployed(CONTAINERS))
+    moved = {**CONTAINERS, "networkPolicies": {"apiServer": {"addresses": ["10.96.0.2/32"]}}}
+    (found,) = judge(Deploy(on, with_containers(deployed(moved)))).refusals
+    assert found.danger is Danger.PEERS_CHANGE
+    assert not {name for name in found.subjects if "hook Pods" in name or ANY_OTHER in name}
+
+
 @pytest.mark.parametrize(
     "values",
     [

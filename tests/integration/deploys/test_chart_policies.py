@@ -13,6 +13,7 @@ from deploys.network_policies import Direction
 from deploys.network_reach import Network, Pod, Ports, reach
 from k8s_adapters.client import KubeClient
 from lab.helm import CHART, HelmRefused, render
+from lab.node.policies import decisions
 from tests.integration.deploys.charts import rendered
 
 BUSY = {"ostler.dev/pool": "linux", "ostler.dev/runner-pool-owner": "7"}
@@ -61,6 +62,79 @@ def test_busy_pods_reach_the_internet_and_nothing_else() -> None:
         assert not found.addresses_beside(Ports()).common(block(private))
 
 
+API = "10.96.0.1"
+CONTAINERS: dict[str, Any] = {
+    "runners": {"containers": {"enabled": True}},
+    "networkPolicies": {"apiServer": {"addresses": [f"{API}/32"]}},
+}
+
+
+def reached_with_containers(labels: dict[str, str], direction: Direction = Direction.EGRESS) -> Any:
+    found = rendered(CHART, CONTAINERS)
+    pod = Pod("pod", "ostler-runners", labels, {})
+    return reach(Network(found.policies, found.namespaces, ()), pod, direction)
+
+
+def test_hook_pods_reach_what_busy_runner_pods_reach_and_accept_no_connection() -> None:
+    hook = {"ostler.dev/hook-of": "linux-0000000a", "ostler.dev/hook-pool": "linux"}
+    egress, ingress = (reached_with_containers(hook, each) for each in (Direction.EGRESS, Direction.INGRESS))
+    assert egress.policies == ("runners-hooks",)
+    assert egress.addresses == egress_of_busy().addresses
+    assert (ingress.policies, ingress.pods, ingress.addresses) == (("runners-hooks",), (), ())
+
+
+def test_only_runner_pods_with_container_jobs_reach_the_api_server() -> None:
+    labelled = reached_with_containers({**BUSY, "ostler.dev/containers": "kubernetes"})
+    assert labelled.policies == ("runners-api-server", "runners-base")
+    ports = {(protocol, low, high) for protocol, low, high, where in labelled.addresses if where.common(block(API))}
+    assert ports == {("TCP", 443, 443), ("TCP", 6443, 6443)}
+    for labels in (BUSY, {**BUSY, "ostler.dev/containers": "none"}, {"ostler.dev/containers": "kubernetes"}):
+        found = reached_with_containers(labels)
+        assert not found.policies or not found.addresses_beside(Ports()).common(block(API))
+        assert "runners-api-server" not in found.policies
+
+
+def test_enforcer_of_the_lab_agrees_about_hook_pods_and_the_api_server() -> None:
+    def pod(uid: str, labels: dict[str, str]) -> decisions.PolicedPod:
+        return decisions.PolicedPod(
+            uid=uid, namespace="ostler-runners", name=uid, labels=labels, address=None, named_ports=[]
+        )
+
+    pods = [
+        pod("runner", BUSY),
+        pod("with containers", {**BUSY, "ostler.dev/containers": "kubernetes"}),
+        pod("hook", {"ostler.dev/hook-of": "linux-0000000a"}),
+    ]
+    decided = decisions.decide(policies(CONTAINERS), pods, {})
+    out, into = decisions.Direction.EGRESS, decisions.Direction.INGRESS
+
+    def reaches(address: str) -> set[str]:
+        found = ipaddress.ip_address(address)
+        return {each.uid for each in pods if decided.allow(each.uid, out, protocol="TCP", port=6443, address=found)}
+
+    assert reaches(API) == {"with containers"}
+    assert reaches("140.82.112.3") == {"runner", "with containers", "hook"}
+    assert reaches("10.0.0.1") == set()
+    assert not any(decided.allow(each.uid, into, protocol="TCP", port=80, uid="runner") for each in pods)
+
+
+def test_container_jobs_need_the_address_of_the_api_server_and_the_policies() -> None:
+    with pytest.raises(HelmRefused, match=r"networkPolicies\.apiServer\.addresses"):
+        render(values={"runners": {"containers": {"enabled": True}}})
+    with pytest.raises(HelmRefused, match=r"admissionPolicy\.enabled"):
+        render(values={**CONTAINERS, "admissionPolicy": {"enabled": False}})
+    without = {"runners": {"containers": {"enabled": True}}, "networkPolicies": {"enabled": False}}
+    assert policies(without) == []
+
+
+def test_policies_of_container_jobs_stay_when_the_release_goes() -> None:
+    found = rendered(CHART, CONTAINERS)
+    for name in ("runners-hooks", "runners-api-server"):
+        policy = found.objects[POLICY_KIND, "ostler-runners", name]
+        assert policy.kept
+        assert "0.1.0" not in str(policy.body["metadata"])
+
+
 METADATA = ("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192", "169.254.170.2", "169.254.0.23")
 
 
@@ -89,7 +163,7 @@ def test_values_shape_what_busy_pods_reach() -> None:
         assert not at_443[0].common(block(closed)), closed
 
 
-@pytest.mark.parametrize("values", [{}, FULL, {"networkPolicies": {"controlPlane": {"enabled": False}}}])
+@pytest.mark.parametrize("values", [{}, FULL, CONTAINERS, {"networkPolicies": {"controlPlane": {"enabled": False}}}])
 def test_the_api_server_takes_every_policy(values: dict[str, Any], admin: KubeClient, namespace: str) -> None:
     found = policies(values)
     assert {each["metadata"]["name"] for each in found} >= {"runners-base", "runners-dispatch"}

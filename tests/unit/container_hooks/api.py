@@ -61,9 +61,7 @@ class FakeApi:
             configuration = SimpleNamespace(host="https://kubernetes", auth_settings=dict)
             return SimpleNamespace(configuration=configuration, rest_client=SimpleNamespace(pool_manager=self))
 
-        return KubeClient(
-            load=load, connect_timeout=1.0, read_timeout=1.0, timing=self.clock.timing(), policy=HOOKS
-        )
+        return KubeClient(load=load, connect_timeout=1.0, read_timeout=1.0, timing=self.clock.timing(), policy=HOOKS)
 
     def fail(self, method: str, kind: str, *faults: Fault, **headers: str) -> None:
         """Plan one fault for each of the next calls."""
@@ -79,7 +77,11 @@ class FakeApi:
 
     def put(self, kind: str, name: str, *, owner: str | None, digest: str = "other", terminating: bool = False) -> str:
         """Store an object of an earlier call, and return its UID."""
-        metadata: Json = {"name": name, "uid": f"uid-{next(self._uids)}", "annotations": {"ostler.dev/spec-digest": digest}}
+        metadata: Json = {
+            "name": name,
+            "uid": f"uid-{next(self._uids)}",
+            "annotations": {"ostler.dev/spec-digest": digest},
+        }
         if owner is not None:
             metadata["ownerReferences"] = [{"kind": "Pod", "uid": owner}]
         if terminating:

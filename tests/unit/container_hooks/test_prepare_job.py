@@ -91,7 +91,10 @@ def test_registry_login_becomes_a_pull_secret_once_per_login(stage: Stage) -> No
     [
         ([waiting("job", "InvalidImageName", "bad")], "image node:22 of container job cannot be pulled"),
         ([waiting("job", "ImagePullBackOff", "not found\nreally")] * 200, "ImagePullBackOff: not found really"),
-        ([waiting("job", "CreateContainerConfigError", "no user")], "cannot start (CreateContainerConfigError: no user"),
+        (
+            [waiting("job", "CreateContainerConfigError", "no user")],
+            "cannot start (CreateContainerConfigError: no user",
+        ),
         ([ended("redis", exitCode=1, reason="Error")], "container redis ended with exit code 1"),
         ([ended("redis", exitCode=137, reason="OOMKilled")], "used more memory than its limit of"),
         ([{"phase": "Failed", "reason": "Evicted", "message": "disk"}], "(Evicted: disk)"),

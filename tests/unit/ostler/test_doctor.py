@@ -343,6 +343,7 @@ def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
     elsewhere |= {network.job_network}  # above
     elsewhere |= {certificate.certificate}  # test_doctor_certificate.py
     elsewhere |= {cluster.pod_creation}  # below, and tests/contract/chart/test_creation_policy.py
+    elsewhere |= {cluster.role_creation, cluster.hook_pods}  # below, and tests/contract/chart/test_hook_rights.py
     assert {check.run for check in CHECKS} - seen - elsewhere == {installation.versions}
 
 
@@ -384,6 +385,26 @@ def test_workers_that_may_create_any_pod_are_a_warning(
     answer = PolicyAnswer("what it said", refused=refused, cure="what to do")
     monkeypatch.setattr(cluster, "refuses_other_pods", lambda *_: answer)
     assert cluster.pod_creation(Context(kube=None)).outcome is outcome  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("refused", "outcome"), [(True, OK), (False, BAD), (None, DUNNO)])
+def test_workers_that_may_create_any_role_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome
+) -> None:
+    answer = PolicyAnswer("what it said", refused=refused, cure="what to do")
+    monkeypatch.setattr(cluster, "refuses_other_roles", lambda *_: answer)
+    assert cluster.role_creation(Context(kube=None)).outcome is outcome  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("left", "outcome", "says"), [((), OK, "no hook Pod"), ("abcdef", WARN, "a, b, c, d and 2 more")]
+)
+def test_hook_pods_without_a_runner_pod_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, left: str, outcome: Outcome, says: str
+) -> None:
+    monkeypatch.setattr(cluster, "find_left_over", lambda *_, **__: list(left))
+    found = cluster.hook_pods(Context(kube=None))  # type: ignore[arg-type]
+    assert (found.outcome, says in found.cause) == (outcome, True), found
 
 
 # How they run

@@ -25,7 +25,7 @@ from tasks.worker.app import app
 from tasks.worker.base import DISPATCH, task
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("ostler", "cli", "watch", "tasks", "models", "k8s_adapters", "github_adapters", "web")
+FOLDERS = ("ostler", "cli", "watch", "tasks", "models", "k8s_adapters", "github_adapters", "web", "container_hooks")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 OTHER_NAMES = {
     "job_id",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from deploys.addresses import PRIVATE_V4, block
-from deploys.deploy_network import ANY_OTHER, NetworkVerdict, Question, Row, judge_network
+from deploys.deploy_network import ANY_OTHER, ANY_WITH_CONTAINERS, NetworkVerdict, Question, Row, judge_network
 from deploys.deploy_plan import Deploy, Live, judge
 from deploys.deploys import Danger
-from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, read_manifests
+from deploys.manifests import CONTAINERS_LABEL, HOOK_OF_LABEL, OWNER_LABEL, POOL_LABEL, Manifests, read_manifests
 from deploys.selectors import Operator, Requirement, Selector
 
 Json = dict[str, Any]
@@ -507,3 +507,77 @@ def test_a_pool_that_goes_without_its_finalizer_refuses_the_deploy() -> None:
     assert Danger.POOL_WITHOUT_FINALIZER not in {
         each.danger for each in judge(Deploy(sound(pool("arm")), sound())).refusals
     }
+
+
+API = "10.96.0.1/32"
+IS_HOOK = {"key": HOOK_OF_LABEL, "operator": "Exists"}
+HAS_CONTAINERS = {"key": CONTAINERS_LABEL, "operator": "In", "values": ["kubernetes"]}
+
+
+def of_hooks(*egress: Json) -> Json:
+    """Return the policy of hook Pods."""
+    rules = list(egress or (TO_DNS, TO_PUBLIC))
+    return policy("hooks", [IS_HOOK], policyTypes=["Ingress", "Egress"], ingress=[], egress=rules)
+
+
+def of_api_server(selected: Json = HAS_CONTAINERS) -> Json:
+    """Return the policy that lets runner Pods with container jobs reach the API server."""
+    made = policy(
+        "api",
+        [IS_RUNNER, selected],
+        policyTypes=["Egress"],
+        egress=[{"to": [{"ipBlock": {"cidr": API}}], "ports": [{"port": 6443}]}],
+    )
+    made["metadata"]["annotations"] = {"ostler.dev/api-server-addresses": API}
+    return made
+
+
+def with_containers(name: str = "images") -> Json:
+    made = pool(name)
+    made["spec"]["containers"] = {"mode": "kubernetes"}
+    return made
+
+
+def test_container_jobs_are_sound_with_their_two_policies() -> None:
+    after = sound(with_containers(), of_hooks(), of_api_server())
+    assert judged(None, after).refusals == ()
+    verdict = judged(after, after)
+    assert verdict.refusals == ()
+    rows = {row.pool: row.policies for row in verdict.rows if row.state == "stamped"}
+    assert rows["runners/images"] == ("api", "base")
+    assert rows["runners/images (hook Pods)"] == ("hooks",)
+    assert rows[f"runners/{ANY_WITH_CONTAINERS}"] == ("api", "base")
+    assert rows["runners/linux"] == ("base",)
+
+
+def test_switching_container_jobs_on_changes_nothing_for_busy_pods() -> None:
+    after = read(base(), idle(), of_web(), web(), with_containers("linux"), of_hooks(), of_api_server())
+    assert judged(sound(), after).refusals == ()
+
+
+def test_hook_pods_without_a_policy_are_refused() -> None:
+    found = judged(None, sound(with_containers(), of_api_server())).refusals
+    assert {each.danger for each in found} == {Danger.NOT_RULED}
+    assert {"runners/images (hook Pods)"} <= {name for each in found for name in each.subjects}
+    assert "runners/images" not in {name for each in found for name in each.subjects}
+
+
+def test_api_server_must_not_be_open_to_pods_without_container_jobs() -> None:
+    found = judged(None, sound(of_hooks(), of_api_server(IS_RUNNER))).refusals
+    assert Danger.PRIVATE_EGRESS in {each.danger for each in found}
+    assert "runners/linux" in {name for each in found for name in each.subjects}
+
+
+def test_hook_pods_must_not_reach_the_api_server() -> None:
+    to_api = {"to": [{"ipBlock": {"cidr": API}}], "ports": [{"port": 6443}]}
+    found = judged(None, sound(with_containers(), of_hooks(TO_DNS, TO_PUBLIC, to_api), of_api_server())).refusals
+    assert {each.danger for each in found} == {Danger.PRIVATE_EGRESS}
+    assert all("(hook Pods)" in name for each in found for name in each.subjects)
+
+
+def test_a_rewritten_policy_of_hook_pods_is_refused() -> None:
+    before = sound(with_containers(), of_hooks(), of_api_server())
+    after = of_hooks()
+    after["metadata"]["labels"] = {"version": "2"}
+    found = judged(before, sound(with_containers(), after, of_api_server())).refusals
+    assert {each.danger for each in found} == {Danger.POLICY_REWRITTEN}

@@ -1,0 +1,90 @@
+{{/*
+Parts of the admission policies for container jobs. rules/pools/hook_names.py has the same names, and
+k8s_adapters/hook_rights.py builds objects that these policies allow.
+*/}}
+
+{{/* Prefix of the user name of every ServiceAccount in the runners' namespace. */}}
+{{- define "ostler.runnerUsers" -}}
+system:serviceaccount:{{ include "ostler.runnersNamespace" . }}:
+{{- end -}}
+
+{{/* JSON list of what follows the name of the runner Pod and "-" in the names of its hook Pods. */}}
+{{- define "ostler.hookPodSuffixes" -}}
+{{- $all := list "workflow" -}}
+{{- range until 32 -}}{{- $all = append $all (printf "step-%d" .) -}}{{- end -}}
+{{- $all | toJson -}}
+{{- end -}}
+
+{{/* JSON list of what follows the name of the runner Pod and "-" in the names of its Secrets. */}}
+{{- define "ostler.hookSecretSuffixes" -}}
+{{- $all := list -}}
+{{- range until 8 -}}{{- $all = append $all (printf "secret-%d" .) -}}{{- end -}}
+{{- $all | toJson -}}
+{{- end -}}
+
+{{/* The condition that selects requests of runner Pods. */}}
+{{- define "ostler.byARunner" -}}
+- name: by-a-runner
+  expression: >-
+    request.userInfo.username.startsWith({{ include "ostler.runnerUsers" . | toJson }})
+    && request.userInfo.username.matches('-[0-9a-f]{8}$')
+{{- end -}}
+
+{{/*
+Variables of a policy for runner Pods. The API server takes the name and the UID of the Pod from the token, because the
+kubelet binds each token to its Pod.
+*/}}
+{{- define "ostler.hookVariables" -}}
+- name: runner
+  expression: request.userInfo.username.split(':')[3]
+- name: pool
+  expression: variables.runner.substring(0, size(variables.runner) - 9)
+- name: uid
+  expression: >-
+    request.userInfo.?extra[?'authentication.kubernetes.io/pod-name'].orValue([]) == [variables.runner]
+    && size(request.userInfo.?extra[?'authentication.kubernetes.io/pod-uid'].orValue([])) == 1
+    ? request.userInfo.extra['authentication.kubernetes.io/pod-uid'][0] : ''
+- name: name
+  expression: object.metadata.?name.orValue('')
+- name: secrets
+  expression: >-
+    {{ include "ostler.hookSecretSuffixes" . }}.map(suffix, variables.runner + '-' + suffix)
+{{- end -}}
+
+{{/* Validations of the metadata of a hook Pod or a Secret. */}}
+{{- define "ostler.hookMetadata" -}}
+{{- $more := .Values.runners.containers }}
+{{- $labels := concat (list "app.kubernetes.io/managed-by" "ostler.dev/hook-of" "ostler.dev/hook-pool") $more.labels }}
+{{- $annotations := concat (list "cluster-autoscaler.kubernetes.io/safe-to-evict" "karpenter.sh/do-not-disrupt" "kubernetes.io/limit-ranger" "ostler.dev/spec-digest") $more.annotations }}
+- expression: variables.uid != ''
+  messageExpression: >-
+    'the token of ' + variables.runner + ' is not bound to the Pod of this name'
+  reason: Forbidden
+- expression: >-
+    object.metadata.?ownerReferences.orValue([]).size() == 1
+    && object.metadata.ownerReferences.all(o, o.apiVersion == 'v1' && o.kind == 'Pod' && o.name == variables.runner
+    && o.uid == variables.uid && !o.?controller.orValue(false) && !o.?blockOwnerDeletion.orValue(false))
+  messageExpression: >-
+    variables.name + ' must have one owner: Pod ' + variables.runner + ' with the UID of the caller'
+  reason: Forbidden
+- expression: >-
+    object.metadata.?labels[?'ostler.dev/hook-of'].orValue('') == variables.runner
+    && object.metadata.?labels[?'ostler.dev/hook-pool'].orValue('') == variables.pool
+  messageExpression: >-
+    variables.name + ' must have the labels ostler.dev/hook-of: ' + variables.runner + ' and ostler.dev/hook-pool: '
+    + variables.pool
+  reason: Forbidden
+- expression: object.metadata.?labels.orValue({}).all(key, key in {{ $labels | toJson }})
+  messageExpression: >-
+    variables.name + ' has a label that hook objects must not have; the operator can allow more labels in
+    runners.containers.labels of the chart'
+  reason: Forbidden
+- expression: object.metadata.?annotations.orValue({}).all(key, key in {{ $annotations | toJson }})
+  messageExpression: >-
+    variables.name + ' has an annotation that hook objects must not have; the operator can allow more annotations in
+    runners.containers.annotations of the chart'
+  reason: Forbidden
+- expression: size(object.metadata.?finalizers.orValue([])) == 0
+  messageExpression: variables.name + ' must not have a finalizer'
+  reason: Forbidden
+{{- end -}}

@@ -1,0 +1,426 @@
+"""The socket of container hooks: one command at a time, limits, refusals, and the death of either side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from container_hooks.conversation import CommandCancelled
+from container_hooks.desk import Session
+from ostler.errors import Forbidden
+from tests.unit.container_hooks.sidecar import QUICK, SHELLS, Hook, Json, Sidecar, serving
+from tests.waiting import eventually
+
+CLEANUP: Json = {"command": "cleanup_job", "args": {}}
+STEP: Json = {"command": "run_script_step", "args": {}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of the socket."""
+    (tmp_path / "hooks").mkdir()
+    return tmp_path / "hooks"
+
+
+class Waiting:
+    """A stand-in for the commands: `run_script_step` waits until it is released or cancelled."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.release = threading.Event()
+        self.cancelled = threading.Event()
+        self.cleaned_up = threading.Event()
+
+    def __call__(self, given: Json, session: Session) -> int:
+        """Execute a command."""
+        if given["command"] != "run_script_step":
+            return 0
+        self.began.set()
+        try:
+            while not self.release.is_set():
+                session.conversation.timing.sleep(0.05)
+        except CommandCancelled:
+            self.cancelled.set()
+            session.conversation.timing.sleep(0.01)  # cleaning up must be able to sleep
+            session.conversation.log.line("nobody reads this")
+            self.cleaned_up.set()
+            raise
+        return 0
+
+    def start(self, sidecar: Sidecar) -> Hook:
+        """Start the waiting step, and return its `hook.sh` when the step has begun."""
+        hook = sidecar.start(STEP)
+        assert self.began.wait(30)
+        return hook
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    """Return a stand-in whose step waits."""
+    return Waiting()
+
+
+def test_socket_and_script_can_be_used_by_the_user_and_group_of_the_pod(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting) as sidecar:
+        assert stat.S_IMODE(sidecar.socket.stat().st_mode) == 0o660
+        assert stat.S_IMODE((folder / "hook.sh").stat().st_mode) == 0o555
+        assert sorted(path.name for path in folder.iterdir()) == ["hook.sh", "hooks.sock"]
+
+
+def test_restarted_sidecar_replaces_the_socket_that_a_killed_one_left(folder: Path, waiting: Waiting) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(folder / "hooks.sock"))
+    left.close()
+
+    with serving(folder, waiting) as sidecar:
+        assert sidecar.run(CLEANUP).code == 0
+
+
+def test_folders_of_the_runner_reach_the_command(folder: Path) -> None:
+    found: dict[str, str] = {}
+
+    def execute(_: Json, session: Session) -> int:
+        found.update(session.environment)
+        return 0
+
+    with serving(folder, execute) as sidecar:
+        sidecar.run(STEP, RUNNER_WORKSPACE="/home/runner/_work/ü shop", GITHUB_WORKSPACE="")
+
+    assert found == {
+        "RUNNER_WORKSPACE": "/home/runner/_work/ü shop",
+        "GITHUB_WORKSPACE": "",
+        "RUNNER_TEMP": "/home/runner/_work/_temp",
+    }
+
+
+def test_error_of_a_command_is_one_line_of_the_log_of_the_job(folder: Path) -> None:
+    def execute(_: Json, __: Session) -> int:
+        raise Forbidden("POST pods: a quota\nis used up")
+
+    with serving(folder, execute) as sidecar:
+        ended = sidecar.run(STEP)
+
+    assert (ended.code, ended.output) == (1, "ostler: POST pods: a quota is used up\n")
+
+
+def test_bug_of_a_command_is_one_line_without_a_traceback(folder: Path) -> None:
+    def execute(_: Json, __: Session) -> int:
+        raise KeyError("secret")
+
+    with serving(folder, execute) as sidecar, capture_logs() as logs:
+        ended = sidecar.run(STEP)
+
+    assert ended.code == 1
+    assert "has a bug (KeyError)" in ended.output
+    assert ended.output.count("\n") == 1
+    assert "secret" not in ended.output
+    assert "hooks.command_failed" in {each["event"] for each in logs}
+
+
+# Bad input.
+
+
+def test_input_above_the_limit_is_refused_before_it_is_parsed(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, input=1000)) as sidecar:
+        ended = sidecar.run({**STEP, "args": {"entryPointArgs": ["x" * 3_000_000]}})
+
+        assert ended.code == 1
+        assert "bytes; at most 1000 are allowed" in ended.output
+        assert sidecar.run(CLEANUP).code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("", "not a JSON object"),
+        ("{", "not a JSON object"),
+        ("[" * 100_000, "not a JSON object"),
+        ("[]", "not a JSON object"),
+        ("{}", "must be one of prepare_job, run_script_step, run_container_step, cleanup_job"),
+        ('{"command": "delete_everything"}', "not 'delete_everything'"),
+        ('{"command": {"a": 1}}', "must be one of"),
+    ],
+)
+def test_input_that_is_no_command_is_refused_with_one_line(
+    folder: Path, waiting: Waiting, given: str, says: str
+) -> None:
+    with serving(folder, waiting) as sidecar:
+        ended = sidecar.run(given)
+
+    assert ended.code == 1
+    assert says in ended.output
+    assert ended.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("/api/v1/namespaces/x/pods", []),
+        ("/run", ["--request", "GET"]),
+        ("/run", ["--request", "PATCH"]),
+        ("/next?id=guess&status=0", []),
+        ("/next", []),
+        ("/log?id=", []),
+        ("/body?id=guess", []),
+        ("/files?id=guess", ["--upload-file", "/dev/null"]),
+        ("/run?id=guess", ["--request", "DELETE"]),
+        ("/run", ["--request", "POST", "--header", "Content-Length:"]),
+        ("/run", ["--request", "POST", "--header", "Content-Length: many"]),
+        ("/" + "x" * 100_000, []),
+    ],
+)
+def test_request_that_is_no_command_is_refused_and_counted(
+    folder: Path, waiting: Waiting, path: str, options: list[str]
+) -> None:
+    with serving(folder, waiting) as sidecar, capture_logs() as logs:
+        assert sidecar.ask(path, *options).startswith("refused ")
+        assert sidecar.server is not None
+        assert sidecar.server.desk.refused() == 1
+
+    assert [each["refused"] for each in logs if each["event"] == "hooks.request_refused"] == [1]
+
+
+def test_refusals_are_shown_in_the_log_of_the_job_but_do_not_flood_it(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting) as sidecar:
+        sidecar.ask("/before")
+        first = waiting.start(sidecar)
+        for number in range(10):
+            sidecar.ask(f"/strange/{number}")
+        waiting.release.set()
+        ended = first.end()
+        after = sidecar.run(CLEANUP)
+
+    assert ended.code == 0
+    assert "before this command: 1\n" in ended.output
+    assert (
+        ended.output.count("ostler: refused a request at the socket of container jobs: there is no GET /strange/") == 3
+    )
+    assert "before this command: 7\n" in after.output
+
+
+def test_instruction_of_another_kind_is_no_way_to_upload(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting) as sidecar:
+        hook = waiting.start(sidecar)
+        assert sidecar.server is not None
+        known = sidecar.server.desk._id
+        assert "no instruction asks for this" in sidecar.ask(f"/files?id={known}", "--upload-file", "-")
+        assert "no instruction asks for this" in sidecar.ask(f"/body?id={known}")
+        waiting.release.set()
+        assert hook.end().code == 0
+
+
+def test_idle_connections_do_not_prevent_a_command(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, connections=4)) as sidecar:
+        idle = [socket.socket(socket.AF_UNIX) for _ in range(12)]
+        for each in idle:
+            each.connect(str(sidecar.socket))
+            each.send(b"POST /run HTTP/1.1\r\nContent-Length: 1000\r\n")
+        assert sidecar.run(CLEANUP).code == 0
+        for each in idle:
+            each.close()
+
+
+# One command at a time.
+
+
+def test_second_command_is_refused_while_the_first_runs(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting) as sidecar:
+        first = waiting.start(sidecar)
+        second = sidecar.run({"command": "prepare_job", "args": {}})
+        waiting.release.set()
+        ended = first.end()
+
+    assert (second.code, ended.code) == (1, 0)
+    assert "another command of container hooks is still running" in second.output
+    assert "ostler: refused a request at the socket of container jobs: another command" in ended.output
+
+
+def test_second_command_is_served_when_the_first_ends_in_time(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, busy=30)) as sidecar:
+        first = waiting.start(sidecar)
+        second = sidecar.start({"command": "prepare_job", "args": {}})
+        waiting.release.set()
+
+        assert (first.end().code, second.end().code) == (0, 0)
+
+
+def test_cleanup_job_ends_a_command_whose_script_still_waits(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting) as sidecar:
+        first = waiting.start(sidecar)
+
+        assert sidecar.run(CLEANUP).code == 0
+        assert waiting.cleaned_up.wait(10)
+        assert first.end().code == 1
+
+
+def test_sidecar_restarts_when_a_cancelled_command_does_not_end(folder: Path) -> None:
+    began, never, restarted = threading.Event(), threading.Event(), threading.Event()
+
+    def execute(given: Json, _: Session) -> int:
+        if given["command"] == "run_script_step":
+            began.set()
+            never.wait(60)
+        return 0
+
+    limits = replace(QUICK, stuck=0.5)
+    with serving(folder, execute, limits=limits, restart=restarted.set) as sidecar:
+        first = sidecar.start(STEP)
+        assert began.wait(30)
+        first.kill_group()
+        sidecar.run(CLEANUP)
+
+        assert restarted.is_set()
+        never.set()
+
+
+# A killed hook.sh.
+
+
+def test_killed_script_cancels_its_command_and_the_next_one_is_served(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, silent=60, silent_when_wanted=60)) as sidecar:
+        waiting.start(sidecar).kill_group()
+
+        assert waiting.cancelled.wait(20)
+        assert sidecar.run(CLEANUP).code == 0
+        assert waiting.cleaned_up.is_set()
+
+
+def test_script_killed_without_its_curl_is_noticed_by_its_silence(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, silent_when_wanted=60)) as sidecar:
+        hook = waiting.start(sidecar)
+        os.kill(hook.process.pid, signal.SIGKILL)
+
+        assert waiting.cancelled.wait(20)
+        hook.end()
+        assert sidecar.run(CLEANUP).code == 0
+
+
+def test_next_command_ends_the_command_of_a_killed_script(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, silent=600, busy=30)) as sidecar:
+        hook = waiting.start(sidecar)
+        os.kill(hook.process.pid, signal.SIGKILL)
+
+        assert sidecar.run({"command": "prepare_job", "args": {}}).code == 0
+        assert waiting.cancelled.is_set()
+        hook.end()
+
+
+@pytest.mark.parametrize("shell", ["dash", "runner"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_signal_to_the_script_cancels_its_command(
+    folder: Path, waiting: Waiting, shell: str, number: signal.Signals, code: int
+) -> None:
+    limits = replace(QUICK, silent=600, silent_when_wanted=600)
+    with serving(folder, waiting, shell=shell, limits=limits) as sidecar:
+        hook = waiting.start(sidecar)
+        os.kill(hook.process.pid, number)
+
+        assert hook.end().code == code
+        assert waiting.cancelled.wait(20)
+
+
+def test_script_killed_during_a_copy_cancels_its_command(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(os.urandom(10_000_000))
+    copying, cancelled = threading.Event(), threading.Event()
+
+    def execute(given: Json, session: Session) -> int:
+        if given["command"] == "cleanup_job":
+            return 0
+        try:
+            for _ in session.conversation.files.send(str(tmp_path / "source")):
+                copying.set()
+                session.conversation.timing.sleep(0.2)
+        except CommandCancelled:
+            cancelled.set()
+            raise
+        return 0
+
+    with serving(folder, execute) as sidecar:
+        hook = sidecar.start(STEP)
+        assert copying.wait(30)
+        hook.kill_group()
+
+        assert cancelled.wait(20)
+        assert sidecar.run(CLEANUP).code == 0
+
+
+# A killed sidecar.
+
+
+def start_alone(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a sidecar in a process of its own, and return it when it serves the socket."""
+    (folder / "hooks.sock").unlink(missing_ok=True)
+    process = subprocess.Popen([sys.executable, "-m", "tests.unit.container_hooks.stand_in", str(folder)])
+    eventually((folder / "hooks.sock").exists, "the sidecar did not start")
+    return process
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and collect it."""
+    process.kill()
+    process.wait(10)
+
+
+@pytest.mark.parametrize("shell", ["dash", "runner"])
+def test_killed_sidecar_fails_the_command_with_one_line(folder: Path, tmp_path: Path, shell: str) -> None:
+    process = start_alone(folder)
+    hook = Sidecar(folder, SHELLS[shell]).start({**STEP, "args": {"until": str(tmp_path / "never")}})
+    assert hook.process.stdout is not None
+    assert hook.process.stdout.readline() == "run_script_step began\n"
+
+    kill(process)
+    ended = hook.end()
+
+    assert ended.code == 1
+    assert "the sidecar of container jobs stopped while it executed this command" in ended.output
+    assert ended.output.count("\n") == 1
+
+
+def test_restarted_sidecar_refuses_the_lost_command_and_serves_cleanup_job(folder: Path, tmp_path: Path) -> None:
+    process = start_alone(folder)
+    sidecar = Sidecar(folder, SHELLS["dash"])
+    hook = sidecar.start({**STEP, "args": {"until": str(tmp_path / "never")}})
+    assert hook.process.stdout is not None
+    hook.process.stdout.readline()
+    os.kill(hook.process.pid, signal.SIGSTOP)
+    kill(process)
+    process = start_alone(folder)
+    os.kill(hook.process.pid, signal.SIGCONT)
+
+    assert hook.end().code == 1
+    (tmp_path / "now").touch()
+    assert sidecar.run({**CLEANUP, "args": {"until": str(tmp_path / "now")}}).code == 0
+    kill(process)
+
+
+def test_command_waits_for_a_sidecar_that_restarts(folder: Path, tmp_path: Path) -> None:
+    kill(start_alone(folder))
+    (tmp_path / "now").touch()
+    hook = Sidecar(folder, SHELLS["dash"]).start({**CLEANUP, "args": {"until": str(tmp_path / "now")}})
+    assert hook.process.stdout is not None
+    assert "waiting for the sidecar of container jobs" in hook.process.stdout.readline()
+    process = start_alone(folder)
+
+    assert hook.end().code == 0
+    kill(process)
+
+
+def test_script_gives_up_when_no_sidecar_answers(folder: Path) -> None:
+    kill(start_alone(folder))
+
+    ended = Sidecar(folder, SHELLS["dash"]).run(CLEANUP, OSTLER_HOOKS_WAIT="1")
+
+    assert ended.code == 1
+    assert "does not answer" in ended.output
+    assert "Look at container `hooks` of this Pod" in ended.output
