@@ -278,4 +278,6 @@ def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:
         if code == _NOT_FOUND
         else "check the free disk space and the file permissions of the container"
     )
-    return HookFailed(f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}")
+    return HookFailed(
+        f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}"
+    )

@@ -64,4 +64,4 @@ def _is_denial(error: OstlerError) -> bool:
     if not isinstance(error, Forbidden):
         return False
     answer = answer_of(error)
-    return answer is None or answer.status == HTTPStatus.UNAUTHORIZED or 'cannot' in answer.message.split()
+    return answer is None or answer.status == HTTPStatus.UNAUTHORIZED or "cannot" in answer.message.split()

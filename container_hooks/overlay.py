@@ -182,7 +182,9 @@ def _refusals(overlay: Json) -> Iterator[str]:
         for container in spec.get(kind) or ():
             where = f"spec.{kind}[{container['name']}]"
             yield from _unknown(container, _CONTAINER_FIELDS, f"{where}.")
-            yield from _security(container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}.securityContext")
+            yield from _security(
+                container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}.securityContext"
+            )
             if kind == "initContainers" and container["name"].startswith("$"):
                 yield f"{where}: only spec.containers can have a name with $"
             if container["name"] in {"job", "$"}:

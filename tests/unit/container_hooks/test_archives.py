@@ -71,9 +71,7 @@ def test_archive_of_a_real_folder_loses_only_its_root(tmp_path: Path) -> None:
 
 def test_entries_are_filtered_and_files_are_added() -> None:
     data = archive({"keep/a": b"1", "drop/b": b"2" * 2000, "keep/c": b"3"})
-    found = content_of(
-        b"".join(passed([data], keep=lambda entry: below(entry.name, "keep"), extra={"x.sh": b"echo"}))
-    )
+    found = content_of(b"".join(passed([data], keep=lambda entry: below(entry.name, "keep"), extra={"x.sh": b"echo"})))
     assert found == {"keep/a": b"1", "keep/c": b"3", "x.sh": b"echo"}
 
 

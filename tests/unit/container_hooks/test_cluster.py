@@ -14,7 +14,6 @@ from container_hooks.cluster import (
     create_docker_secret,
     create_env_secret,
     create_job_pod,
-    create_pod,
     create_step_pod,
     delete,
     delete_named,

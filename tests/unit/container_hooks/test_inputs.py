@@ -61,7 +61,9 @@ def test_prepare_job_of_the_runner_is_parsed() -> None:
 
 
 def test_steps_and_cleanup_of_the_runner_are_parsed() -> None:
-    script = parse(packed("run_script_step", {"entryPoint": "bash", "entryPointArgs": ["-e", "x.sh"], "prependPath": "/a"}))
+    script = parse(
+        packed("run_script_step", {"entryPoint": "bash", "entryPointArgs": ["-e", "x.sh"], "prependPath": "/a"})
+    )
     step = parse(packed("run_container_step", {"image": "alpine", "entryPoint": "sh", "dockerfile": None}))
     cleanup = parse(packed("cleanup_job"))
 

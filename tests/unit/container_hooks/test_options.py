@@ -33,7 +33,9 @@ def test_health_options_of_docker_become_one_check() -> None:
 
 
 def test_health_options_have_the_defaults_of_docker() -> None:
-    assert parse_options("--health-cmd true", of="db").health == Health(command="true", interval=30, timeout=30, retries=3)
+    assert parse_options("--health-cmd true", of="db").health == Health(
+        command="true", interval=30, timeout=30, retries=3
+    )
     assert parse_options("--health-interval 5s", of="db").health is None
     assert parse_options("--health-cmd none", of="db").health is None
 
@@ -126,9 +128,7 @@ def test_services_get_half_or_what_they_ask_for() -> None:
     st.integers(128, 200_000),
     st.lists(st.tuples(st.none() | st.integers(1, 100_000), st.none() | st.integers(1, 300_000)), max_size=6),
 )
-def test_shares_never_exceed_the_pod(
-    millicores: int, memory: int, asked: list[tuple[int | None, int | None]]
-) -> None:
+def test_shares_never_exceed_the_pod(millicores: int, memory: int, asked: list[tuple[int | None, int | None]]) -> None:
     options = {"job": parse_options("", of="x")}
     for number, (cpu, mib) in enumerate(asked):
         options[f"s{number}"] = parse_options("", of="x")

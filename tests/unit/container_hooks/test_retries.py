@@ -48,8 +48,16 @@ CALLS: dict[str, tuple[str, str, Callable[[World], object]]] = {
     "read a Secret": ("GET", "secrets", lambda world: read(world, "secrets", "x")),
     "delete a Pod": ("DELETE", "pods", lambda world: delete(world, _made(world, "pods"))),
     "delete a Secret": ("DELETE", "secrets", lambda world: delete(world, _made(world, "secrets"))),
-    "wait for a Pod": ("GET", "pods", lambda world: wait_until_ready(world, Made("pods", "x", _uid(world)), images={}, patience={})),
-    "check a permission": ("POST", "reviews", lambda world: may(world.client, Right("get", "pods"), namespace="runners")),
+    "wait for a Pod": (
+        "GET",
+        "pods",
+        lambda world: wait_until_ready(world, Made("pods", "x", _uid(world)), images={}, patience={}),
+    ),
+    "check a permission": (
+        "POST",
+        "reviews",
+        lambda world: may(world.client, Right("get", "pods"), namespace="runners"),
+    ),
 }
 
 

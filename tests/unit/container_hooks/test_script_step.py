@@ -31,12 +31,14 @@ def test_step_sees_the_workspace_and_its_environment(stage: Stage) -> None:
 
     code = stage.run(
         "run_script_step",
-        step(run, environmentVariables={"GREETING": "it's $HOME `id` \"x\"\nsecond"}, prependPath=["/opt/a b", "/opt/c"]),
+        step(
+            run, environmentVariables={"GREETING": 'it\'s $HOME `id` "x"\nsecond'}, prependPath=["/opt/a b", "/opt/c"]
+        ),
     )
 
     assert (code, stage.log.errors) == (0, [])
     lines = stage.log.output.decode().splitlines()
-    assert lines[:4] == ["read me", "it's $HOME `id` \"x\"", "second", "true"]
+    assert lines[:4] == ["read me", 'it\'s $HOME `id` "x"', "second", "true"]
     assert lines[4].startswith("/opt/a b:/opt/c:")
 
 
