@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -132,10 +133,8 @@ def test_message_never_contains_a_value() -> None:
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text(), st.lists).map(lambda x: json.dumps(x).encode()))
 def test_no_input_breaks_the_parser(data: bytes) -> None:
-    try:
+    with contextlib.suppress(HookFailed):
         parse(data)
-    except HookFailed as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,8 @@ def test_overlay_is_merged_as_upstream_documents() -> None:
     assert merged["metadata"] == {"labels": {"team": "shop"}, "annotations": {"note": "x"}}
     assert merged["spec"]["nodeSelector"] == {"disk": "fast"}
     assert [each["name"] for each in merged["spec"]["volumes"]] == ["work", "externals", "github", "extra"]
-    assert lines == [
-        "The image of container $job in ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE is ignored, because the workflow chooses it"
-    ]
+    (line,) = lines
+    assert line.startswith("The image of container $job in ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE is ignored")
     assert len(pod["spec"]["containers"]) == 2
 
 

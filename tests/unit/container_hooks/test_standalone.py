@@ -59,7 +59,7 @@ def test_whole_job_runs_with_one_process_per_command(stage: Stage) -> None:
     assert run(stage, {"command": "run_script_step", "state": state, "args": step(script)}) == (9, "read me\n")
     code, shown = run(stage, {"command": "cleanup_job", "state": state})
 
-    assert (code, shown) == (0, "Deleted 2 objects of the job's containers\n".replace("2", "1"))
+    assert (code, shown) == (0, "Deleted Pods and Secrets of the job: 1\n")
     assert stage.api.objects == {}
 
 
