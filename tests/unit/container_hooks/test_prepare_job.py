@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from container_hooks.failures import HookFailed
 from tests.unit.container_hooks.api import ended, status, waiting
 from tests.unit.container_hooks.worlds import JOB_POD, UID, Stage, container
 
-SERVICES = [
+SERVICES: list[dict[str, Any]] = [
     {
         "contextName": "db",
         "image": "registry.example/library/postgres:17",
@@ -118,8 +119,8 @@ def test_pod_that_cannot_start_is_one_line_and_leaves_nothing(
 
 
 def test_service_that_stays_unhealthy_fails_after_its_own_time(stage: Stage) -> None:
-    ready = {"name": "job", "ready": True, "state": {"running": {}}}
-    others = [{"name": name, "ready": name == "redis", "state": {"running": {}}} for name in ("postgres", "redis")]
+    ready: dict[str, Any] = {"name": "job", "ready": True, "state": {"running": {}}}
+    others: list[dict[str, Any]] = [{"name": name, "ready": name == "redis", "state": {"running": {}}} for name in ("postgres", "redis")]
     stage.api.statuses = [{"phase": "Running", "containerStatuses": [ready, *others]}] * 400
 
     assert stage.run("prepare_job", {"container": container(), "services": SERVICES}) == 1

@@ -103,7 +103,7 @@ class FoldersAsContainers:
             drain.start()
             try:
                 assert process.stdout is not None
-                while chunk := process.stdout.read1(65536):
+                while chunk := os.read(process.stdout.fileno(), 65536):
                     stdout(chunk)
             except BaseException:
                 _kill(process)
