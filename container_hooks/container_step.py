@@ -6,8 +6,8 @@ import secrets
 
 from container_hooks import copies
 from container_hooks.archives import Entry, below
-from container_hooks.cluster import Made, create_step_pod
 from container_hooks.cleanup_job import remove
+from container_hooks.cluster import Made, create_step_pod
 from container_hooks.containers import plan_step
 from container_hooks.copies import JOB
 from container_hooks.failures import HookFailed

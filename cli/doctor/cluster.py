@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cli.cluster import cause_of
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.kubeconfigs import choose
-from k8s_adapters.access import RIGHTS, may, who_am_i
+from k8s_adapters.access import CONTAINER_RIGHTS, RIGHTS, Right, may, who_am_i
 from k8s_adapters.admission import refuses_other_pods, refuses_other_roles, refuses_the_collector
 from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import API_VERSION, PLURAL
 from k8s_adapters.pools import list_pools
-from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
+from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable, UpstreamError
 
 _SHOWN = 4  # maximum number of names in one sentence
 
@@ -58,8 +59,9 @@ def rights(context: Context) -> Verdict:
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
         return ok(f"{name} needs no permissions")
+    required = _required(context)
     lacking = {
-        process: [str(right) for right in RIGHTS[process] if not may(kube, right, namespace=namespace)]
+        process: [str(right) for right in required[process] if not may(kube, right, namespace=namespace)]
         for process in mine or RIGHTS
     }
     if any(lacking.values()):
@@ -73,6 +75,17 @@ def rights(context: Context) -> Verdict:
             "check its own rights"
         )
     return ok(f"{name} has the rights of {', '.join(mine)}")
+
+
+def _required(context: Context) -> Mapping[str, Sequence[Right]]:
+    """Return the rights that each process needs. They include the rights for container jobs if a pool has these."""
+    try:
+        found = list_pools(context.kube, namespace=context.place.namespace)
+    except UpstreamError:  # the identity must not list pools, or the check `definition` reports the reason
+        return RIGHTS
+    if all(pool.containers is None for pool in found):
+        return RIGHTS
+    return {process: (*needed, *CONTAINER_RIGHTS.get(process, ())) for process, needed in RIGHTS.items()}
 
 
 def definition(context: Context) -> Verdict:

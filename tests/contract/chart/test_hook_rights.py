@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cli.doctor import cluster
+from cli.doctor.findings import Outcome
 from k8s_adapters.admission import refuses_other_roles
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
 from k8s_adapters.deployed import labels_of_runners
@@ -775,6 +778,20 @@ def test_doctor_sees_that_a_worker_may_create_any_role(stage: Stage, namespace: 
     found = refuses_other_roles(admin, namespace)
     assert f"may create any Role in {namespace}" in found.why
     assert "runners.containers.enabled" in (found.cure or "")
+
+
+def test_doctor_names_the_rights_for_container_jobs_that_a_worker_lacks(stage: Stage, cast: Cast) -> None:
+    """The release of `cast` has no container jobs, although somebody made a pool with them."""
+    create_pool(cast.admin, namespace=cast.runners, name="images", spec=pool_spec("images"))
+    for client, runners, outcome in (
+        (cast.clients["worker"], cast.runners, Outcome.FAILED),
+        (stage.worker, stage.cast.runners, Outcome.OK),
+    ):
+        seen = SimpleNamespace(kube=client, place=SimpleNamespace(namespace=runners), lab_cluster=False)
+        found = cluster.rights(seen)  # type: ignore[arg-type]
+        assert found.outcome is outcome, found
+        lacks = "create roles.rbac.authorization.k8s.io, escalate roles.rbac.authorization.k8s.io" in found.cause
+        assert lacks is (outcome is Outcome.FAILED)
 
 
 def test_lists_of_runner_pods_contain_no_hook_pods(stage: Stage) -> None:
