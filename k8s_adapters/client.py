@@ -299,13 +299,17 @@ class KubeClient:
         """Open a connection with the trust, the client certificate and the proxy of the other calls."""
         url = urlsplit(api.configuration.host)
         pool = api.rest_client.pool_manager.connection_from_url(api.configuration.host)
-        # urllib3 has no public way to open a connection that its pool does not reuse.
-        link = pool._new_conn()  # noqa: SLF001
+        # urllib3 has no public way to open a connection that its pool does not reuse. Its type lacks the socket.
+        link: Any = pool._new_conn()  # noqa: SLF001
         link.timeout = self._connect_timeout
-        if pool.proxy is not None:
-            pool._prepare_proxy(link)  # noqa: SLF001
-        if link.sock is None:
-            link.connect()
+        try:
+            if pool.proxy is not None:
+                pool._prepare_proxy(link)  # noqa: SLF001
+            if link.sock is None:
+                link.connect()
+        except BaseException:
+            link.close()
+            raise
         return Line(
             socket=link.sock,
             host=str(url.hostname),

@@ -39,7 +39,7 @@ class Run:
         self,
         *stories: Story,
         stdin: Any = None,
-        stdout: Callable[[bytes], object] | None = None,
+        stdout: Callable[[bytes], None] | None = None,
         deadline: float | None = None,
         ca: PrivateCa | None = None,
         command: tuple[str, ...] = ("true",),
