@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import tracemalloc
@@ -39,7 +40,7 @@ class Run:
         self,
         *stories: Story,
         stdin: Any = None,
-        stdout: Callable[[bytes], object] | None = None,
+        stdout: Callable[[bytes], None] | None = None,
         deadline: float | None = None,
         ca: PrivateCa | None = None,
         command: tuple[str, ...] = ("true",),
@@ -76,8 +77,9 @@ class Run:
 
 def until_gone(connection: Connection) -> None:
     """Read until the client has closed the connection."""
-    while connection.read() is not None:
-        pass
+    with contextlib.suppress(ConnectionError):
+        while connection.read() is not None:
+            pass
 
 
 @pytest.fixture
@@ -320,6 +322,26 @@ def test_server_that_answers_pings_is_not_lost(run: Run) -> None:
         reading.join()
 
     assert run(story, heartbeat=QUICK) == 5
+
+
+def test_callback_that_blocks_for_longer_than_the_deadline_loses_nothing(run: Run) -> None:
+    def story(connection: Connection) -> None:
+        connection.accept()
+        connection.send(1, b"text")
+        reading = threading.Thread(target=until_gone, args=(connection,), daemon=True)
+        reading.start()
+        blocked.wait()
+        connection.send(3, status_of(6))
+        connection._link.shutdown(socket.SHUT_WR)
+        reading.join()
+
+    blocked = threading.Event()
+
+    def block(_data: bytes) -> None:
+        blocked.wait(2 * QUICK.deadline)
+        threading.Timer(QUICK.period, blocked.set).start()
+
+    assert run(story, stdout=block, heartbeat=QUICK) == 6
 
 
 def test_command_that_runs_longer_than_its_deadline_is_lost(run: Run) -> None:
