@@ -146,13 +146,10 @@ class ClusterSecret:
             ) from None
         except (Forbidden, Invalid) as error:
             answer = answer_of(error)
-            said = answer.message if answer is not None and answer.message else str(error)
-            needs = (
-                f". The identity of {self._named} needs the verbs get, create and patch on secrets in this namespace"
-            )
-            raise type(error)(
-                f"{self.where} cannot be written: {said}{needs if isinstance(error, Forbidden) else ''}"
-            ) from None
+            told = f"{self.where} cannot be written: {answer.message if answer and answer.message else error}"
+            if isinstance(error, Forbidden):
+                told += f". The identity of {self._named} needs the verbs get, create and patch on secrets there"
+            raise type(error)(told) from None
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
         """Write the secrets and preserve the other keys of the Secret."""

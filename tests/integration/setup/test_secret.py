@@ -130,7 +130,7 @@ def test_check_needs_the_rights_of_the_write(
     if allowed:
         store(namespace, kubeconfig).check()
         return
-    with pytest.raises(Forbidden, match=r"needs the verbs get, create and patch on secrets") as refused:
+    with pytest.raises(Forbidden, match=r"needs the verbs get, create and patch on secrets there") as refused:
         store(namespace, kubeconfig).check()
     assert "cannot" in str(refused.value)  # the API server's own words
     assert "--kubeconfig" in str(refused.value)
