@@ -157,7 +157,9 @@ def test_every_missing_variable_is_named_with_one_way_to_get_it() -> None:
 
     assert {name for name, told in hints.items() if len(told) != 1} == set()
     for name, (told,) in hints.items():
-        assert re.search(r"openssl rand|ostler setup github|ostler generate-key|set it in compose/\.env to ", told), name
+        assert re.search(r"openssl rand|ostler setup github|ostler generate-key|set it in compose/\.env to ", told), (
+            name
+        )
 
 
 def test_blank_values_of_a_copied_example_leave_every_default() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def setup_block() -> Block:
-    (found,) = [block for block in blocks_of(PAGE.read_text()) if "ostler setup github" in block.text]
+    (found,) = [block for block in blocks_of(PAGE.read_text()) if block.text.startswith("ostler setup github")]
     return found
 
 

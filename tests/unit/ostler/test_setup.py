@@ -314,7 +314,7 @@ def test_secrets_are_rescued_into_the_working_directory(
     assert "OSTLER_GITHUB_PRIVATE_KEY='pem'" in file.read_text()
 
 
-def test_secrets_are_rescued_into_a_temporary_folder_when_the_working_directory_is_gone(
+def test_secrets_are_rescued_into_a_temporary_folder_when_here_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, temporary = tmp_path / "here", tmp_path / "tmp"
