@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 CHANGED = "OSTLER_GITHUB_MINTS_PER_MINUTE"
 """Setting that only web and workers read, so that its change replaces their Pods."""
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations" / "cluster.md"
+PAGE = Path(__file__).parents[2] / "docs" / "first-run.md"
 
 
 @pytest.fixture(scope="module")
