@@ -110,8 +110,8 @@ node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a
 images: $(STAMP) ## build the images of the product, the lab, the runner and the stores, and print their sizes (about five minutes, once)
 	@$(BIN)/ostler-lab images
 
-compose-check: $(STAMP) ## build and start the compose file on a Docker engine of its own, as root, and judge its jobs: JOBS=20
-	@$(BIN)/ostler-lab compose-check $(if $(JOBS),--jobs $(JOBS))
+compose-check: $(STAMP) ## build and start the compose file on a Docker engine of its own, as root, and judge its jobs: JOBS=20 CLUSTER=lab|node
+	@$(BIN)/ostler-lab compose-check $(if $(JOBS),--jobs $(JOBS)) --cluster $(if $(filter node,$(CLUSTER)),node,lab)
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler-lab control-plane

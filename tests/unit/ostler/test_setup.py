@@ -346,7 +346,12 @@ def test_lost_secrets_are_told_when_no_file_can_be_written(
 def test_browser_is_opened_only_where_there_are_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+
+    def opens(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opens)
 
     assert not open_browser("http://127.0.0.1:1/", {"TERM": "xterm"})
     assert opened == []
