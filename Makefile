@@ -56,11 +56,16 @@ test: $(STAMP) ## run the tests: T=path for one file
 test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow
 
-test-node: $(STAMP) ## run the tests on real nodes, as root (about 45 minutes, and 15 more to build them once)
+test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 45 minutes, and 15 more to build them once)
 	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }
 	@$(BIN)/ostler-lab images
+	@$(BIN)/ostler-lab kubectl
+ifeq ($(T),tests)
 	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node tests/integration/benchmarks --ignore=$(IN_CLUSTER)
 	@$(BIN)/ostler-lab node $(BIN)/pytest -m node $(IN_CLUSTER)
+else
+	@$(BIN)/ostler-lab node $(BIN)/pytest -m node $(T)
+endif
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
 	@$(BIN)/pytest -m seeds
@@ -105,8 +110,8 @@ node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a
 images: $(STAMP) ## build the images of the product, the lab, the runner and the stores, and print their sizes (about five minutes, once)
 	@$(BIN)/ostler-lab images
 
-compose-check: $(STAMP) ## build and start the compose file on a Docker engine of its own, as root, and judge its jobs: JOBS=20
-	@$(BIN)/ostler-lab compose-check $(if $(JOBS),--jobs $(JOBS))
+compose-check: $(STAMP) ## build and start the compose file on a Docker engine of its own, as root, and judge its jobs: JOBS=20 CLUSTER=lab|node
+	@$(BIN)/ostler-lab compose-check $(if $(JOBS),--jobs $(JOBS)) --cluster $(if $(filter node,$(CLUSTER)),node,lab)
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler-lab control-plane

@@ -178,12 +178,16 @@ def healthy(process: Annotated[Process, typer.Argument(help="process that runs i
 
 
 @app.command()
-def migrate() -> None:
+def migrate(
+    check_settings: Annotated[
+        bool, typer.Option("--check-settings", help="first check every setting of web and worker, which must be set")
+    ] = False,
+) -> None:
     """Upgrade the database to the schema of this version."""
     from ostler import logging
 
-    # Only the store settings: a migration needs access to Postgres and gets no other secret.
-    settings = load_stores()
+    # Without the option only the store settings: a migration needs access to Postgres and gets no other secret.
+    settings = load() if check_settings else load_stores()
     logging.configure(process="migrate")
     from models.db import migrate as migrations
     from models.db.engine import assert_isolation, make_engine

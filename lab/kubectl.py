@@ -1,4 +1,6 @@
-"""kubectl, for the test that runs the commands that the docs give to operators. It is built once per machine.
+"""kubectl, for the test of the docs' commands and for the shell beside a demo on a real node.
+
+It is built once per machine.
 
 `lab/kubectl/go.mod` pins it to the version of the lab's API server. The build takes about a minute if the control plane
 was built before, because the two share most packages. kubectl has a module of its own, because the hash of the control
@@ -23,6 +25,12 @@ def build(say: Say = quiet) -> Path:
     Raises `StartError`, and `ControlPlaneUnavailable` if `go.mod` names no Kubernetes.
     """
     return _program().had(say) / _NAME
+
+
+def cached() -> Path | None:
+    """Return the path of kubectl if it was built before, or None."""
+    folder = _program().cached()
+    return None if folder is None else folder / _NAME
 
 
 def _program() -> GoPrograms:

@@ -36,7 +36,9 @@ Read = TypeVar("Read", bound=BaseSettings)
 class Trust(BaseSettings):
     """Certificate authorities that this process trusts in addition to those of the system."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
 
     ca_bundle: str | None = Field(
         default=None,
@@ -60,7 +62,9 @@ class Stores(Trust):
     A command needs Redis only to make a change take effect at once.
     """
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
 
     database_url: Secret = Field(
         description="Address of Postgres, for example `postgresql://user:password@host:5432/name`"
@@ -88,7 +92,7 @@ class Stores(Trust):
 class Cluster(BaseSettings):
     """Settings of commands that call only the cluster: its kubeconfig and the namespace of the pools."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore")
 
     kubeconfig: str | None = Field(
         default=None,
@@ -105,7 +109,9 @@ class Cluster(BaseSettings):
 class Logs(BaseSettings):
     """Settings of the logs of a process."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level of the messages that are logged. A higher level logs fewer messages"
@@ -118,7 +124,9 @@ class Logs(BaseSettings):
 class Timed(BaseSettings):
     """Timings of a process. Tests and chaos runs override them."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
 
     timings: Annotated[Timings, NoDecode] = Field(
         default_factory=Timings,
@@ -136,7 +144,9 @@ class Timed(BaseSettings):
 class App(BaseSettings):
     """Settings of the GitHub App: the addresses of GitHub, and the id and the key of the App."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
 
     github_url: str = Field(
         default="https://github.com",

@@ -6,8 +6,9 @@ Secret or a file, and nowhere else (law L13).
 
 from __future__ import annotations
 
+import os
 import secrets
-import webbrowser
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,8 @@ from ostler.github_urls import GITHUB, api_url_of
 from ostler.secrets import Secret
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.setup.store import Store
     from github_adapters.client import GitHub
     from github_adapters.manifest import AppMade
@@ -56,12 +59,15 @@ def github(
         str | None, typer.Option(help="URL of the API, if it is neither api.SUBDOMAIN.ghe.com nor HOST/api/v3")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of the local page; 0 chooses a free port")] = 0,
-    browser: Annotated[bool, typer.Option(help="open the local page in a browser")] = True,
+    browser: Annotated[
+        bool, typer.Option(help="open the local page in a browser; with --no-browser, open it yourself")
+    ] = True,
     timeout: Annotated[float, typer.Option(min=1, help="seconds to wait until the App is created")] = 900.0,
     ping_within: Within = 300.0,
 ) -> None:
     """Create the GitHub App, store its secrets where Ostler reads them, and wait for a webhook of the App."""
     from cli.setup.page import Page
+    from cli.setup.reach import open_browser, way_from_elsewhere
     from cli.setup.store import store_of
     from github_adapters import manifest as flow
 
@@ -85,8 +91,9 @@ def github(
     with page:
         page.serve(manifest=content, target=target)
         typer.echo(f"1. Open {page.url} in a browser that is logged in to {github_url}, and create the App.")
-        if browser:
-            webbrowser.open(page.url)
+        if not (browser and open_browser(page.url, os.environ)):
+            typer.echo("   If your browser runs on another machine, first run this command there and leave it running:")
+            typer.echo(f"   {way_from_elsewhere(page.port, os.environ)}")
         code = page.wait(timeout)
     if code is None:
         fail(f"GitHub sent no code within {timeout:.0f} s, and nothing was created here. Begin again.")
@@ -98,7 +105,7 @@ def github(
     keep(store, made, api_url=api_url)
     typer.echo(f"4. Install it on the repositories that should use Ostler: {made.html_url}/installations/new")
     if ping_within <= 0:
-        typer.echo("5. When web runs with these secrets, run `ostler setup ping`.")
+        typer.echo(f"5. When web runs with these secrets, run `{store.ping}`.")
         return
     typer.echo(f"5. Start web (or restart it) with these secrets; a ping is repeated until it answers at {webhook_url}")
     client = _client(api_url=api_url, app_id=made.client_id, private_key=made.private_key)
@@ -144,8 +151,8 @@ def homepage_of(webhook_url: str) -> str:
 def keep(store: Store, made: AppMade, *, api_url: str) -> None:
     """Write the secrets of the App to the store.
 
-    If the write fails, write the secrets into a file in the working directory, because GitHub shows them only once.
-    Then end the command with exit status 1.
+    If the write fails, write the secrets into a new file, because GitHub shows them only once. Then end the command
+    with exit status 1.
     """
     values = {
         "OSTLER_GITHUB_APP_ID": Secret(made.client_id),
@@ -155,17 +162,36 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
     try:
         store.write(values, api_url=api_url)
     except (UpstreamError, ConfigurationError, OSError) as error:
-        from cli.setup.store import EnvFile
-
-        rescue = Path(f"ostler-{secrets.token_hex(4)}.env")
-        EnvFile(rescue, replace=False).write(values, api_url=api_url)
+        rescue = _rescue(values, api_url=api_url)
+        if rescue is None:
+            fail(
+                f"{store.where} could not be written: {error}. No other file could be written either, so the secrets "
+                f"of App {made.slug} are lost: delete the App on GitHub and begin again."
+            )
         fail(
-            f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
+            f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue}, "
             "which only you may read: copy the secrets from there and delete the file."
         )
     typer.echo(f"3. App {made.slug} of {made.owner}: its id, key and webhook secret are in {store.where}.")
     if store.further(api_url):
         typer.echo(f"   {store.further(api_url)}")
+
+
+def _rescue(values: Mapping[str, Secret], *, api_url: str) -> Path | None:
+    """Write secrets to a new file in the working directory or, if that fails, in the folder for temporary files.
+
+    Return the path of the file, or None if neither folder can be written.
+    """
+    from cli.setup.store import EnvFile
+
+    name = f"ostler-{secrets.token_hex(4)}.env"
+    for folder in (Path(), Path(tempfile.gettempdir())):
+        try:
+            EnvFile(folder / name, replace=False).write(values, api_url=api_url)
+        except (UpstreamError, OSError):
+            continue
+        return (folder / name).resolve()
+    return None
 
 
 @app.command()

@@ -48,8 +48,9 @@ class Page:
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="setup-page", daemon=True)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self.callback_url = f"http://127.0.0.1:{self._server.server_port}{CALLBACK}"
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.callback_url = f"http://127.0.0.1:{self.port}{CALLBACK}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -22,6 +22,7 @@ from rich.markup import escape
 from sqlalchemy import create_engine
 from urllib3.exceptions import HTTPError
 
+from lab import kubectl
 from lab.bootstrap import ACCOUNTS, NODE_POOLS, POOLS
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
@@ -134,6 +135,7 @@ def _run_isolated() -> int:
 
     try:
         prepare(say)
+        kubectl.build(say)
         return run_isolated([sys.executable, "-m", "lab", *sys.argv[1:]])
     except (CannotIsolate, ControlPlaneUnavailable, StartError) as error:
         console.print(f"[red]ostler-lab demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)

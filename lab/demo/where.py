@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from sqlalchemy import Engine
 
+from lab import kubectl
 from lab.node.namespace import first_process, is_isolated
 from lab.system import System
 from models.browse import api_tokens
@@ -36,27 +38,32 @@ def show_where(system: System, engine: Engine, console: Console) -> None:
 
 
 def _shell(system: System) -> list[str]:
-    """Return how a shell gets to the operator's commands; a real node's run has a network of its own."""
-    commands = f". {write_shell(system)}; {_program()} jobs"
+    """Return the lines that a second shell needs for the operator's commands.
+
+    A real node's run has processes, mounts and a network of its own. `nsenter` starts a shell in them, in this folder.
+    """
+    environment = f". {shlex.quote(str(write_shell(system)))}"
     if not is_isolated():
-        return [commands]
+        return [f"{environment}; ostler jobs"]
+    sudo = "sudo " if "SUDO_USER" in os.environ else ""
     return [
-        f"sudo nsenter -t {first_process()} -m -n -p   (enters the node's machine; the addresses above work there)",
-        commands,
+        f"{sudo}nsenter -t {first_process()} -m -n -p --wd={shlex.quote(str(Path.cwd()))}",
+        f"{environment}; ostler pool list; kubectl get pods --namespace {system.namespace}",
+        "paste the first line into a second terminal, as root, and then the second line; the addresses above are",
+        "reachable from that shell, for example with curl",
     ]
 
 
 def write_shell(system: System) -> Path:
-    """Write the environment of the operator's commands to a file that a shell can source. Return its path."""
+    """Write the environment of the operator's commands to a file that a shell can source. Return its path.
+
+    The file also puts `ostler` into the path, and kubectl if it was built. kubectl uses the same cluster.
+    """
     path = system.folder / "env"
     path.touch(mode=0o600)
-    settings = system.operator_settings().items()
-    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings))
+    settings = {**system.operator_settings(), "KUBECONFIG": str(system.kubeconfig)}
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in settings.items()]
+    folders = [Path(sys.executable).parent, *([found.parent] if (found := kubectl.cached()) is not None else [])]
+    lines.append(f'export PATH={":".join(shlex.quote(str(each)) for each in folders)}:"$PATH"\n')
+    path.write_text("".join(lines))
     return path
-
-
-def _program() -> str:
-    """Return the path of the `ostler` command as a person types it in this folder."""
-    program = Path(sys.executable).with_name("ostler")
-    here = Path.cwd()
-    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))

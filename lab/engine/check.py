@@ -1,4 +1,7 @@
-"""`ostler-lab compose-check`: build and start the compose file with the profile `lab` on a Docker engine.
+"""`ostler-lab compose-check`: build and start the compose file on a Docker engine.
+
+By default the profile `lab` is active. With `--cluster=node` it is not: a copy of `.env.example` is filled in, the
+cluster is a real node's, and Ostler is started as `compose/README.md` says.
 
 The file is used as it is, and its images are built as it says, over stand-ins for the base images. The check passes if
 every job completed exactly once and every container is healthy or ended with 0. The engine runs in namespaces of its
@@ -15,15 +18,27 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.control_plane_build import ControlPlaneUnavailable
+from lab.engine import first_run
 from lab.engine.bases import base_images
 from lab.engine.docker import SOCKET, Engine, check_packages
-from lab.engine.project import Container, Project
+from lab.engine.project import LAB, Container, Project
 from lab.engine.scratch import scratch_folder
 from lab.engine.uplink import start_uplink
-from lab.engine.values import environment_of_compose, may_raise_limits, nofile_limit, variables, write_env_file
+from lab.engine.values import (
+    NOFILE,
+    environment_of_compose,
+    limit_of_web,
+    may_raise_limits,
+    nofile_limit,
+    variables,
+    write_env_file,
+)
 from lab.go_build import GoPrograms, Say
+from lab.node.cluster import prepare
 from lab.node.namespace import CannotIsolate, is_isolated, run_isolated
 from lab.processes import StartError
+from lab.system import NODE
 
 _TRAFFIC = "lab-traffic"
 _BUILDS_WITHIN = 3600.0
@@ -50,6 +65,9 @@ def main() -> int:
     """Read the arguments and run the check. Returns the exit status: 0 only if the check passes."""
     parser = argparse.ArgumentParser(prog="ostler-lab compose-check", description=__doc__)
     parser.add_argument("--jobs", type=int, default=20, help="number of jobs (default: 20)")
+    parser.add_argument(
+        "--cluster", choices=(LAB, NODE), default=LAB, help="the lab's API server, or a real node (default: lab)"
+    )
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     began = time.monotonic()
@@ -64,9 +82,12 @@ def main() -> int:
         compose = _COMPOSE.had(say) / "docker-compose"
         archives = base_images(os.environ, say)
         if is_isolated() and arguments.folder is not None:
-            return _check(compose, archives, folder=arguments.folder, jobs=arguments.jobs, say=say)
-        return _check_isolated(jobs=arguments.jobs, say=say)
-    except (CannotIsolate, StartError) as error:
+            check = _check_first_run if arguments.cluster == NODE else _check
+            return check(compose, archives, folder=arguments.folder, jobs=arguments.jobs, say=say)
+        if arguments.cluster == NODE:
+            prepare(say)
+        return _check_isolated(jobs=arguments.jobs, cluster=arguments.cluster, say=say)
+    except (CannotIsolate, ControlPlaneUnavailable, StartError) as error:
         sys.stderr.write(f"ostler-lab compose-check: {error}\n")
         return 1
 
@@ -76,10 +97,18 @@ def _check_root() -> None:
         raise StartError("a Docker engine needs root: run the command with sudo")
 
 
-def _check_isolated(*, jobs: int, say: Say) -> int:
+def _check_isolated(*, jobs: int, cluster: str, say: Say) -> int:
     """Run this command again in namespaces of its own, and return its exit status."""
     with scratch_folder() as folder:
-        again = [sys.executable, "-m", "lab", "compose-check", f"--jobs={jobs}", f"--folder={folder}"]
+        again = [
+            sys.executable,
+            "-m",
+            "lab",
+            "compose-check",
+            f"--jobs={jobs}",
+            f"--cluster={cluster}",
+            f"--folder={folder}",
+        ]
         status = run_isolated(again)
         say("removing the engine's data")
     if status > _KILLED:
@@ -88,13 +117,7 @@ def _check_isolated(*, jobs: int, say: Say) -> int:
 
 
 def _check(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, say: Say) -> int:
-    uplink = start_uplink(folder / "slirp4netns.log")
-    engine = Engine(folder, uplink)
-    engine.start()
-    say("the Docker engine runs")
-    for archive in archives:
-        engine.load(archive)
-    say(f"{len(archives)} base images are loaded")
+    _start_engine(archives, folder=folder, say=say)
     project = _project(compose, folder=folder, jobs=jobs, say=say)
     project.run("build", within=_BUILDS_WITHIN)
     say("the images are built")
@@ -109,12 +132,46 @@ def _check(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, 
     return _report(project, wrong, say)
 
 
-def _project(compose: Path, *, folder: Path, jobs: int, say: Say) -> Project:
+def _check_first_run(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, say: Say) -> int:
+    """Check the way of a newcomer: values, start and jobs, without the profile `lab`."""
+    environment = environment_of_compose(os.environ, home=folder, host=SOCKET)
+    log, values = folder / "compose.log", folder / ".env"
+    untouched = Project(compose, values=first_run.EXAMPLE, environment=environment, log=log, profile="")
+    wrong = [problem for problem in [first_run.untouched_problem(untouched)] if problem is not None]
+    _start_engine(archives, folder=folder, say=say)
+    with first_run.world(folder / "system", say) as (system, settings):
+        kubeconfig = folder / "kubeconfig"
+        first_run.write_kubeconfig(kubeconfig, administrator=system.kubeconfig)
+        first_run.fill_in(values, settings, first_run.values_of(kubeconfig) | limit_of_web(_nofile(say)))
+        project = Project(compose, values=values, environment=environment, log=log, profile="")
+        try:
+            wrong += first_run.run(project, system, jobs=jobs, say=say)
+        except StartError as error:
+            wrong.append(str(error))
+        return _report(project, wrong, say, sent_by="")
+
+
+def _start_engine(archives: Sequence[Path], *, folder: Path, say: Say) -> None:
+    uplink = start_uplink(folder / "slirp4netns.log")
+    engine = Engine(folder, uplink)
+    engine.start()
+    say("the Docker engine runs")
+    for archive in archives:
+        engine.load(archive)
+    say(f"{len(archives)} base images are loaded")
+
+
+def _nofile(say: Say) -> int:
+    """Return the limit of open files of web that this machine allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     nofile = nofile_limit(hard=hard, may_raise=may_raise_limits(Path("/proc/self/status").read_text()))
-    values = variables(jobs=jobs, nofile=nofile)
-    if "WEB_NOFILE" in values:
+    if nofile != NOFILE:
         say(f"WEB_NOFILE is {nofile}, the hard limit of this process")
+    return nofile
+
+
+def _project(compose: Path, *, folder: Path, jobs: int, say: Say) -> Project:
+    values = variables(jobs=jobs, nofile=_nofile(say))
     write_env_file(folder / "lab.env", values)
     environment = environment_of_compose(os.environ, home=folder, host=SOCKET)
     return Project(compose, values=folder / "lab.env", environment=environment, log=folder / "compose.log")
@@ -142,26 +199,29 @@ def _wait_for_health(project: Project) -> None:
         time.sleep(_LOOKED_EVERY)
 
 
-def _report(project: Project, wrong: Sequence[str], say: Say) -> int:
-    """Print the state of every container, and the logs of those that failed. Returns the exit status."""
+def _report(project: Project, wrong: Sequence[str], say: Say, *, sent_by: str = _TRAFFIC) -> int:
+    """Print the state of every container, and the logs of those that failed. Returns the exit status.
+
+    `sent_by` is the service that sends the jobs, or empty if no service does.
+    """
     containers = project.containers()
     for each in containers:
         say(f"{each.name:28} {each.status}")
-    failed = failures(containers, wrong)
+    failed = failures(containers, wrong, sent_by=sent_by)
     for line in failed:
         say(f"FAILED: {line}")
     if failed:
-        services = sorted({each.service for each in to_blame(containers)}) or [_TRAFFIC]
+        services = sorted({each.service for each in to_blame(containers)}) or [sent_by or "web"]
         sys.stdout.write(project.logs(services, lines=_SHOWN))
         return 1
     say("passed")
     return 0
 
 
-def failures(containers: Sequence[Container], wrong: Sequence[str]) -> list[str]:
+def failures(containers: Sequence[Container], wrong: Sequence[str], *, sent_by: str = _TRAFFIC) -> list[str]:
     """Return everything that is wrong, one line each: `wrong`, the containers' problems, and no sign of any job."""
     found = [*wrong, *(str(each.problem) for each in to_blame(containers))]
-    if not found and not any(each.service == _TRAFFIC for each in containers):
+    if not found and sent_by and not any(each.service == sent_by for each in containers):
         found.append("no job was sent")
     return found
 

@@ -13,6 +13,8 @@ from lab.processes import StartError
 
 FILE = Path(__file__).parents[2] / "compose" / "compose.yaml"
 NAME = "ostler-lab"
+LAB = "lab"
+"""The profile that adds GitHub's stand-in, a cluster and traffic."""
 _WITHIN = 300.0  # seconds for a command that builds and starts nothing
 
 
@@ -55,10 +57,12 @@ def _container(found: Mapping[str, Any]) -> Container:
 
 
 class Project:
-    """The compose file with the profile `lab` on an engine."""
+    """The compose file on an engine, with the profile `lab` or without a profile."""
 
-    def __init__(self, compose: Path, *, values: Path, environment: Mapping[str, str], log: Path) -> None:
-        self._command = command_line(compose, values)
+    def __init__(
+        self, compose: Path, *, values: Path, environment: Mapping[str, str], log: Path, profile: str = LAB
+    ) -> None:
+        self._command = command_line(compose, values, profile=profile)
         self._environment = dict(environment)
         self._log = log
 
@@ -79,6 +83,19 @@ class Project:
                 raise StartError(f"docker compose {arguments[0]} took over {within:.0f} s:\n{self._tail()}") from None
         if done.returncode != 0:
             raise StartError(f"docker compose {arguments[0]} failed with {done.returncode}:\n{self._tail()}")
+
+    def try_config(self) -> tuple[int, str]:
+        """Let Compose read the file and its values. Return its exit status and what it wrote to stderr."""
+        done = subprocess.run(
+            [*self._command, "config", "--quiet"],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_WITHIN,
+        )
+        return done.returncode, done.stderr
 
     def containers(self) -> list[Container]:
         """Return every container of the project."""
@@ -107,8 +124,11 @@ class Project:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def command_line(compose: Path, values: Path) -> list[str]:
-    """Return the start of every command of Compose for the project. `values` is its env file."""
+def command_line(compose: Path, values: Path, *, profile: str = LAB) -> list[str]:
+    """Return the start of every command of Compose for the project. `values` is its env file.
+
+    `profile` is the profile that is active, or empty.
+    """
     return [
         str(compose),
         "--ansi=never",
@@ -116,5 +136,5 @@ def command_line(compose: Path, values: Path) -> list[str]:
         f"--file={FILE}",
         f"--project-name={NAME}",
         f"--env-file={values}",
-        "--profile=lab",
+        *([f"--profile={profile}"] if profile else []),
     ]

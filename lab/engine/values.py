@@ -30,8 +30,12 @@ _CAP_SYS_RESOURCE = 24
 
 def variables(*, jobs: int, nofile: int) -> dict[str, str]:
     """Return the values of the compose file's variables, with new keys. `nofile` is the limit of open files of web."""
-    lower = {} if nofile == NOFILE else {"WEB_NOFILE": str(nofile)}
-    return {**environment(), "LAB_JOBS": str(jobs), **lower}
+    return {**environment(), "LAB_JOBS": str(jobs), **limit_of_web(nofile)}
+
+
+def limit_of_web(nofile: int) -> dict[str, str]:
+    """Return the variable of web's limit of open files, or nothing if the limit is the default."""
+    return {} if nofile == NOFILE else {"WEB_NOFILE": str(nofile)}
 
 
 def write_env_file(path: Path, values: Mapping[str, str]) -> None:

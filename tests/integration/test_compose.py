@@ -149,6 +149,43 @@ def test_it_does_not_start_without_what_it_needs(name: str) -> None:
         interpolated(text(), VALUES | {name: ""})
 
 
+def test_every_missing_variable_is_named_with_one_way_to_get_it() -> None:
+    hints: dict[str, set[str]] = {}
+    for match in _VARIABLE.finditer(text()):
+        if match["kind"] == "?":
+            hints.setdefault(match["name"], set()).add(match["rest"])
+
+    assert {name for name, told in hints.items() if len(told) != 1} == set()
+    for name, (told,) in hints.items():
+        assert re.search(r"openssl rand|ostler setup github|ostler generate-key|set it in compose/\.env to ", told), (
+            name
+        )
+
+
+def test_blank_values_of_a_copied_example_leave_every_default() -> None:
+    optional = {match["name"] for match in _VARIABLE.finditer(text()) if match["kind"] == "-"}
+    blank = dict.fromkeys(optional, "")
+
+    assert compose(VALUES | blank) == compose(example() | VALUES | {"OSTLER_GITHUB_API_URL": ""})
+
+
+def test_migration_ends_with_one_line_when_a_value_is_wrong() -> None:
+    service = compose(VALUES | {"OSTLER_WEBHOOK_SECRETS": "short"})["services"]["migrate"]
+    done = subprocess.run(
+        [SCRIPTS / "ostler", *service["command"]],
+        env={"PATH": os.environ["PATH"], **service["environment"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ostler: OSTLER_WEBHOOK_SECRETS: ")
+    assert "openssl rand" in line
+
+
 def test_every_service_is_watched_and_comes_back() -> None:
     services = compose()["services"]
     assert set(services) == {*OURS, *LAB, "postgres", "redis"}

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from urllib3.exceptions import HTTPError
 
+from cli.setup.store import KEYS
+from k8s_adapters.secrets import keys_of
+from lab import kubectl
 from lab.node.namespace import is_isolated
 from lab.node.policies.ruleset import Mode
-from lab.node.product_images import product_image
+from lab.node.product_images import PRODUCT, product_image
 from lab.node.store_images import postgres_image, redis_image
 from lab.system import NODE, Options, System
+from tests.e2e.shell import blocks_of
+from tests.integration.setup.browser import Browser
 from tests.node.conftest import SMALL, Fleet
 from tests.node.policed import enforcer_of
 from tests.node.release import DEPLOYMENTS, WEBHOOK_ADDRESS, Release
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 CHANGED = "OSTLER_GITHUB_MINTS_PER_MINUTE"
 """Setting that only web and workers read, so that its change replaces their Pods."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "first-run.md"
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +104,89 @@ def test_doctor_finds_nothing_wrong(release: Release) -> None:
     assert " failed " not in said, said
     assert "18 sweeps are on time" in said, said
     assert "2 web processes send heartbeats" in said, said
+
+
+@pytest.fixture
+def shell(release: Release) -> dict[str, str]:
+    """Return the environment of a newcomer's shell, with the page's own values and kubectl."""
+    repository, _, tag = PRODUCT.rpartition(":")
+    return {
+        "PATH": f"{kubectl.build().parent}:{os.environ['PATH']}",
+        "KUBECONFIG": str(release.system.kubeconfig),
+        "IMAGE": repository,
+        "TAG": tag,
+        "WEBHOOK_HOST": "ostler.example.invalid",
+    }
+
+
+def run_page(shell: dict[str, str], script: str) -> str:
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        env=shell,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_setup_github_in_a_pod_as_the_page_prints_it(release: Release, shell: dict[str, str], tmp_path: Path) -> None:
+    blocks = [block.text for block in blocks_of(PAGE.read_text())]
+    (block,) = [text for text in blocks if "kubectl run setup" in text]
+    (remove,) = [text for text in blocks if text.startswith("kubectl delete pod,serviceaccount")]
+    prepare, exec_it, setup = block.partition("kubectl exec -it")
+    run_page(shell, prepare)
+    github = release.system.github_url
+    command = f"exec {exec_it}{setup.strip()} --github-url {github} --github-api-url {github} --secret"
+    try:
+        refused = subprocess.run(
+            ["bash", "-ec", f"{command} ostler"], env=shell, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert "nothing was created yet: Secret ostler/ostler already has OSTLER_GITHUB_APP_ID" in refused.stderr
+
+        log = tmp_path / "setup.log"
+        with (
+            log.open("w") as output,
+            subprocess.Popen(["bash", "-ec", f"{command} app"], env=shell, stdout=output, stderr=output) as process,
+        ):
+            try:
+                said = eventually(
+                    lambda: re.search(r"Open (\S+)[\s\S]+^ +(kubectl port-forward .+)$", log.read_text(), re.MULTILINE),
+                    "the command does not print its page",
+                    within=60,
+                )
+                with subprocess.Popen(["bash", "-ec", f"exec {said[2]}"], env=shell) as forward:
+                    try:
+                        create_app(said[1])
+                    finally:
+                        forward.terminate()
+                assert process.wait(timeout=120) == 0, log.read_text()
+            finally:
+                process.kill()
+        assert "kubectl exec --namespace ostler deploy/ostler-worker-default -- ostler setup ping" in log.read_text()
+        assert keys_of(release.kube, namespace="ostler", name="app") == frozenset(KEYS)
+    finally:
+        run_page(shell, remove)
+
+
+def create_app(url: str) -> None:
+    """Be the person at the browser: open the page once the port-forward leads to it, and create the App."""
+    browser = Browser()
+
+    def opens() -> bool:
+        with contextlib.suppress(HTTPError):
+            browser.open(url)
+            return True
+        return False
+
+    eventually(opens, "the port-forward does not lead to the page", within=30)
+    browser.submit()
+    browser.submit()
+    assert "GitHub made the App" in browser.content
 
 
 def test_verify_deploy_proves_nothing_where_no_policy_is_enforced(release: Release, fleet: Fleet) -> None:

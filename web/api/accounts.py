@@ -39,7 +39,9 @@ log = get_logger(__name__)
 class Accounts(Listing):
     """Filters of the list of accounts. The list is ordered by id."""
 
-    login: Name | None = Field(default=None, description="in any case", examples=["acme"])
+    login: Name | None = Field(
+        default=None, description="only the account with this login, in upper or lower case", examples=["acme"]
+    )
 
 
 class Amount(BaseModel):

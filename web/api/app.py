@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -24,16 +24,18 @@ from web.api.schema import RESPONSES
 from web.process.publisher import Publisher
 
 _DESCRIPTION = """
-Jobs, claims, Pods, pools, accounts and repairs of an Ostler, to read; budgets and weights to set, and sweeps to pause.
+Read jobs, claims, Pods, pools, accounts and repairs. Set the budget, the weight and the access of an account, and pause
+sweeps.
 
-Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` makes a token and shows it
-once. GET needs the scope `read`, PUT the scope `write`.
+**Token.** Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` creates a token and
+prints it once. GET needs the scope `read`, and PUT needs the scope `write`. On this page, press *Authorize* first.
 
-A token made with `--account LOGIN` reads the jobs, claims, Pods and numbers of that account alone. What belongs to
-others is 404, and a path that shows or changes the whole fleet is 403.
+**Limited tokens.** A token that was created with `--account LOGIN` reads only the jobs, claims, Pods and numbers of
+this account. Objects of other accounts answer 404. Paths that show or change the whole fleet answer 403.
 
-Lists are pages: pass `next_cursor` as `cursor`, with the same filters, until it is null. Errors are
-`application/problem+json` (RFC 9457) and name the field that they are about.
+**Pages.** A list returns one page. Pass its `next_cursor` as `cursor`, with the same filters, until it is null.
+
+**Errors** are `application/problem+json` (RFC 9457) and name the wrong field.
 """
 
 
@@ -44,7 +46,7 @@ class _Api(FastAPI):
     """A FastAPI application. Its OpenAPI description also contains the models of error answers.
 
     FastAPI alone would omit these models, because error answers have another media type than the normal answers of the
-    routes.
+    routes. It would also describe an optional parameter as one that can be null, which no query can express.
     """
 
     def openapi(self) -> dict[str, Any]:
@@ -55,6 +57,8 @@ class _Api(FastAPI):
                 [(model, "serialization") for model in (FieldProblem, Problem)], ref_template=f"{_COMPONENTS}{{model}}"
             )
             described["components"]["schemas"] |= made["$defs"]
+            for parameter in _parameters(described):
+                _drop_null(parameter)
         return self.openapi_schema or {}
 
 
@@ -99,6 +103,22 @@ def mount_api(app: FastAPI, api: ASGIApp) -> None:
     mount = Mount("/api", app=api)
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
+
+
+def _parameters(described: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield every parameter of every operation of an OpenAPI description."""
+    for path in described["paths"].values():
+        for operation in path.values():
+            yield from operation.get("parameters", ())
+
+
+def _drop_null(parameter: dict[str, Any]) -> None:
+    """Remove the type null from the schema of a parameter. The parameter is left out instead."""
+    schema = parameter["schema"]
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) == 1:
+        del schema["anyOf"]
+        parameter["schema"] = kinds[0] | schema
 
 
 def _problem(description: str) -> dict[str, Any]:

@@ -24,13 +24,15 @@ from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown, core
 class Claims(Listing):
     """Filters of the list of claims. The newest claim comes first."""
 
-    state: ClaimState | None = None
-    live: bool | None = Field(default=None, description="only those that have not ended, or only those that have")
-    purpose: Purpose | None = None
-    account_id: FilterId | None = None
-    pool_id: FilterId | None = None
-    job_id: FilterId | None = None
-    pod: Name | None = Field(default=None, description="name or UID of a Pod", examples=["small-0a1b2c3d"])
+    state: ClaimState | None = Field(default=None, description="only claims in this state")
+    live: bool | None = Field(default=None, description="true: only live claims; false: only claims that ended")
+    purpose: Purpose | None = Field(default=None, description="only claims for this purpose")
+    account_id: FilterId | None = Field(default=None, description="only claims of this account, by GitHub's id")
+    pool_id: FilterId | None = Field(default=None, description="only claims of Pods of this pool, by Ostler's id")
+    job_id: FilterId | None = Field(default=None, description="only claims of this job, by GitHub's id")
+    pod: Name | None = Field(
+        default=None, description="only claims of this Pod, by its name or UID", examples=["small-0a1b2c3d"]
+    )
 
 
 class Claim(Shown):

@@ -35,6 +35,8 @@ _INIT = """SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#api",
   deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  tryItOutEnabled: true,
   displayRequestDuration: true,
   validatorUrl: null
 });

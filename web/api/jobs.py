@@ -28,12 +28,14 @@ from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
 class Jobs(Listing):
     """Filters of the list of jobs. The newest job comes first."""
 
-    state: JobState | None = None
-    hold_reason: HoldReason | None = None
-    held: bool | None = Field(default=None, description="only those with a hold reason, or only those without")
-    account_id: FilterId | None = None
-    pool_id: FilterId | None = None
-    repository: Name | None = Field(default=None, description="`owner/name`", examples=["acme/shop"])
+    state: JobState | None = Field(default=None, description="only jobs in this state")
+    hold_reason: HoldReason | None = Field(default=None, description="only jobs that are held for this reason")
+    held: bool | None = Field(default=None, description="true: only held jobs; false: only jobs that are not held")
+    account_id: FilterId | None = Field(default=None, description="only jobs of this account, by GitHub's id")
+    pool_id: FilterId | None = Field(default=None, description="only jobs of this pool, by Ostler's id")
+    repository: Name | None = Field(
+        default=None, description="only jobs of this repository, as `owner/name`", examples=["acme/shop"]
+    )
 
 
 class Job(Shown):

@@ -22,8 +22,10 @@ from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
 class Pools(Listing):
     """Filters of the list of pools. The oldest pool comes first."""
 
-    name: Name | None = Field(default=None, examples=["small"])
-    deleted: bool | None = Field(default=None, description="only those whose RunnerPool is gone, or only the others")
+    name: Name | None = Field(default=None, description="only the pool with this name", examples=["small"])
+    deleted: bool | None = Field(
+        default=None, description="true: only pools whose RunnerPool is gone; false: only the others"
+    )
 
 
 class Decision(BaseModel):

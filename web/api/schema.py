@@ -36,9 +36,9 @@ class Listing(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=LARGEST, description="items of this page at most")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=LARGEST, description="maximum number of items on this page")
     cursor: str | None = Field(
-        default=None, max_length=100, description="`next_cursor` of the page before, asked for with the same filters"
+        default=None, max_length=100, description="`next_cursor` of the previous page. The filters must be the same"
     )
 
     def identity(self) -> str:

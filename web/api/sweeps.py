@@ -63,12 +63,12 @@ class Repairs(Listing):
     """Filters of the list of repairs. The newest repair comes first."""
 
     sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
-    outcome: Repaired | None = None
-    dry: bool | None = Field(default=None, description="only those of dry runs, or none of them")
-    claim_id: FilterId | None = None
-    job_id: FilterId | None = None
-    run_id: FilterId | None = None
-    pod_uid: Name | None = None
+    outcome: Repaired | None = Field(default=None, description="only repairs with this outcome")
+    dry: bool | None = Field(default=None, description="true: only repairs of dry runs; false: only real repairs")
+    claim_id: FilterId | None = Field(default=None, description="only repairs of this claim")
+    job_id: FilterId | None = Field(default=None, description="only repairs of this job, by GitHub's id")
+    run_id: FilterId | None = Field(default=None, description="only repairs of this run of a sweep")
+    pod_uid: Name | None = Field(default=None, description="only repairs of the Pod with this UID")
 
 
 class Repair(Shown):

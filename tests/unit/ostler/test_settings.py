@@ -118,6 +118,20 @@ def test_a_malformed_variable_is_named_with_what_was_found(
         assert "hunter2" not in line
 
 
+def test_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAMESPACE", "GITHUB_API_URL", "NEW_ACCOUNTS", "DEFAULT_BUDGET_COUNT", "LOG_LEVEL"):
+        monkeypatch.setenv(f"OSTLER_{name}", "")
+    settings = load()
+    assert settings.namespace == "ostler-runners"
+    assert settings.github_api_url == "https://api.github.com"
+    assert (settings.new_accounts, settings.default_budget_count, settings.log_level) == ("hold", 20, "INFO")
+
+    load.cache_clear()
+    monkeypatch.setenv("OSTLER_GITHUB_APP_ID", "")
+    with pytest.raises(ConfigurationError, match="OSTLER_GITHUB_APP_ID: it is not set"):
+        load()
+
+
 def test_certificate_without_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSTLER_WEB_POLLS_TLS_CERT", "/tls.crt")
     with pytest.raises(ConfigurationError, match=r"OSTLER_WEB_POLLS_TLS_KEY: .*must be set, because"):

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import webbrowser
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from cli import setup
 from cli.setup.page import Page
 from cli.setup.ping import meaning, see_ping
-from cli.setup.store import store_of
+from cli.setup.reach import open_browser, way_from_elsewhere
+from cli.setup.store import EnvFile, store_of
 from github_adapters import manifest as flow
 from github_adapters import permissions
 from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from ostler import telemetry
-from ostler.errors import ConfigurationError, Forbidden, Invalid, Retryable
+from ostler.errors import ConfigurationError, Conflict, Forbidden, Invalid, Retryable
 from ostler.github_urls import api_url_of
+from ostler.secrets import Secret
 from rules.upstream.retry import RetryPolicy
 
 
@@ -209,3 +217,152 @@ def test_unresponsive_github_is_no_missing_webhook_and_is_awaited_until_the_time
 @pytest.mark.parametrize("status", [0, 401, 404, 503, 500])
 def test_every_answer_to_a_webhook_has_words(status: int) -> None:
     assert meaning(status)
+
+
+EXAMPLE = Path(__file__).parents[3] / "compose" / ".env.example"
+KEPT = {
+    "OSTLER_GITHUB_APP_ID": Secret("Iv1"),
+    "OSTLER_GITHUB_PRIVATE_KEY": Secret("pem\nof two lines"),
+    "OSTLER_WEBHOOK_SECRETS": Secret("webhook"),
+}
+
+
+def test_env_file_fills_in_the_empty_lines_of_a_copied_example(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    before = EXAMPLE.read_text()
+    file.write_text(before)
+
+    store = EnvFile(file, replace=False)
+    store.check()
+    store.write(KEPT, api_url="https://api.github.com")
+
+    filled = before.replace("OSTLER_GITHUB_APP_ID=\n", "OSTLER_GITHUB_APP_ID='Iv1'\n")
+    filled = filled.replace("OSTLER_GITHUB_PRIVATE_KEY=\n", "OSTLER_GITHUB_PRIVATE_KEY='pem\\nof two lines'\n")
+    filled = filled.replace("OSTLER_WEBHOOK_SECRETS=\n", "OSTLER_WEBHOOK_SECRETS='webhook'\n")
+    assert file.read_text() == filled
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("empty", ["", '""', "''", "  # from the App's page"])
+def test_env_file_takes_an_empty_value_for_none(tmp_path: Path, empty: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"OSTLER_GITHUB_APP_ID={empty}\n")
+
+    EnvFile(file, replace=False).check()
+
+    file.write_text("OSTLER_GITHUB_APP_ID=#7\nOSTLER_WEBHOOK_SECRETS=a#b\n")
+    with pytest.raises(Conflict, match="already has OSTLER_WEBHOOK_SECRETS; use --replace"):
+        EnvFile(file, replace=False).check()
+
+
+def test_env_file_replaces_the_address_of_another_github(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("OSTLER_GITHUB_API_URL=https://ghe.example/api/v3\n")
+
+    EnvFile(file, replace=False).write(KEPT, api_url="https://api.github.com")
+
+    assert "OSTLER_GITHUB_API_URL='https://api.github.com'" in file.read_text().splitlines()
+
+
+def test_env_file_in_a_folder_that_cannot_be_written_is_refused_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to any folder
+
+    with pytest.raises(Conflict, match="cannot write files in the folder"):
+        EnvFile(tmp_path / ".env", replace=False).check()
+
+
+class Refusing:
+    """A store that was writable when it was checked, and is not when the App was created."""
+
+    where, ping = "Secret ostler/ostler", "ostler setup ping"
+
+    def check(self) -> None:
+        """Find nothing wrong."""
+
+    def write(self, values: object, *, api_url: str) -> None:
+        """Refuse."""
+        del values, api_url
+        raise Forbidden("not any more")
+
+    def further(self, api_url: str) -> str | None:
+        """Need nothing."""
+
+
+APP = flow.AppMade(
+    client_id="Iv1",
+    slug="ostler-acme",
+    name="ostler-acme",
+    owner="acme",
+    html_url="https://github.com/apps/ostler-acme",
+    private_key=Secret("pem"),
+    webhook_secret=Secret("webhook"),
+)
+
+
+def test_secrets_are_rescued_into_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(typer.Exit):
+        setup.keep(Refusing(), APP, api_url="https://api.github.com")
+
+    (file,) = tmp_path.iterdir()
+    assert str(file) in capsys.readouterr().err
+    assert "OSTLER_GITHUB_PRIVATE_KEY='pem'" in file.read_text()
+
+
+def test_secrets_are_rescued_into_a_temporary_folder_when_here_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, temporary = tmp_path / "here", tmp_path / "tmp"
+    here.mkdir()
+    temporary.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
+
+    with pytest.raises(typer.Exit):
+        setup.keep(Refusing(), APP, api_url="https://api.github.com")
+
+    (file,) = temporary.iterdir()
+    assert str(file) in capsys.readouterr().err
+
+
+def test_lost_secrets_are_told_when_no_file_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(EnvFile, "check", lambda _self: Refusing().write({}, api_url=""))
+
+    with pytest.raises(typer.Exit):
+        setup.keep(Refusing(), APP, api_url="https://api.github.com")
+
+    assert "delete the App on GitHub and begin again" in capsys.readouterr().err
+
+
+def test_browser_is_opened_only_where_there_are_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("sys.platform", "linux")
+
+    def opens(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opens)
+
+    assert not open_browser("http://127.0.0.1:1/", {"TERM": "xterm"})
+    assert opened == []
+    assert open_browser("http://127.0.0.1:1/", {"WAYLAND_DISPLAY": "wayland-0"})
+    assert opened == ["http://127.0.0.1:1/"]
+
+
+def test_way_from_another_machine_is_a_tunnel_or_a_port_forward(tmp_path: Path) -> None:
+    assert way_from_elsewhere(8400, {"HOSTNAME": "builder"}) == "ssh -N -L 8400:127.0.0.1:8400 builder"
+    pod = {"HOSTNAME": "setup", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    file = tmp_path / "namespace"
+    assert way_from_elsewhere(8400, pod, namespace=file) == "kubectl port-forward pod/setup 8400"
+    file.write_text("ostler")
+    assert way_from_elsewhere(8400, pod, namespace=file) == "kubectl port-forward --namespace ostler pod/setup 8400"

@@ -101,3 +101,16 @@ def test_answers_agree_with_description(stage: Stage) -> None:
 @pytest.mark.slow
 def test_answers_agree_with_description_over_many_requests(stage: Stage) -> None:
     agree(stage, examples=100)
+
+
+def test_every_parameter_is_described_and_none_can_be_null(stage: Stage) -> None:
+    description = stage.client.call("GET", "/api/openapi.json").json()
+    parameters = [
+        each
+        for path in description["paths"].values()
+        for operation in path.values()
+        for each in operation.get("parameters", ())
+    ]
+    assert len(parameters) > 30
+    assert [each["name"] for each in parameters if not each.get("description")] == []
+    assert [each["name"] for each in parameters if "null" in str(each["schema"].get("anyOf", each["schema"]))] == []
