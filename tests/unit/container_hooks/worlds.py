@@ -40,6 +40,7 @@ class FoldersAsContainers:
     faults: dict[int, str | int | BaseException] = field(default_factory=dict)
     cut_after: dict[int, int] = field(default_factory=dict)
     """Number of input bytes after which the connection of a process is lost."""
+    moved: set[Path] = field(default_factory=set)
 
     def run(
         self,
@@ -55,7 +56,7 @@ class FoldersAsContainers:
         del deadline
         self.api.tick()
         number = len(self.ran)
-        self.ran.append((pod, command[0] if command[1] != "-e" else "step"))
+        self.ran.append((pod, command[0] if command[-2] != "-e" else "step"))
         if ("pods", pod) not in self.api.objects:
             raise Gone(f"exec in Pod {pod}: status 404")
         assert container == "job"
@@ -78,6 +79,12 @@ class FoldersAsContainers:
     def _inside(self, pod: str, text: str) -> str:
         return _INSIDE.sub(lambda match: f"{self.folder(pod)}/{match[1]}", text)
 
+    def _move_script(self, pod: str, script: Path) -> None:
+        """Replace the paths of a script once: it might already run when its start is repeated."""
+        if script not in self.moved and script.exists():
+            self.moved.add(script)
+            script.write_text(self._inside(pod, script.read_text()))
+
     def _run(
         self,
         pod: str,
@@ -90,9 +97,8 @@ class FoldersAsContainers:
         for name in ("__w", "__e", "github"):
             (self.folder(pod) / name).mkdir(parents=True, exist_ok=True)
         moved = [self._inside(pod, word) for word in command]
-        if command[:2] == ["sh", "-e"]:
-            script = Path(moved[2])
-            script.write_text(self._inside(pod, script.read_text()))
+        if command[-2] == "-e":
+            self._move_script(pod, Path(moved[-1]))
         pipe = subprocess.PIPE
         with subprocess.Popen(moved, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
             lost: list[BaseException] = []
