@@ -13,6 +13,7 @@ from cli import (
     claims,
     doctor,
     gates,
+    hook,
     jobs,
     pods,
     pool_changes,
@@ -60,6 +61,7 @@ app.add_typer(tokens.app, name="token")
 app.add_typer(sweeps.app, name="sweep")
 app.add_typer(setup.app, name="setup")
 app.add_typer(pools.app, name="pool")
+app.add_typer(hook.app, name="hook")
 app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(claims.claims)

@@ -192,7 +192,8 @@ class Conversation:
         self.started.set()
         with self._listening(), self._changed:
             if self._doing is not None:
-                self._doing, self._report = None, (self._doing, report)
+                self._report = (self._doing, report)
+                self._doing = None
                 if report != 0 and self._pipe is not None and self._pending is None:
                     self._pipe.abort("hook.sh could not copy the files")
                 self._changed.notify_all()

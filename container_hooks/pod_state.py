@@ -49,7 +49,7 @@ def see(pod: Json, *, images: Mapping[str, str]) -> Seen:
         if found is not None:
             return found
     names = [each["name"] for each in pod["spec"]["containers"]]
-    running = {each["name"] for each in status.get("containerStatuses") or () if _state(each, "running")}
+    running = {each["name"] for each in status.get("containerStatuses") or () if _is_running(each)}
     ready = {each["name"] for each in status.get("containerStatuses") or () if each.get("ready")}
     if missing := [name for name in names if name not in running]:
         return Seen(waits_for=_unscheduled(status) or f"container {missing[0]} is not started yet")
@@ -122,6 +122,10 @@ def _unscheduled(status: Json) -> str | None:
         return None
     said = one_line(str(condition.get("message") or condition.get("reason") or ""), longest=_LONGEST_REASON)
     return f"no node can run the Pod ({said})"
+
+
+def _is_running(container: Json) -> bool:
+    return (container.get("state") or {}).get("running") is not None
 
 
 def _is_init(container: Json, status: Json) -> bool:

@@ -128,8 +128,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         """Limit the time between two packets of the request."""
-        self.timeout = self.server.limits.request
         super().setup()
+        self.connection.settimeout(self.server.limits.request)
 
     def do_GET(self) -> None:
         """Answer a GET."""

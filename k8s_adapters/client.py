@@ -10,10 +10,12 @@ errors of `ostler.errors`. Code above this package does not handle HTTP.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,7 +54,24 @@ _MEANINGS: dict[int, type[UpstreamError]] = {
     409: Conflict,
     422: Invalid,
 }
+_PORTS = {"http": 80, "https": 443}
 _TOKEN_KEPT = 1.0  # seconds; getting the token from the package costs a quarter of a whole call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """An open connection to the API server, and what a request on it needs.
+
+    `prefix` is the path in the URL of the API server, which is usually empty. `read_timeout` is in seconds.
+    """
+
+    socket: socket.socket
+    host: str
+    port: int
+    secure: bool
+    prefix: str
+    authorization: str | None = field(repr=False)
+    read_timeout: float
 
 
 class KubeClient:
@@ -153,7 +172,7 @@ class KubeClient:
         try:
             return retry(attempt, what=what, policy=policy or self._policy, timing=self.timing)
         except Answer as answer:
-            raise _by_meaning(what, answer) from answer
+            raise by_meaning(what, answer) from answer
 
     def open(self, path: str, *, query: Mapping[str, str | int], read_timeout: float) -> urllib3.BaseHTTPResponse:
         """Return the answer to a GET as a stream. The caller must read and close the stream. The call is not retried.
@@ -170,7 +189,27 @@ class KubeClient:
         try:
             return retry(attempt, what=what, policy=ONCE, timing=self.timing)
         except Answer as answer:
-            raise _by_meaning(what, answer) from answer
+            raise by_meaning(what, answer) from answer
+
+    def dial(self, what: str, begin: Callable[[Line], T], *, policy: RetryPolicy | None = None) -> T:
+        """Open a connection for a protocol other than plain HTTP, and return the result of `begin`.
+
+        The attempt is repeated as an attempt of `request` is. `begin` therefore raises `Answer` or a network failure
+        only if a repetition is safe, and returns every other failure. `begin` owns the connection: it closes the
+        connection unless it returns it. `what` names the call in error messages. Raises the same errors as `request`.
+        """
+
+        def attempt(left: float | None) -> T:
+            def send(api: ApiClient, token: str | None, _spent: float) -> T:
+                with _counted(left):
+                    return begin(self._dial(api, token))
+
+            return self._as_us(send)
+
+        try:
+            return retry(attempt, what=what, policy=policy or self._policy, timing=self.timing)
+        except Answer as answer:
+            raise by_meaning(what, answer) from answer
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -255,6 +294,27 @@ class KubeClient:
             with closing(answer):
                 _read(answer, _object)
         return answer
+
+    def _dial(self, api: ApiClient, token: str | None) -> Line:
+        """Open a connection with the trust, the client certificate and the proxy of the other calls."""
+        url = urlsplit(api.configuration.host)
+        pool = api.rest_client.pool_manager.connection_from_url(api.configuration.host)
+        # urllib3 has no public way to open a connection that its pool does not reuse.
+        link = pool._new_conn()  # noqa: SLF001
+        link.timeout = self._connect_timeout
+        if pool.proxy is not None:
+            pool._prepare_proxy(link)  # noqa: SLF001
+        if link.sock is None:
+            link.connect()
+        return Line(
+            socket=link.sock,
+            host=str(url.hostname),
+            port=url.port or _PORTS[url.scheme],
+            secure=url.scheme == "https",
+            prefix=url.path.rstrip("/"),
+            authorization=token,
+            read_timeout=self._read_timeout,
+        )
 
     def _renewed(self, refused: ApiClient, token: str | None) -> bool:
         """Read the credentials again after a 401.
@@ -446,13 +506,14 @@ def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
             return decode(answer.data)
         except ValueError as error:
             raise TruncatedAnswer(f"status {answer.status} with an unexpected body") from error
-    reason, message = _status_object(answer.data)
-    raise Answer(
-        status=answer.status,
-        reason=reason,
-        message=message,
-        retry_after=parse_retry_after(answer.headers.get("Retry-After"), now=utcnow()),
-    )
+    raise refusal_answer(answer.status, answer.data, answer.headers.get("Retry-After"))
+
+
+def refusal_answer(status: int, body: bytes, retry_after: str | None) -> Answer:
+    """Return the exception for an answer with another status than the expected one."""
+    reason, message = _status_object(body)
+    after = parse_retry_after(retry_after, now=utcnow())
+    return Answer(status=status, reason=reason, message=message, retry_after=after)
 
 
 def _object(data: bytes) -> Json:
@@ -476,7 +537,8 @@ def _status_object(data: bytes) -> tuple[str, str]:
     return str(content.get("reason") or ""), str(content.get("message") or "")
 
 
-def _by_meaning(what: str, answer: Answer) -> UpstreamError:
+def by_meaning(what: str, answer: Answer) -> UpstreamError:
+    """Return the error for an answer that is not retried."""
     if answer.status == HTTPStatus.GONE:  # the version of the list or watch is too old, and a new list might succeed
         return Retryable(f"{what}: {answer}", status=answer.status)
     return _MEANINGS.get(answer.status, Invalid)(f"{what}: {answer}")

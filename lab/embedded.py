@@ -7,39 +7,21 @@ then replaces itself with the server.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from lab.control_plane_access import ClusterAccess, write_credentials, write_kubeconfig
 from lab.control_plane_build import Say, quiet
 from lab.processes import Child
+from lab.self_signed import write_certificate
 
 _READY_WITHIN = 90.0
-_LIFE = timedelta(days=7)
-_SIGNS_ITSELF = x509.KeyUsage(  # Python 3.13 and newer refuse an authority without it
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
 
 
 class EmbeddedCluster:
@@ -68,7 +50,7 @@ class EmbeddedCluster:
         began = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
         token = write_credentials(folder)
-        ca_file = _write_certificate(folder / "certs")
+        ca_file = write_certificate(folder / "certs", name="apiserver")
         log = folder / "apiserver.log"
         log.unlink(missing_ok=True)
         child = Child("apiserver", [sys.executable, "-m", *program, "--folder", str(folder)], log=log)
@@ -108,40 +90,6 @@ def _url(log: Path) -> str:
     return ""
 
 
-def _write_certificate(folder: Path, *, names: Sequence[str] = ()) -> Path:
-    """Write a self-signed certificate for 127.0.0.1, localhost and `names`, and its key.
-
-    Return the certificate's path.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ostler-lab-apiserver")])
-    now = datetime.now(UTC)
-    here = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + _LIFE)
-        .add_extension(x509.SubjectAlternativeName([*here, *map(x509.DNSName, names)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_SIGNS_ITSELF, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = folder / "apiserver.key"
-    private.touch(mode=0o600)
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    public = folder / "apiserver.crt"
-    public.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return public
-
-
 def main() -> None:
     """Read the arguments, write the files that the server and its clients need, and run the server in this process."""
     parser = argparse.ArgumentParser(prog="ostler-lab apiserver", description=__doc__)
@@ -153,7 +101,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     token = write_credentials(arguments.folder)
-    certificate = _write_certificate(arguments.folder / "certs", names=[arguments.name])
+    certificate = write_certificate(arguments.folder / "certs", name="apiserver", names=[arguments.name])
     authority = arguments.kubeconfig.with_name("authority.crt")
     shutil.copyfile(certificate, authority)
     url = f"https://{arguments.name}:{arguments.port}"

@@ -27,9 +27,16 @@ OTHERS = frozenset(
         "OSTLER_TOKEN_FILE",
         "OSTLER_WAIT_SECONDS",
         "OSTLER_TERMINATION_LOG",
+        "OSTLER_HOOKS_SOCKET",
+        "OSTLER_HOOKS_WAIT",
+        "OSTLER_HOOKS_POD_UID",
+        "OSTLER_HOOKS_NODE",
+        "OSTLER_HOOKS_POOL",
+        "OSTLER_HOOKS_VCPU",
+        "OSTLER_HOOKS_MEMORY_MIB",
     }
 )
-"""Variables that are not settings. Tests, Docker Compose or the poller of a runner Pod read them."""
+"""Variables that are not settings. Tests, Docker Compose, or the poller or sidecar of a runner Pod read them."""
 
 _CLOSE = 0.7
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")

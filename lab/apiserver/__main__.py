@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import socket
 import sys
@@ -32,13 +33,16 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=0, help="0 chooses")
     arguments = parser.parse_args()
+    os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(1024 * 1024))  # an exec request has a whole command in it
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     config = uvicorn.Config(
         ApiServer(folder=arguments.folder).app(),
         loop="uvloop",
         http="httptools",
-        ws="none",
+        ws="websockets-sansio",
+        ws_ping_interval=None,  # the client of an exec pings, not the server
+        ws_per_message_deflate=False,
         lifespan="off",
         access_log=False,
         log_level="warning",

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
-from lab.apiserver import lists, patches
+from lab.apiserver import execs, lists, patches
 from lab.apiserver.creation import timestamp
 from lab.apiserver.kinds import NAMESPACE, POD, SERVICE_ACCOUNT, Json, Kind
 from lab.apiserver.objects import Objects
@@ -75,9 +76,24 @@ class ApiServer:
         methods = [*_VERBS]
         return Starlette(
             routes=[
+                WebSocketRoute("/{path:path}", self._connect),
                 Route("/{path:path}", self._guard(self._serve), methods=methods),
             ]
         )
+
+    async def _connect(self, websocket: WebSocket) -> None:
+        """Serve a request for a WebSocket. Only exec has one."""
+        try:
+            user = self._user(websocket)
+            target = _target(websocket.url.path)
+            if target is None or (target.plural, target.subresource) != (POD.plural, "exec"):
+                raise no_such_resource()
+            # Newer versions of the real server demand both verbs, because a WebSocket begins with a GET.
+            for verb in ("get", "create"):
+                self._authorize(user, target, verb)
+            await execs.forward(websocket, self.objects, namespace=target.namespace, name=target.name)
+        except Refused as refused:
+            await websocket.send_denial_response(_json(refused.body(), status=int(refused.status)))
 
     def _guard(self, serve: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
@@ -94,7 +110,7 @@ class ApiServer:
         target = _target(path)
         if target is None:
             return self._plain(request, user, path)
-        self._authorize(request, user, target)
+        self._authorize(user, target, _verb(request, target))
         if not (target.group == _REVIEWS or self.objects.serves(target.group, target.version)):
             return PlainTextResponse("404 page not found\n", status_code=404)
         body = await _body(request)
@@ -107,7 +123,7 @@ class ApiServer:
             return self._object(request, kind, target, body)
         return self._collection(request, kind, target, body)
 
-    def _user(self, request: Request) -> User:
+    def _user(self, request: HTTPConnection) -> User:
         header = request.headers.get("authorization", "")
         if not header:
             return _ANONYMOUS
@@ -119,13 +135,10 @@ class ApiServer:
         except BadToken:
             raise unauthorized() from None
 
-    def _authorize(self, request: Request, user: User, target: Target) -> None:
+    def _authorize(self, user: User, target: Target, verb: str) -> None:
         """Raise `Refused` unless the user is an administrator or asks for a SelfSubjectReview."""
         if _MASTERS in user.groups or (target.plural == "selfsubjectreviews" and user is not _ANONYMOUS):
             return
-        verb = _VERBS[request.method]
-        if verb == "get" and not target.name:
-            verb = "watch" if _is_watch(request) else "list"
         resource = f"{target.plural}/{target.subresource}" if target.subresource else target.plural
         scope = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
         why = f'User "{user.name}" cannot {verb} resource "{resource}" in API group "{target.group}" {scope}'
@@ -206,6 +219,8 @@ class ApiServer:
                 edit = _edit(request, body)
                 return _stored(self.objects.change(*place, edit, status=True), partial=partial)
             raise method_not_allowed()
+        if request.method in {"GET", "POST"} and kind == POD and target.subresource == "exec":
+            raise execs.refuse(self.objects, request.query_params, namespace=target.namespace, name=target.name)
         if request.method == "POST" and kind == POD and target.subresource == "binding":
             self.objects.bind(target.namespace, target.name, _object(body))
             head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
@@ -279,6 +294,13 @@ def _delete_options(request: Request, body: bytes) -> Json:
     if "gracePeriodSeconds" in options:
         options["gracePeriodSeconds"] = int(options["gracePeriodSeconds"])
     return options
+
+
+def _verb(request: Request, target: Target) -> str:
+    verb = _VERBS[request.method]
+    if verb == "get" and not target.name:
+        return "watch" if _is_watch(request) else "list"
+    return verb
 
 
 def _is_watch(request: Request) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lab.apiserver import pods, rules, schema
-from lab.apiserver.kinds import DEFINITION, EVENT, NAMESPACE, NODE, POD, Json, Kind
+from lab.apiserver.kinds import DEFINITION, EVENT, NAMESPACE, NODE, POD, SECRET, Json, Kind
 from lab.apiserver.refusals import invalid
 from lab.apiserver.store import Store
 
@@ -39,10 +41,8 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
     elif kind == NAMESPACE:
         metadata["labels"] = {**metadata.get("labels", {}), "kubernetes.io/metadata.name": metadata["name"]}
         content |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-    elif kind == EVENT:
-        content |= {"deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None}
-    elif kind == DEFINITION:
-        content["status"] = _accepted(content["spec"])
+    elif kind in _FURTHER:
+        content = _FURTHER[kind](content)
     if causes := [*rules.of_metadata(metadata), *problems(kind, content)]:
         raise invalid(kind, metadata["name"], causes)
     return content
@@ -66,6 +66,22 @@ def timestamp(*, ahead: float = 0) -> str:
     return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _event(content: Json) -> Json:
+    return content | {"deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None}
+
+
+def _definition(content: Json) -> Json:
+    return content | {"status": _accepted(content["spec"])}
+
+
+def _secret(content: Json) -> Json:
+    """Return a new Secret. The values of `stringData` become values of `data`."""
+    texts: Json = content.pop("stringData", None) or {}
+    encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+    data = {**(content.get("data") or {}), **encoded}
+    return {**content, **({"data": data} if data else {}), "type": content.get("type") or "Opaque"}
+
+
 def _accepted(spec: Json) -> Json:
     """Return the status of a definition whose kind is served."""
 
@@ -81,3 +97,7 @@ def _accepted(spec: Json) -> Json:
         "acceptedNames": spec["names"],
         "storedVersions": [each["name"] for each in spec["versions"] if each.get("storage")],
     }
+
+
+_FURTHER: dict[Kind, Callable[[Json], Json]] = {EVENT: _event, DEFINITION: _definition, SECRET: _secret}
+"""Functions that return the new object of a kind with its defaults and its first status."""

@@ -53,6 +53,7 @@ SERVICE_ACCOUNT = Kind(
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease", status=False)
 CONFIG_MAP = Kind(group="", version="v1", plural="configmaps", name="ConfigMap", status=False)
+SECRET = Kind(group="", version="v1", plural="secrets", name="Secret", status=False)
 ROLE = Kind(group="rbac.authorization.k8s.io", version="v1", plural="roles", name="Role", status=False)
 ROLE_BINDING = Kind(
     group="rbac.authorization.k8s.io", version="v1", plural="rolebindings", name="RoleBinding", status=False
@@ -67,7 +68,19 @@ DEFINITION = Kind(
     generation=True,
 )
 TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
-BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, ROLE, ROLE_BINDING, EVENT, DEFINITION)
+BUILT_IN = (
+    NAMESPACE,
+    NODE,
+    POD,
+    SERVICE_ACCOUNT,
+    LEASE,
+    CONFIG_MAP,
+    SECRET,
+    ROLE,
+    ROLE_BINDING,
+    EVENT,
+    DEFINITION,
+)
 
 
 def defined_by(definition: Json) -> Kind:

@@ -4,7 +4,7 @@ The proxy does not interpret the traffic. Tests use `FaultProxy`; `python -m lab
 process.
 """
 
-from lab.faults.fault import Fault, FaultPlan, Kind
+from lab.faults.fault import OF_STREAMS, Fault, FaultPlan, Kind
 from lab.faults.proxy import FaultProxy, kubeconfig_through
 
-__all__ = ["Fault", "FaultPlan", "FaultProxy", "Kind", "kubeconfig_through"]
+__all__ = ["OF_STREAMS", "Fault", "FaultPlan", "FaultProxy", "Kind", "kubeconfig_through"]

@@ -37,6 +37,16 @@ class Kind(StrEnum):
     The client gets half of the answer's body, then the end of the connection. If the answer has no body, the client
     gets half of its status line.
     """
+    CUT = "cut"
+    """The connection of an exec is reset after `after_bytes`."""
+    CLOSE = "close"
+    """The WebSocket of an exec is closed after `after_bytes`, and before the status of the process at the latest."""
+    FREEZE = "freeze"
+    """The connection of an exec stays open, but nothing goes through it after `after_bytes`."""
+
+
+OF_STREAMS = frozenset({Kind.CUT, Kind.CLOSE, Kind.FREEZE})
+"""Kinds for WebSockets. If another request meets one, it is reset, truncated or not answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +60,8 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = ""
     delay_seconds: float = 0
+    after_bytes: int = 0
+    """Bytes of a WebSocket that still reach the client, for the kinds of `OF_STREAMS`."""
     times: int | None = None
     """Number of requests that meet the fault before it ends. None: unlimited."""
     probability: float = 1.0
@@ -71,6 +83,8 @@ class Fault:
             raise ValueError(f"probability: found {self.probability}; it is a share, from 0 to 1")
         if self.delay_seconds < 0 or (self.kind == Kind.DELAY and not self.delay_seconds):
             raise ValueError(f"delay_seconds: found {self.delay_seconds}; a delay is longer than 0")
+        if self.after_bytes < 0:
+            raise ValueError(f"after_bytes: found {self.after_bytes}; it is 0 or more")
         if self.until_seconds is not None and self.until_seconds <= self.from_seconds:
             raise ValueError(f"until_seconds: found {self.until_seconds}; it is later than from_seconds")
 

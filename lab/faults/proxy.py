@@ -2,8 +2,8 @@
 
 It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
 a watch works through it. It plays the faults of its plan. If the client closes its connection, the proxy closes the
-upstream's, and the other way round. It does not support uploads that run in parallel with their answer, upgrades or
-HTTP/2.
+upstream's, and the other way round. A WebSocket is forwarded in both directions. The proxy does not support other
+uploads that run in parallel with their answer, or HTTP/2.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from lab.faults.fault import Fault, FaultPlan, Kind
+from lab.faults.stream import tunnel
 from lab.faults.wire import Head, Wire
 
 CONTROL_PATH = "/_faults"
@@ -113,6 +114,8 @@ class Gateway:
             await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
             return False
         fault = self._plan.meet(method=method, target=target)
+        if (request.get("upgrade") or "").lower() == "websocket":
+            return await self._play(client, upstream, request, body, fault) and request.keeps_alive
         gone = asyncio.ensure_future(client.ended())
         playing = asyncio.ensure_future(self._play(client, upstream, request, body, fault))
         try:
@@ -141,14 +144,25 @@ class Gateway:
             await client.send(_answer(HTTPStatus.BAD_GATEWAY, f"upstream: {type(error).__name__}".encode()))
             return True
         wire, answer = await upstream.ask(request, body)
-        # An answer has begun, so the upstream has handled the request.
-        if fault is not None and fault.kind == Kind.RESET_AFTER:
+        return await self._pass_on(client, wire, answer, request.words[0], fault)
+
+    async def _pass_on(self, client: Wire, wire: Wire, answer: Head, method: str, fault: Fault | None) -> bool:
+        """Forward an answer, or play the fault. The upstream has handled the request, because an answer has begun.
+
+        Return whether the connection can stay open.
+        """
+        kind = None if fault is None else fault.kind
+        if answer.status == HTTPStatus.SWITCHING_PROTOCOLS and kind != Kind.RESET_AFTER:
+            await _upgrade(client, wire, answer, fault)
+            return False
+        if kind == Kind.FREEZE:
+            await asyncio.Event().wait()  # the end of the client's connection ends this task
+        if kind in {Kind.RESET_AFTER, Kind.CUT}:
             client.reset()
             return False
-        if fault is not None and fault.kind == Kind.TRUNCATE:
-            await _truncate(client, wire, answer, of_answer_to=request.words[0])
+        if kind in {Kind.TRUNCATE, Kind.CLOSE}:
+            await _truncate(client, wire, answer, of_answer_to=method)
             return False
-        method = request.words[0]
         await client.send(answer.render())
         async for piece in wire.body(answer, of_answer_to=method):
             await client.send(piece)
@@ -203,7 +217,7 @@ class _Dialled:
             head = head.having("Authorization", f"Bearer {self._upstream.token}")
         await self._wire.send(head.render() + body)
         answer = await self._wire.head()
-        while answer.status < HTTPStatus.OK:
+        while answer.status < HTTPStatus.OK and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
             answer = await self._wire.head()
         self._keeps_alive = answer.keeps_alive
         return self._wire, answer
@@ -214,6 +228,15 @@ class _Dialled:
         if wire is not None:
             wire.writer.transport.abort()
             await wire.close()
+
+
+async def _upgrade(client: Wire, upstream: Wire, answer: Head, fault: Fault | None) -> None:
+    """Forward a WebSocket until it ends, with the faults for it."""
+    if fault is not None and fault.kind == Kind.TRUNCATE:
+        await client.send(answer.start[: len(answer.start) // 2].encode())
+        return
+    await client.send(answer.render())
+    await tunnel(client, upstream, fault)
 
 
 async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:

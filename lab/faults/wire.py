@@ -112,6 +112,11 @@ class Wire:
                 raise ClosedError("closed before a head")
         return Head.parse(self._take(end + 4))
 
+    async def everything(self) -> AsyncIterator[bytes]:
+        """Yield all bytes until the end of the stream."""
+        while self._buffer or await self.fill():
+            yield self._take(len(self._buffer))
+
     async def body(self, head: Head, *, of_answer_to: str | None = None) -> AsyncIterator[bytes]:
         """Yield the body of a message with its framing, as received.
 
@@ -131,8 +136,8 @@ class Wire:
                 left -= len(piece)
                 yield piece
         elif of_answer_to is not None:
-            while self._buffer or await self.fill():
-                yield self._take(len(self._buffer))
+            async for piece in self.everything():
+                yield piece
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         while True:

@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 
 from lab.kubelet.cluster import Cluster
+from lab.kubelet.exec_server import ExecServer
 from lab.kubelet.journal import Journal
 from lab.kubelet.kubeconfig import read_kubeconfig
 from lab.kubelet.kubelet import Kubelet
@@ -45,7 +46,12 @@ async def serve(arguments: argparse.Namespace) -> None:
             )
             heartbeat = NodeHeartbeat(cluster=cluster, alive_file=arguments.alive_file, every=arguments.renew_every)
             kubelet = Kubelet(ground=ground, node=arguments.node, heartbeat=heartbeat, serves=arguments.serves)
-            await _until_signalled(kubelet, arguments)
+            execs = ExecServer(find=kubelet.hook_pod, folder=arguments.work / "certificates")
+            heartbeat.endpoint = arguments.exec_host, await execs.start(arguments.exec_host)
+            try:
+                await _until_signalled(kubelet, arguments)
+            finally:
+                await execs.stop()
 
 
 async def _until_signalled(kubelet: Kubelet, arguments: argparse.Namespace) -> None:
@@ -81,6 +87,9 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")
     parser.add_argument("--work", type=Path, required=True, help="where real Pods have their volumes")
     parser.add_argument("--dispatch-url", help="instead of the Pods' own OSTLER_DISPATCH_URL")
+    parser.add_argument(
+        "--exec-host", default="127.0.0.1", help="the address to serve exec on, as in the Node's status"
+    )
     parser.add_argument("--alive-file", type=Path, help="touched whenever the Node's Lease was renewed")
     parser.add_argument("--renew-every", type=float, default=RENEW_SECONDS, help="seconds between two renewals")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds between binding and start")

@@ -64,7 +64,7 @@ class Cluster:
 
     def __init__(self, *, access: Access, namespace: str, node: str) -> None:
         self._access = access
-        self._namespace = namespace
+        self.namespace = namespace
         self._node = node
         self._session: aiohttp.ClientSession | None = None
         self._watching: aiohttp.ClientSession | None = None
@@ -160,9 +160,15 @@ class Cluster:
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
         spec = {"audiences": [audience], "expirationSeconds": seconds, "boundObjectRef": bound}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
         answer = await self._call("POST", path, body, gone={HTTPStatus.CONFLICT})
         return Token(value=answer["status"]["token"], seconds=seconds)
+
+    async def read_secret(self, name: str) -> dict[str, str]:
+        """Return the data of a Secret, in base64. Raises `GoneError`."""
+        found = await self._call("GET", f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
+        data: dict[str, str] = found.get("data") or {}
+        return data
 
     async def remove(self, pod: PodKey) -> None:
         """Remove a Pod that is being deleted from the API server. A Pod that is already gone is no error."""
@@ -172,7 +178,7 @@ class Cluster:
         await self._call("DELETE", path, body | preconditions, fine={HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 
     def _pods(self) -> str:
-        return f"/api/v1/namespaces/{self._namespace}/pods"
+        return f"/api/v1/namespaces/{self.namespace}/pods"
 
     async def _call(
         self,

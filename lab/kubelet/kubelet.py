@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from lab.kubelet.cluster import Cluster, ExpiredError
+from lab.kubelet.hook_pod import HookPod
 from lab.kubelet.node import NodeHeartbeat
 from lab.kubelet.pods import PodView, view
 from lab.kubelet.worker import Ground, PodWorker
@@ -34,6 +35,12 @@ class Kubelet:
         self._node = node
         self._heartbeat = heartbeat
         self._workers: dict[str, PodWorker] = {}
+
+    def hook_pod(self, namespace: str, name: str) -> HookPod | None:
+        """Return the hook Pod with this name if it runs here, else None."""
+        if namespace != self._ground.cluster.namespace:
+            return None
+        return next((each.hook_pod for each in self._workers.values() if each.name == name), None)
 
     async def serve(self, *, ready: Callable[[], None]) -> None:
         """Serve until cancelled. Call `ready` after the first list. Raises permanent errors."""

@@ -32,6 +32,8 @@ class NodeHeartbeat:
     """Renews the Lease and the status of one Node. It touches `alive_file` after every renewal."""
 
     def __init__(self, *, cluster: Cluster, alive_file: Path | None, every: float = RENEW_SECONDS) -> None:
+        self.endpoint: tuple[str, int] | None = None
+        """Address and port of the exec endpoint. Set it before the first renewal."""
         self._cluster = cluster
         self._alive_file = alive_file
         self._every = every
@@ -60,7 +62,7 @@ class NodeHeartbeat:
         before = (node.get("status") or {}).get("conditions") or []
         due = time.monotonic() - self._reported_at >= REPORT_SECONDS
         if due or _statuses(before) != {kind: status for kind, status, _ in _CONDITIONS}:
-            await self._cluster.report_node(_status(before))
+            await self._cluster.report_node({**_status(before), **_endpoint(self.endpoint)})
             self._reported_at = time.monotonic()
         with contextlib.suppress(GoneError):  # a young cluster lacks the namespace of Leases; retried next time
             await self._cluster.renew_lease(node["metadata"]["uid"], seconds=_LEASE_SECONDS)
@@ -83,6 +85,18 @@ def _status(before: list[dict[str, Any]]) -> dict[str, Any]:
         for kind, status, reason in _CONDITIONS
     ]
     return {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": conditions}
+
+
+def _endpoint(endpoint: tuple[str, int] | None) -> dict[str, Any]:
+    """Return the fields of a Node's status from which an API server learns the address of the exec endpoint."""
+    if endpoint is None:
+        return {}
+    host, port = endpoint
+    return {
+        "addresses": [{"type": "InternalIP", "address": host}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "declaredFeatures": ["ExtendWebSocketsToKubelet"],
+    }
 
 
 def _statuses(conditions: list[dict[str, Any]]) -> dict[str, str]:

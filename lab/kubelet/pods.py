@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lab.kubelet.cluster import PodKey
+from lab.kubelet.hook_view import HookView, view_hook
 
 POLLER = "poller"
 RUNNER = "runner"
@@ -39,6 +40,10 @@ class PodView:
     environment: dict[str, dict[str, str]]
     """Environment variables by container name."""
     token: TokenVolume | None
+    init_images: dict[str, str] = field(default_factory=dict)
+    """Images of the init containers of a hook Pod, by name. For other Pods it is empty."""
+    hook: HookView | None = None
+    """The containers of a hook Pod. None for any other Pod."""
     served_by: str | None = None
     """Name of the kubelet in the Pod's node selector. None asks for the kubelet without a name."""
 
@@ -61,6 +66,7 @@ class PodView:
 def view(pod: dict[str, Any]) -> PodView:
     """Parse a Pod that the API server sent."""
     metadata, spec = pod["metadata"], pod["spec"]
+    hook = view_hook(pod)
     return PodView(
         key=PodKey(name=metadata["name"], uid=metadata["uid"]),
         account=spec.get("serviceAccountName") or "default",
@@ -70,6 +76,8 @@ def view(pod: dict[str, Any]) -> PodView:
         images={container["name"]: container.get("image", "") for container in spec["containers"]},
         environment={container["name"]: _environment(container, metadata) for container in spec["containers"]},
         token=_token_volume(spec.get("volumes") or []),
+        init_images={each.name: each.image for each in hook.init_containers} if hook is not None else {},
+        hook=hook,
         served_by=(spec.get("nodeSelector") or {}).get(SERVED_BY),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,9 +22,13 @@ _NEVER = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerState:
-    """State of one container. It has been running since `started`. Once `code` is set, it terminated at `ended`."""
+    """State of one container. It has been running since `started`. Once `code` is set, it terminated at `ended`.
+
+    While `waits_for` is not empty, it has not started, and `message` explains why.
+    """
 
     started: str
+    waits_for: str = ""
     ready: bool = False
     code: int | None = None
     reason: str = ""
@@ -33,7 +38,9 @@ class ContainerState:
     def render(self, *, name: str, image: str) -> dict[str, Any]:
         """Return the entry for `status.containerStatuses`."""
         state: dict[str, Any] = {"running": {"startedAt": self.started}}
-        if self.code is not None:
+        if self.waits_for:
+            state = {"waiting": {"reason": self.waits_for, **({"message": self.message} if self.message else {})}}
+        elif self.code is not None:
             times = {"startedAt": self.started, "finishedAt": self.ended}
             state = {"terminated": {"exitCode": self.code, "reason": self.reason, "message": self.message, **times}}
         return {
@@ -41,7 +48,7 @@ class ContainerState:
             "image": image,
             "imageID": "",
             "restartCount": 0,
-            "started": self.code is None,
+            "started": self.code is None and not self.waits_for,
             "ready": self.ready and self.code is None,
             "state": state,
         }
@@ -69,10 +76,29 @@ class StatusReporter:
         self._containers = {name: ContainerState(started=now()) for name in self._pod.images}
         self._change()
 
-    def ready(self, container: str) -> None:
-        """Report that the readiness probe of a container succeeds."""
-        self._containers[container] = replace(self._containers[container], ready=True)
+    def wait(self) -> None:
+        """Report that no container of a hook Pod has started yet. The phase stays Pending until one runs."""
+        names = (*self._pod.init_images, *self._pod.images)
+        self._containers = {name: ContainerState(started=_NEVER, waits_for="ContainerCreating") for name in names}
         self._change()
+
+    def waiting(self, container: str, *, reason: str, message: str) -> None:
+        """Report why a container cannot start yet."""
+        self._containers[container] = ContainerState(started=_NEVER, waits_for=reason, message=message)
+        self._change()
+
+    def running(self, container: str) -> None:
+        """Report that one container of a hook Pod runs."""
+        if container in self._pod.images:
+            self.phase = "Running"
+        self._containers[container] = ContainerState(started=now())
+        self._change()
+
+    def ready(self, container: str, *, is_ready: bool = True) -> None:
+        """Report that the readiness probe of a container succeeds, or that it fails."""
+        if self._containers[container].ready != is_ready:
+            self._containers[container] = replace(self._containers[container], ready=is_ready)
+            self._change()
 
     def not_started(self) -> None:
         """Report that no container of the Pod started. The phase does not become Running."""
@@ -83,7 +109,7 @@ class StatusReporter:
     def terminated(self, container: str, *, code: int, message: str = "", reason: str | None = None) -> None:
         """Report the end of a container. The default of `reason` is that of an end by itself or by a signal."""
         reason = reason or ("Completed" if code == 0 else "Error")
-        state = self._containers[container]
+        state = replace(self._containers[container], waits_for="")
         self._containers[container] = replace(state, code=code, reason=reason, message=message, ended=now())
         self._change()
 
@@ -127,14 +153,22 @@ class StatusReporter:
     def _render(self) -> dict[str, Any]:
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._started}
         ready = {"type": "Ready", "status": "False", "lastTransitionTime": self._started}
-        return {
+        if self._pod.hook is not None and all(self._containers[name].ready for name in self._pod.images):
+            ready["status"] = "True" if self.phase == "Running" else "False"
+        status = {
             "phase": self.phase,
             "startTime": self._started,
             "conditions": [scheduled, ready],
-            "containerStatuses": [
-                state.render(name=name, image=self._pod.images[name]) for name, state in self._containers.items()
-            ],
+            "containerStatuses": self._render_containers(self._pod.images),
         }
+        if self._pod.init_images:
+            status["initContainerStatuses"] = self._render_containers(self._pod.init_images)
+        return status
+
+    def _render_containers(self, images: Mapping[str, str]) -> list[dict[str, Any]]:
+        return [
+            state.render(name=name, image=images[name]) for name, state in self._containers.items() if name in images
+        ]
 
 
 def now() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
@@ -16,6 +17,8 @@ from typing import Any
 
 from lab.kubelet.ailments import NO_SUCH_SCRIPT, Ailment, condition_of
 from lab.kubelet.cluster import Cluster, GoneError, RefusedError
+from lab.kubelet.hook_pod import HookPod
+from lab.kubelet.hook_view import HookView
 from lab.kubelet.journal import Journal
 from lab.kubelet.pods import POLLER, RUNNER, PodView
 from lab.kubelet.processes import Containers, PodFolder
@@ -61,6 +64,13 @@ class PodWorker:
         self._deleted = False
         self._job: int | None = None
         self._ran_a_job = False
+        self.hook_pod: HookPod | None = None
+        """The running hook Pod. None for other Pods."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the Pod."""
+        return self._pod.key.name
 
     def start(self, *, lost: bool) -> None:
         """Start the Pod. `lost`: it ran under an earlier kubelet, so its containers are reported as lost."""
@@ -143,6 +153,9 @@ class PodWorker:
         if self._pod.node is None:
             await self._ground.cluster.bind(self._pod.key)
         self._write("pod_bound")
+        if self._pod.hook is not None:
+            await self._live_as_hook_pod(self._pod.hook)
+            return
         await asyncio.sleep(self._ground.start_delay)
         if not self._pod.is_runner:
             self._report.start()
@@ -162,6 +175,18 @@ class PodWorker:
                 self._ground.quota.give_back(used=self._ran_a_job)
         if self._pod.has_company:
             await asyncio.Event().wait()  # it runs until the Pod is deleted
+        self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
+
+    async def _live_as_hook_pod(self, hook: HookView) -> None:
+        self._report.wait()
+        await asyncio.sleep(self._ground.start_delay)
+        key = self._pod.key
+        folder = self._ground.work / f"{key.name}-{key.uid[:8]}"
+        self.hook_pod = HookPod(view=hook, cluster=self._ground.cluster, report=self._report, folder=folder)
+        try:
+            await self.hook_pod.run()
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder / "volumes", ignore_errors=True)
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_without_scripts(self) -> None:

@@ -69,6 +69,7 @@ class StubSettings:
     new_accounts: str = "serve"
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
     dispatch_ca: str | None = None
+    hooks_image: str | None = None
     token_audience: str = "ostler-dispatch"
     start_timeout: float = 300
     node_lost_after: float = 600

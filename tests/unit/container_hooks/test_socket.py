@@ -66,7 +66,7 @@ class Waiting:
 
 @pytest.fixture
 def waiting() -> Waiting:
-    """Return a stand-in whose step waits."""
+    """Return a stand-in with a step that waits."""
     return Waiting()
 
 

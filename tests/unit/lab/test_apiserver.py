@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab.apiserver import store as stores
-from lab.apiserver.kinds import NAMESPACE, SERVICE_ACCOUNT, Json
+from lab.apiserver.kinds import NAMESPACE, SECRET, SERVICE_ACCOUNT, Json
 from lab.apiserver.lists import list_page, watch
 from lab.apiserver.objects import Objects
 from lab.apiserver.refusals import Refused
@@ -100,3 +100,12 @@ def test_a_page_of_a_list_that_was_given_up_is_expired(objects: Objects, monkeyp
 
     body: Any = refused.value.body()
     assert (body["code"], body["reason"]) == (410, "Expired")
+
+
+def test_string_data_of_a_new_secret_is_stored_as_data(objects: Objects) -> None:
+    body = {"metadata": {"name": "s"}, "stringData": {"a": "text"}, "data": {"b": "AA=="}}
+
+    content = objects.create(SECRET, "n", body).content
+
+    assert (content["data"], content["type"]) == ({"a": "dGV4dA==", "b": "AA=="}, "Opaque")
+    assert "stringData" not in content

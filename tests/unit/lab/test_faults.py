@@ -452,7 +452,7 @@ def test_as_a_process_it_refuses_a_plan_with_one_line(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 1
-    assert done.stderr.startswith(f"lab.faults: {path}: faults[0]: rate: unknown; a fault has body, delay_seconds,")
+    assert done.stderr.startswith(f"lab.faults: {path}: faults[0]: rate: unknown; a fault has after_bytes, body,")
     assert done.stderr.count("\n") == 1
 
 

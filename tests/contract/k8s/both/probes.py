@@ -361,6 +361,23 @@ def bindings(it: Recorder) -> None:
 
 
 @probe
+def execs(it: Recorder) -> None:
+    """Exec requests that reach no kubelet."""
+    account(it)
+    pod(it)
+    for method in ("GET", "POST"):
+        it.ask(method, "pods/missing/exec?command=true&stdout=true")
+        it.ask(method, "pods/p/exec?command=true&stdout=true")
+        it.ask(method, "pods/p/exec?command=true&stdout=true&container=missing")
+    node = f"exec-{it.namespace}"
+    it.quietly("POST", "/api/v1/nodes", {"metadata": {"name": node}})
+    bind(it, node=node)
+    it.ask("GET", "pods/p/exec?command=true&stdout=true&container=missing")
+    it.ask("GET", "pods/p/exec?command=true&stdout=true")
+    it.quietly("DELETE", f"/api/v1/nodes/{node}")
+
+
+@probe
 def pods_are_deleted(it: Recorder) -> None:
     """By UID; at once without a node or after the end, else Terminating until the kubelet lets go."""
     account(it)

@@ -1,0 +1,68 @@
+"""Files of the runner on the disk of this process, for `ostler hook`. `tar` packs and unpacks them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from container_hooks.failures import HookFailed, one_line
+
+_CHUNK = 256 * 1024
+_MODE = 0o644
+_CHANGED = b"changed as we read it"
+
+
+class LocalFiles:
+    """Satisfies `Files`. A folder that does not exist counts as empty."""
+
+    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`, or of the paths in `only`."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        command = ["tar", "-cf", "-", "-C", folder, "--", *(only or ["."])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None  # noqa: S101  it is a pipe
+            assert process.stderr is not None  # noqa: S101  it is a pipe
+            try:
+                while chunk := process.stdout.read(_CHUNK):
+                    yield chunk
+                said = process.stderr.read()
+                if process.wait() != 0 and not (process.returncode == 1 and _CHANGED in said):
+                    raise _failed(f"{folder} of the runner cannot be read", said)
+            finally:
+                process.kill()
+
+    def receive(self, folder: str, chunks: Iterable[bytes]) -> None:
+        """Unpack a tar archive into `folder`."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        command = ["tar", "-xf", "-", "-C", folder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdin is not None  # noqa: S101  it is a pipe
+            assert process.stderr is not None  # noqa: S101  it is a pipe
+            try:
+                for chunk in chunks:
+                    process.stdin.write(chunk)
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+            except BaseException:
+                process.kill()
+                raise
+            said = process.stderr.read()
+            if process.wait() != 0:
+                raise _failed(f"files cannot be written into {folder} of the runner", said)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write one file with mode 0644, and make its folder."""
+        file = Path(path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+            file.chmod(_MODE)
+        except OSError as error:
+            raise HookFailed(f"{path} of the runner cannot be written ({error.strerror})") from error
+
+
+def _failed(what: str, said: bytes) -> HookFailed:
+    detail = one_line(said.decode("utf-8", "replace"), longest=300)
+    return HookFailed(f"{what}: {detail}; check its permissions and the free disk space")

@@ -1,0 +1,77 @@
+"""The process of `ostler hook serve`: it serves the socket and executes the commands with the token of the Pod."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+import orjson
+
+from container_hooks.commands import execute
+from container_hooks.conversation import Limits
+from container_hooks.desk import Execute, Json, Session
+from container_hooks.inputs import LONGEST_INPUT, parse
+from container_hooks.places import read_place
+from container_hooks.ports import Ledger
+from container_hooks.serve import HookServer
+from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.execs import ExecClient
+from ostler import logging
+from rules.upstream.retry import HOOKS
+
+SOCKET = "OSTLER_HOOKS_SOCKET"
+DEFAULT_SOCKET = "/var/run/ostler-hooks/hooks.sock"
+log = logging.get_logger(__name__)
+
+
+def run_sidecar(environment: Mapping[str, str]) -> None:
+    """Serve the socket until SIGTERM. Raises `ConfigurationError` if a variable is missing or wrong.
+
+    A running command is not waited for. The kubelet ends the sidecar only after the container `runner` has ended, and
+    the garbage collector then deletes the hook Pods.
+    """
+    client = make_client(kubeconfig=environment.get("OSTLER_KUBECONFIG"), pool_size=4, policy=HOOKS)
+    server = HookServer(
+        Path(environment.get(SOCKET) or DEFAULT_SOCKET),
+        commands_of(environment, client),
+        limits=Limits(input=LONGEST_INPUT),
+    )
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        log.info("hooks.stopped")
+        sys.stderr.flush()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    log.info("hooks.serving", socket=environment.get(SOCKET) or DEFAULT_SOCKET)
+    server.serve()
+
+
+def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
+    """Return what executes a command. All commands of a runner Pod share the client and the ledger.
+
+    Raises `ConfigurationError` if a variable is missing or wrong.
+    """
+    place, ledger = read_place(environment), Ledger()
+    exec_ = ExecClient(client, place.namespace, heartbeat=place.heartbeat)
+
+    def run(given: Json, session: Session) -> int:
+        conversation = session.conversation
+        # One command runs at a time. With its clock, calls and processes of a cancelled command end early.
+        client.timing = conversation.timing
+        world = place.world(
+            client=client,
+            exec_=exec_,
+            files=conversation.files,
+            log=conversation.log,
+            ledger=ledger,
+            folders=session.environment,
+        )
+        return execute(parse(orjson.dumps(given)), world=world)
+
+    return run

@@ -1,0 +1,98 @@
+"""Exec in a container: the API server finds the node of the Pod and forwards the WebSocket to its kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from http import HTTPStatus
+from urllib.parse import quote
+
+import aiohttp
+from starlette.datastructures import QueryParams
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from lab.apiserver.kinds import NODE, POD, Json
+from lab.apiserver.objects import Objects
+from lab.apiserver.refusals import Refused, bad_request
+from lab.apiserver.store import Stored
+
+_DIAL_SECONDS = 10
+_CLOSED = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
+
+
+def refuse(objects: Objects, query: QueryParams, *, namespace: str, name: str) -> Refused:
+    """Return the error for an exec request that is no upgrade. Raises `Refused` if the request is wrong otherwise."""
+    _address(objects, namespace, name, query)
+    return bad_request("Upgrade request required")
+
+
+async def forward(client: WebSocket, objects: Objects, *, namespace: str, name: str) -> None:
+    """Forward an exec request to the kubelet until one side closes. Raises `Refused` before the upgrade is accepted."""
+    address = _address(objects, namespace, name, client.query_params)
+    versions = [each.strip() for each in client.headers.get("sec-websocket-protocol", "").split(",") if each.strip()]
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with asyncio.timeout(_DIAL_SECONDS):
+                # As the real server without --kubelet-certificate-authority, it trusts any certificate.
+                kubelet = await session.ws_connect(address, protocols=versions, ssl=False, max_msg_size=0)
+        except aiohttp.WSServerHandshakeError as error:
+            raise _refusal(error.status, f"unable to upgrade connection: {error.message}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _refusal(500, f"error dialing backend: {type(error).__name__}") from None
+        async with kubelet:
+            await client.accept(subprotocol=kubelet.protocol)
+            ways = [asyncio.create_task(_to_kubelet(client, kubelet)), asyncio.create_task(_to_client(kubelet, client))]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _to_kubelet(client: WebSocket, kubelet: aiohttp.ClientWebSocketResponse) -> None:
+    with contextlib.suppress(WebSocketDisconnect, ConnectionError):
+        while True:
+            await kubelet.send_bytes(await client.receive_bytes())
+
+
+async def _to_client(kubelet: aiohttp.ClientWebSocketResponse, client: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect, ConnectionError):
+        while True:
+            message = await kubelet.receive()
+            if message.type in _CLOSED:
+                break
+            await client.send_bytes(message.data)
+        await client.close()
+
+
+def _address(objects: Objects, namespace: str, name: str, query: QueryParams) -> str:
+    """Return the URL of the kubelet for an exec request. Raises `Refused`."""
+    pod = objects.get(POD, namespace, name)
+    container = _container(pod, query.get("container", ""))
+    node = pod.content["spec"].get("nodeName")
+    if not node:
+        raise bad_request(f"pod {name} does not have a host assigned")
+    status: Json = objects.get(NODE, "", node).content.get("status") or {}
+    host = next((each["address"] for each in status.get("addresses") or ()), None)
+    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+    if host is None or not port:
+        raise _refusal(500, "no preferred addresses found; known addresses: []")
+    path = "/".join(quote(each, safe="") for each in (namespace, name, container))
+    return f"https://{host}:{port}/exec/{path}?{query}"
+
+
+def _container(pod: Stored, wanted: str) -> str:
+    """Return the name of the container. Raises `Refused` if the Pod does not have it."""
+    name = pod.metadata["name"]
+    spec = pod.content["spec"]
+    names = [each["name"] for each in spec["containers"]]
+    if not wanted:
+        return str(names[0])
+    if wanted not in [*names, *(each["name"] for each in spec.get("initContainers") or ())]:
+        raise bad_request(f"container {wanted} is not valid for pod {name}")
+    return wanted
+
+
+def _refusal(status: int, message: str) -> Refused:
+    return Refused(HTTPStatus(status), "", message)
