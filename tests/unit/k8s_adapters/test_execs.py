@@ -403,6 +403,26 @@ def test_input_of_50_mib_is_sent_with_bounded_memory(run: Run, tmp_path: Path) -
     assert peak < 20 * MIB
 
 
+def test_input_stops_while_the_server_confirms_none_of_it(run: Run) -> None:
+    received = 0
+
+    def story(connection: Connection) -> None:
+        nonlocal received
+        connection.accept()
+        connection.answers_pings = False
+        for piece in connection.read_input():
+            received += len(piece)
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x" * 65536
+
+    with pytest.raises(ExecLost, match="neither data nor a pong"):
+        run(story, stdin=endless(), heartbeat=QUICK)
+
+    assert WINDOW <= received < WINDOW + 128 * 1024
+
+
 def test_output_of_50_mib_is_received_with_bounded_memory(run: Run, tmp_path: Path) -> None:
     received = 0
 
