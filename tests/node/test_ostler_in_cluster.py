@@ -141,7 +141,7 @@ def test_setup_github_in_a_pod_as_the_page_prints_it(release: Release, shell: di
     prepare, exec_it, setup = block.partition("kubectl exec -it")
     run_page(shell, prepare)
     github = release.system.github_url
-    command = f"exec {exec_it}{setup.strip()} --github-url {github} --github-api-url {github} --secret"
+    command = f"exec {exec_it} {setup.strip()} --github-url {github} --github-api-url {github} --secret"
     try:
         refused = subprocess.run(
             ["bash", "-ec", f"{command} ostler"], env=shell, capture_output=True, text=True, check=False, timeout=120
