@@ -59,10 +59,6 @@ class RateLimited(UpstreamError):
         self.paced = paced
 
 
-class ExecLost(UpstreamError):
-    """The connection to a command in a container broke. The command might still run, or might have ended."""
-
-
 class Gone(UpstreamError):
     """The requested object does not exist (404), or an object with another UID has its name."""
 

@@ -56,7 +56,7 @@ class Shells:
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stderr is not None
-            while data := process.stdout.read1(65_536 if left is None else max(1, left)):
+            while data := os.read(process.stdout.fileno(), 65_536 if left is None else max(1, left)):
                 if left is not None and left < len(data):
                     process.kill()
                     raise ExecLost("cut")
@@ -146,7 +146,7 @@ def test_long_silence_before_a_broken_connection_is_no_reason_to_give_up(tmp_pat
 
     assert (
         run_detached(
-            Shells([None, 0, 0, 0]), place, ["true"], output=bytes, why_ended=lambda: None, timing=timing, patience=150
+            Shells([None, 0, 0, 0]), place, ["true"], output=bytearray().extend, why_ended=lambda: None, timing=timing, patience=150
         )
         == 0
     )
@@ -156,7 +156,7 @@ def test_step_whose_container_ended_is_not_waited_for(tmp_path: Path) -> None:
     place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
 
     with pytest.raises(StepKilled, match="OOMKilled"):
-        run_detached(Shells([-1]), place, ["true"], output=bytes, why_ended=lambda: "OOMKilled", timing=FAST)
+        run_detached(Shells([-1]), place, ["true"], output=bytearray().extend, why_ended=lambda: "OOMKilled", timing=FAST)
 
 
 def test_container_that_is_gone_ends_the_step_at_once(tmp_path: Path) -> None:
