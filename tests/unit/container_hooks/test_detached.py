@@ -21,6 +21,7 @@ from ostler.errors import ExecLost, Gone, Retryable
 from tests.waiting import eventually
 
 FAST = Timing(clock=time.monotonic, sleep=lambda _seconds: time.sleep(0.01))
+IGNORED = bytearray().extend
 NUMBERS = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i + 1)); done"
 ALL_LINES = "".join(f"line {number}\n" for number in range(40)).encode()
 
@@ -146,7 +147,13 @@ def test_long_silence_before_a_broken_connection_is_no_reason_to_give_up(tmp_pat
 
     assert (
         run_detached(
-            Shells([None, 0, 0, 0]), place, ["true"], output=bytearray().extend, why_ended=lambda: None, timing=timing, patience=150
+            Shells([None, 0, 0, 0]),
+            place,
+            ["true"],
+            output=IGNORED,
+            why_ended=lambda: None,
+            timing=timing,
+            patience=150,
         )
         == 0
     )
@@ -156,7 +163,7 @@ def test_step_whose_container_ended_is_not_waited_for(tmp_path: Path) -> None:
     place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
 
     with pytest.raises(StepKilled, match="OOMKilled"):
-        run_detached(Shells([-1]), place, ["true"], output=bytearray().extend, why_ended=lambda: "OOMKilled", timing=FAST)
+        run_detached(Shells([-1]), place, ["true"], output=IGNORED, why_ended=lambda: "OOMKilled", timing=FAST)
 
 
 def test_container_that_is_gone_ends_the_step_at_once(tmp_path: Path) -> None:
