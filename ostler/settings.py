@@ -283,7 +283,8 @@ class Settings(Stores, App, Timed, Logs):
         default=None,
         description=(
             "Image of the sidecar of runner Pods with container jobs, which is Ostler's own image. If it changes, "
-            "every such Pod that is not busy is replaced. If this setting is empty, pools with `containers` are Degraded"
+            "every such Pod that is not busy is replaced. If this setting is empty, pools with `containers` are "
+            "Degraded"
         ),
     )
     token_audience: str = Field(
