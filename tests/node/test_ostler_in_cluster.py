@@ -112,6 +112,7 @@ def shell(release: Release) -> dict[str, str]:
     repository, _, tag = PRODUCT.rpartition(":")
     return {
         "PATH": f"{kubectl.build().parent}:{os.environ['PATH']}",
+        "HOME": str(release.system.folder),
         "KUBECONFIG": str(release.system.kubeconfig),
         "IMAGE": repository,
         "TAG": tag,
