@@ -112,6 +112,7 @@ def shell(release: Release) -> dict[str, str]:
     repository, _, tag = PRODUCT.rpartition(":")
     return {
         "PATH": f"{kubectl.build().parent}:{os.environ['PATH']}",
+        "HOME": str(release.system.folder),
         "KUBECONFIG": str(release.system.kubeconfig),
         "IMAGE": repository,
         "TAG": tag,
@@ -138,7 +139,7 @@ def test_setup_github_in_a_pod_as_the_page_prints_it(release: Release, shell: di
     blocks = [block.text for block in blocks_of(PAGE.read_text())]
     (block,) = [text for text in blocks if "kubectl run setup" in text]
     (remove,) = [text for text in blocks if text.startswith("kubectl delete pod,serviceaccount")]
-    prepare, exec_it, setup = block.partition("kubectl exec -it")
+    prepare, exec_it, setup = block.replace("YOUR-ORG", "acme").partition("kubectl exec -it")
     run_page(shell, prepare)
     github = release.system.github_url
     command = f"exec {exec_it} {setup.strip()} --github-url {github} --github-api-url {github} --secret"

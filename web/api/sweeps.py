@@ -62,7 +62,9 @@ class Switch(BaseModel):
 class Repairs(Listing):
     """Filters of the list of repairs. The newest repair comes first."""
 
-    sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
+    sweep: Literal[SWEEPS] | None = Field(  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
+        default=None, description="only repairs of this sweep"
+    )
     outcome: Repaired | None = Field(default=None, description="only repairs with this outcome")
     dry: bool | None = Field(default=None, description="true: only repairs of dry runs; false: only real repairs")
     claim_id: FilterId | None = Field(default=None, description="only repairs of this claim")
