@@ -120,7 +120,9 @@ def test_pod_that_cannot_start_is_one_line_and_leaves_nothing(
 
 def test_service_that_stays_unhealthy_fails_after_its_own_time(stage: Stage) -> None:
     ready: dict[str, Any] = {"name": "job", "ready": True, "state": {"running": {}}}
-    others: list[dict[str, Any]] = [{"name": name, "ready": name == "redis", "state": {"running": {}}} for name in ("postgres", "redis")]
+    others: list[dict[str, Any]] = [
+        {"name": name, "ready": name == "redis", "state": {"running": {}}} for name in ("postgres", "redis")
+    ]
     stage.api.statuses = [{"phase": "Running", "containerStatuses": [ready, *others]}] * 400
 
     assert stage.run("prepare_job", {"container": container(), "services": SERVICES}) == 1
@@ -187,6 +189,16 @@ def test_second_lost_connection_fails_the_job_and_leaves_nothing(stage: Stage) -
     assert stage.run("prepare_job", {"container": container()}) == 1
 
     assert "the connection was lost before the exit code arrived" in stage.log.errors[0]
+    assert stage.api.objects == {}
+
+
+def test_copy_that_is_not_complete_fails_the_job(stage: Stage) -> None:
+    stage.exec.faults = {0: "file missing"}
+
+    assert stage.run("prepare_job", {"container": container()}) == 1
+
+    assert "files with" in stage.log.errors[0]
+    assert "arrived; run the job again" in stage.log.errors[0]
     assert stage.api.objects == {}
 
 
