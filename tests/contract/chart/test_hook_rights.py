@@ -848,6 +848,23 @@ def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stag
     eventually(lambda: [answer(admin, "GET", path)[0] for path in paths] == [404] * 4, within=60)
 
 
+def test_eviction_of_a_hook_pod_waits_until_it_has_ended(stage: Stage) -> None:
+    """A hook Pod can be Ready, unlike a runner Pod, and has no controller. The budget must not count it as spare."""
+    admin, namespace = stage.cast.admin, stage.cast.runners
+    path = object_path("pods", namespace=namespace, name=workflow_pod(stage.two.pod.name))
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": workflow_pod(stage.two.pod.name)}}
+    budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/runners-hooks"
+
+    def status(**fields: Any) -> None:
+        admin.request("PATCH", f"{path}/status", body={"status": fields}, content_type=MERGE_PATCH)
+
+    status(phase="Running", conditions=[{"type": "Ready", "status": "True"}])
+    eventually(lambda: (admin.request("GET", budget).get("status") or {}).get("currentHealthy"), within=60)
+    assert answer(admin, "POST", f"{path}/eviction", body)[0] == 429
+    status(phase="Succeeded")
+    assert answer(admin, "POST", f"{path}/eviction", body)[0] in {200, 201}
+
+
 def is_checked(admin: KubeClient, path: str) -> bool:
     """Return whether the controller has checked the types of a policy."""
     return "typeChecking" in (admin.request("GET", path).get("status") or {})
