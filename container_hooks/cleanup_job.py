@@ -22,7 +22,7 @@ def cleanup_job(world: World) -> int:
     pods = sorted(ledger.pods) if ledger.complete else pod_names(world.pod)
     secrets = sorted(ledger.secrets) if ledger.complete else secret_names(world.pod)
     count = remove(world, pods=pods, secrets=secrets, strict=True)
-    world.log.line(f"Deleted {count} objects of the job's containers")
+    world.log.line(f"Deleted Pods and Secrets of the job: {count}")
     return 0
 
 

@@ -97,8 +97,11 @@ def _create_secret(world: World, kind: str, values: Mapping[str, bytes], nonce: 
     data = {key: base64.b64encode(value).decode() for key, value in values.items()}
     body: Json = {"apiVersion": "v1", "kind": "Secret", "type": kind, "immutable": True, "data": data}
     for n in range(SECRETS):
+        name = secret(world.pod, n)
+        if name in world.ledger.secrets:
+            continue
         try:
-            return create_secret(world, _named(world, body, secret(world.pod, n), nonce))
+            return create_secret(world, _named(world, body, name, nonce))
         except Taken:
             continue
     raise HookFailed(f"all {SECRETS} names of Secrets are in use; use fewer registry credentials in one job")

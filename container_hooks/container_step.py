@@ -6,8 +6,8 @@ import secrets
 
 from container_hooks import copies
 from container_hooks.archives import Entry, below
-from container_hooks.cluster import Made, create_step_pod
 from container_hooks.cleanup_job import remove
+from container_hooks.cluster import Made, create_step_pod
 from container_hooks.containers import plan_step
 from container_hooks.copies import JOB
 from container_hooks.failures import HookFailed
@@ -76,9 +76,7 @@ def _create(world: World, given: ContainerStep) -> Made:
         options={JOB: plan.options},
     )
     pull_secrets = create_pull_secrets(world, [given], nonce=nonce)
-    body, more = apply_overlay(
-        step_pod(plan, share=shares[JOB], pull_secrets=pull_secrets), overlay, services={}
-    )
+    body, more = apply_overlay(step_pod(plan, share=shares[JOB], pull_secrets=pull_secrets), overlay, services={})
     for line in (*lines, *more):
         world.log.line(line)
     made = attempted("the Pod of the step was not created", lambda: create_step_pod(world, body, nonce=nonce))

@@ -1,7 +1,8 @@
 """Copies of files between the runner, the job's container and the container of a step.
 
-Each copy is verified: number and bytes of the files that arrived must be those that were sent. An archive is unpacked into a staging folder and moved to its place afterwards, so that a copy may be repeated from its
-start. If the connection is lost during a copy, the copy is repeated once.
+Each copy is verified: number and bytes of the files that arrived must be those that were sent. An archive is unpacked
+into a staging folder and moved to its place afterwards, so that a copy may be repeated from its start. If the
+connection is lost during a copy, the copy is repeated once.
 """
 
 from __future__ import annotations
@@ -278,4 +279,6 @@ def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:
         if code == _NOT_FOUND
         else "check the free disk space and the file permissions of the container"
     )
-    return HookFailed(f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}")
+    return HookFailed(
+        f"{what}: the command in the container ended with code {code}{': ' if said else ''}{said}; {advice}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from k8s_adapters.refusals import refusal_of
+from k8s_adapters.refusals import Refusal, refusal_of
 from k8s_adapters.retry import answer_of
 from ostler.errors import ExecLost, Forbidden, Gone, OstlerError, RateLimited, Retryable, UpstreamError
 
@@ -42,16 +42,10 @@ def failure_of(doing: str, error: OstlerError) -> HookFailed:
 def _why(error: OstlerError) -> str:
     if not isinstance(error, UpstreamError):
         return str(error)
-    refusal = refusal_of(error)
     if _is_denial(error):
         return "the API server denies the permission; ask the operator to check the rights of container jobs"
-    if refusal is not None and refusal.quota:
-        return (
-            f"the quota of the namespace is used up ({refusal.text}); run fewer jobs at once, or ask the operator to "
-            "raise the ResourceQuota"
-        )
-    if refusal is not None:
-        return f"the API server refuses it: {refusal.text}; change the container's options, or ask the operator"
+    if (refusal := refusal_of(error)) is not None:
+        return _refused(refusal)
     if isinstance(error, Gone):
         return "the object no longer exists; if its node was lost, run the job again"
     if isinstance(error, Retryable | RateLimited):
@@ -59,9 +53,18 @@ def _why(error: OstlerError) -> str:
     return error.words or str(error)
 
 
+def _refused(refusal: Refusal) -> str:
+    if refusal.quota:
+        return (
+            f"the quota of the namespace is used up ({refusal.text}); run fewer jobs at once, or ask the operator to "
+            "raise the ResourceQuota"
+        )
+    return f"the API server refuses it: {refusal.text}; change the container's options, or ask the operator"
+
+
 def _is_denial(error: OstlerError) -> bool:
     """Return whether RBAC or the authentication denied a call. A refusal by an admission policy is no denial."""
     if not isinstance(error, Forbidden):
         return False
     answer = answer_of(error)
-    return answer is None or answer.status == HTTPStatus.UNAUTHORIZED or 'cannot' in answer.message.split()
+    return answer is None or answer.status == HTTPStatus.UNAUTHORIZED or "cannot" in answer.message.split()

@@ -158,7 +158,8 @@ def _key(plan: Plan, name: str) -> str:
 
 def _add_volumes(spec: Json, plans: Sequence[Plan]) -> None:
     spec["volumes"] = [{"name": name, "emptyDir": {}} for name in _VOLUMES]
-    for number, (plan, path) in enumerate((plan, path) for plan in plans for path in plan.scratch):
+    places = [(plan, path) for plan in plans for path in plan.scratch]
+    for number, (plan, path) in enumerate(places):
         name = f"scratch-{number}"
         spec["volumes"].append({"name": name, "emptyDir": {}})
         container: Json = next(each for each in spec["containers"] if each["name"] == plan.name)

@@ -21,6 +21,9 @@ _BYTES = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _MIB = 1024**2
 _FLAGS = frozenset({"--init", "--privileged", "--rm", "--read-only", "--no-healthcheck", "-d", "-i", "-t", "-it", "-P"})
 _HIGHEST_ID = 2**31 - 1
+_HEALTH = frozenset(
+    {"--health-cmd", "--health-interval", "--health-timeout", "--health-retries", "--health-start-period"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,7 @@ def parse_options(text: str | None, *, of: str) -> Options:
     except ValueError as error:
         raise HookFailed(f"the options of {of} cannot be split into words: a quote is not closed") from error
     for name, value in _pairs(words):
-        if name.startswith("--health-"):
+        if name in _HEALTH:
             health[name] = _required(name, value, of)
         elif name not in _SETTERS:
             found.ignored.append(name)

@@ -180,15 +180,19 @@ def _refusals(overlay: Json) -> Iterator[str]:
     yield from _security(spec.get("securityContext") or {}, _POD_SECURITY, "spec.securityContext")
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
-            where = f"spec.{kind}[{container['name']}]"
-            yield from _unknown(container, _CONTAINER_FIELDS, f"{where}.")
-            yield from _security(container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}.securityContext")
-            if kind == "initContainers" and container["name"].startswith("$"):
-                yield f"{where}: only spec.containers can have a name with $"
-            if container["name"] in {"job", "$"}:
-                yield f"{where}: the name is reserved for Ostler"
+            yield from _container(container, kind)
     for volume in spec.get("volumes") or ():
         yield from _unknown(volume, frozenset({"name", "emptyDir"}), f"spec.volumes[{volume['name']}].")
+
+
+def _container(container: Json, kind: str) -> Iterator[str]:
+    where = f"spec.{kind}[{container['name']}]"
+    yield from _unknown(container, _CONTAINER_FIELDS, f"{where}.")
+    yield from _security(container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}.securityContext")
+    if kind == "initContainers" and container["name"].startswith("$"):
+        yield f"{where}: only spec.containers can have a name with $"
+    if container["name"] in {"job", "$"}:
+        yield f"{where}: the name is reserved for Ostler"
 
 
 def _unknown(value: Mapping[str, Any], known: frozenset[str], where: str) -> Iterator[str]:

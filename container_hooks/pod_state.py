@@ -34,19 +34,10 @@ class Seen:
 def see(pod: Json, *, images: Mapping[str, str]) -> Seen:
     """Return the state of a Pod. `images` has the image of each container, for the messages."""
     status: Json = pod.get("status") or {}
-    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    for container in containers:
-        ended = _state(container, "terminated")
-        if ended and not (ended.get("exitCode") == 0 and _is_init(container, status)):
-            return Seen(failed=ended_line(container["name"], ended, memory=memory_limit(pod, container["name"])))
-    if status.get("phase") in {"Failed", "Succeeded"}:
-        reason = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
-        return Seen(failed=one_line(f"the Pod ended before the job began ({reason or status['phase']})"))
-    if "deletionTimestamp" in pod["metadata"]:
-        return Seen(failed="the Pod was deleted by someone else before the job began")
-    for container in containers:
-        found = _waiting(container, images)
-        if found is not None:
+    if (over := _over(pod, status)) is not None:
+        return Seen(failed=over)
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if (found := _waiting(container, images)) is not None:
             return found
     names = [each["name"] for each in pod["spec"]["containers"]]
     running = {each["name"] for each in status.get("containerStatuses") or () if _is_running(each)}
@@ -57,6 +48,19 @@ def see(pod: Json, *, images: Mapping[str, str]) -> Seen:
         name = next(each for each in names if each in unhealthy)
         return Seen(waits_for=f"the health command of container {name} has not succeeded yet", unhealthy=unhealthy)
     return Seen(ready=True)
+
+
+def _over(pod: Json, status: Json) -> str | None:
+    """Return one line if a container or the whole Pod has ended, or the Pod is being deleted."""
+    inits = status.get("initContainerStatuses") or ()
+    for container in (*inits, *(status.get("containerStatuses") or ())):
+        ended = _state(container, "terminated")
+        if ended and not (ended.get("exitCode") == 0 and any(each is container for each in inits)):
+            return ended_line(container["name"], ended, memory=memory_limit(pod, container["name"]))
+    if status.get("phase") in {"Failed", "Succeeded"}:
+        reason = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+        return one_line(f"the Pod ended before the job began ({reason or status['phase']})")
+    return "the Pod was deleted before the job began" if "deletionTimestamp" in pod["metadata"] else None
 
 
 def ended_line(name: str, ended: Json, *, memory: str | None) -> str:
@@ -126,10 +130,6 @@ def _unscheduled(status: Json) -> str | None:
 
 def _is_running(container: Json) -> bool:
     return (container.get("state") or {}).get("running") is not None
-
-
-def _is_init(container: Json, status: Json) -> bool:
-    return any(each is container for each in status.get("initContainerStatuses") or ())
 
 
 def _state(container: Json, kind: str, *, of: str = "state") -> Json:

@@ -14,8 +14,8 @@ _HIGHEST = 65535
 def container_ports(mappings: Iterable[str], *, of: str) -> list[Json]:
     """Return the ports of a container. `of` names the container in messages.
 
-    A mapping is `PORT`, `HOST:PORT` or `ADDRESS:HOST:PORT`, with an optional `/PROTOCOL`. A hook Pod has no ports on its
-    node, so the part for the host has no effect. All containers of the Pod reach the port at `localhost`.
+    A mapping is `PORT`, `HOST:PORT` or `ADDRESS:HOST:PORT`, with an optional `/PROTOCOL`. A hook Pod has no ports
+    on its node, so the part for the host has no effect. All containers of the Pod reach the port at `localhost`.
     """
     found: dict[tuple[int, str], Json] = {}
     for mapping in mappings:

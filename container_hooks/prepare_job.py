@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from container_hooks import copies
@@ -89,7 +90,7 @@ def create_pull_secrets(world: World, containers: Sequence[Container | None], *,
         if each is not None and each.registry is not None and (each.registry.username or each.registry.password):
             logins[each.registry] = None
     what = "the Secret with the login of an image registry was not created"
-    return [attempted(what, lambda login=login: create_docker_secret(world, login, nonce=nonce)).name for login in logins]
+    return [attempted(what, partial(create_docker_secret, world, login, nonce=nonce)).name for login in logins]
 
 
 def tell_ignored(world: World, plan: Plan) -> None:

@@ -33,7 +33,10 @@ def divide(
     memory = _column(memory_mib, _LEAST_MIB, others, {n: options[n].memory_mib for n in others}, "--memory", lines)
     rest = Share(millicores - sum(cpu.values()), memory_mib - sum(memory.values()))
     own = options[job]
-    for name, asked, left in (("--cpus", own.millicores, rest.millicores), ("--memory", own.memory_mib, rest.memory_mib)):
+    for name, asked, left in (
+        ("--cpus", own.millicores, rest.millicores),
+        ("--memory", own.memory_mib, rest.memory_mib),
+    ):
         if asked is not None and asked > left:
             lines.append(f"{name} of container {job} is above what the pool gives, and was reduced")
     shares = {name: Share(cpu[name], memory[name]) for name in others}

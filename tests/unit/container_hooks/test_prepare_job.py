@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.unit.container_hooks.api import ended, waiting
+from container_hooks.failures import HookFailed
+from tests.unit.container_hooks.api import ended, status, waiting
 from tests.unit.container_hooks.worlds import JOB_POD, UID, Stage, container
 
-SERVICES = [
+SERVICES: list[dict[str, Any]] = [
     {
         "contextName": "db",
         "image": "registry.example/library/postgres:17",
@@ -117,8 +119,8 @@ def test_pod_that_cannot_start_is_one_line_and_leaves_nothing(
 
 
 def test_service_that_stays_unhealthy_fails_after_its_own_time(stage: Stage) -> None:
-    ready = {"name": "job", "ready": True, "state": {"running": {}}}
-    others = [{"name": name, "ready": name == "redis", "state": {"running": {}}} for name in ("postgres", "redis")]
+    ready: dict[str, Any] = {"name": "job", "ready": True, "state": {"running": {}}}
+    others: list[dict[str, Any]] = [{"name": name, "ready": name == "redis", "state": {"running": {}}} for name in ("postgres", "redis")]
     stage.api.statuses = [{"phase": "Running", "containerStatuses": [ready, *others]}] * 400
 
     assert stage.run("prepare_job", {"container": container(), "services": SERVICES}) == 1
@@ -134,8 +136,6 @@ def test_pull_that_succeeds_later_is_no_failure(stage: Stage) -> None:
 
 
 def test_quota_refusal_names_the_quota(stage: Stage) -> None:
-    from tests.unit.container_hooks.api import status
-
     stage.api._create = lambda *_: status(403, "Forbidden", "pods x is forbidden: exceeded quota: pods, used: 10")  # type: ignore[method-assign]
 
     assert stage.run("prepare_job", {"container": container()}) == 1
@@ -199,8 +199,6 @@ def test_failed_tar_fails_the_job(stage: Stage) -> None:
 
 
 def test_missing_container_is_refused_before_anything_is_created(stage: Stage) -> None:
-    from container_hooks.failures import HookFailed
-
     with pytest.raises(HookFailed, match="the job has no container"):
         stage.run("prepare_job", {"services": SERVICES})
     assert stage.api.calls == []

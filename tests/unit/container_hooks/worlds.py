@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from container_hooks.commands import execute
 from container_hooks.inputs import parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.ports import HookSettings, Ledger, World
@@ -91,62 +93,50 @@ class FoldersAsContainers:
         if command[:2] == ["sh", "-e"]:
             script = Path(moved[2])
             script.write_text(self._inside(pod, script.read_text()))
-        process = subprocess.Popen(
-            moved,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        lost: list[BaseException] = []
-
-        def feed() -> None:
-            assert process.stdin is not None
-            sent = 0
-            try:
-                for chunk in stdin or ():
-                    process.stdin.write(chunk)
-                    sent += len(chunk)
-                    if cut_after is not None and sent >= cut_after:
-                        lost.append(ExecLost("the server closed the connection"))
-                        _kill(process)
-                        return
-                process.stdin.close()
-            except BrokenPipeError:
-                return
-            except BaseException as error:  # noqa: BLE001  raised in the thread of the caller
-                lost.append(error)
-                _kill(process)
-
-        def drain() -> None:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(moved, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+            lost: list[BaseException] = []
+            feeder = threading.Thread(target=_feed, args=(process, stdin or (), cut_after, lost))
             assert process.stderr is not None
-            stderr(process.stderr.read())
-
-        threads = [threading.Thread(target=drain)]
-        if stdin is not None:
-            threads.append(threading.Thread(target=feed))
-        for thread in threads:
-            thread.start()
-        assert process.stdout is not None
-        try:
-            while chunk := process.stdout.read1(65536):
-                stdout(chunk)
-        except BaseException:
-            _kill(process)
-            raise
-        finally:
-            code = process.wait()
-            for thread in threads:
-                thread.join()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    try:
-                        pipe.close()
-                    except BrokenPipeError:
-                        continue
+            drain = threading.Thread(target=lambda pipe=process.stderr: stderr(pipe.read()))
+            feeder.start()
+            drain.start()
+            try:
+                assert process.stdout is not None
+                while chunk := os.read(process.stdout.fileno(), 65536):
+                    stdout(chunk)
+            except BaseException:
+                _kill(process)
+                raise
+            finally:
+                feeder.join()
+                drain.join()
         if lost:
             raise lost[0]
-        return code if code >= 0 else 128 - code
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _feed(
+    process: subprocess.Popen[bytes], stdin: Iterable[bytes], cut_after: int | None, lost: list[BaseException]
+) -> None:
+    """Write the input of a process, or kill the process after `cut_after` bytes."""
+    assert process.stdin is not None
+    sent = 0
+    try:
+        for chunk in stdin:
+            process.stdin.write(chunk)
+            sent += len(chunk)
+            if cut_after is not None and sent >= cut_after:
+                raise ExecLost("the server closed the connection")  # noqa: TRY301
+        process.stdin.close()
+    except BrokenPipeError:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    except BaseException as error:  # noqa: BLE001  raised in the thread of the caller
+        lost.append(error)
+        _kill(process)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -217,16 +207,12 @@ class Stage:
         self.ledger = Ledger()
 
     def run(self, command: str, args: Json | None = None, *, state: Json | None = None) -> int:
-        from container_hooks.commands import execute
-
         given = {
             "command": command,
             "responseFile": str(self.response_file),
             "state": state or {},
             **({} if args is None else {"args": args}),
         }
-        import json
-
         return execute(parse(json.dumps(given).encode()), world=self.world())
 
     @property

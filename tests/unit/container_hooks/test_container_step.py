@@ -1,0 +1,130 @@
+"""Command `run_container_step`: the workspace in both directions, the exit code, and the end of the Pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.container_hooks.api import waiting
+from tests.unit.container_hooks.worlds import JOB_POD, POD, UID, Stage, container
+
+STEP_POD = f"{POD}-step-0"
+STATE = {"jobPod": JOB_POD, "workspace": "shop/shop"}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    made = Stage(tmp_path)
+    assert made.run("prepare_job", {"container": container()}) == 0
+    made.log.lines.clear()
+    (made.work / "_temp" / "_runner_file_commands" / "set_output_1").write_text("")
+    return made
+
+
+def action(script: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "image": "alpine:3",
+        "entryPoint": "sh",
+        "entryPointArgs": ["-c", f'"{script}"'],
+        "environmentVariables": {},
+        "workingDirectory": "/github/workspace",
+        **fields,
+    }
+
+
+def test_step_reads_and_changes_the_workspace_of_the_job(stage: Stage) -> None:
+    stage.inside("/__w/shop/shop/obsolete").write_text("x")
+
+    code = stage.run("run_container_step", action("cat README.md; rm obsolete; echo made > made"), state=STATE)
+
+    assert (code, stage.log.errors, stage.log.output.decode()) == (0, [], "read me\n")
+    assert stage.inside("/__w/shop/shop/made").read_text() == "made\n"
+    assert not stage.inside("/__w/shop/shop/obsolete").exists()
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_file_commands_and_home_come_back_with_the_exit_code(stage: Stage, code: int) -> None:
+    script = f"echo A=1 > /github/file_commands/set_output_1; echo h > /github/home/.rc; exit {code}"
+
+    assert stage.run("run_container_step", action(script), state=STATE) == code
+
+    assert (stage.work / "_temp" / "_runner_file_commands" / "set_output_1").read_text() == "A=1\n"
+    assert stage.inside("/github/home/.rc").read_text() == "h\n"
+
+
+def test_names_of_variables_may_have_dashes_and_spaces(stage: Stage) -> None:
+    variables = {"INPUT_WHO-TO-GREET": "you", "INPUT_A B": "c $d"}
+
+    arguments = {**action(""), "entryPoint": "env", "entryPointArgs": [], "environmentVariables": variables}
+    assert stage.run("run_container_step", arguments, state=STATE) == 0
+
+    lines = stage.log.output.decode().splitlines()
+    assert {"INPUT_WHO-TO-GREET=you", "INPUT_A B=c $d", "CI=true"} <= set(lines)
+
+
+def test_pod_of_the_step_is_deleted(stage: Stage) -> None:
+    login = {"username": "u", "password": "p", "serverUrl": "r"}
+    assert stage.run("run_container_step", action("true", registry=login), state=STATE) == 0
+    assert (stage.api.names(), stage.api.names("secrets")) == ([JOB_POD], [])
+    assert ("POST", "pods", STEP_POD) in stage.api.calls
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_pod_of_the_step_is_deleted_after_each_failure(stage: Stage, number: int) -> None:
+    stage.exec.faults = {len(stage.exec.ran) + number: 2}
+    stage.run("run_container_step", action("true"), state=STATE)
+    assert stage.api.names() == [JOB_POD]
+
+
+def test_image_that_cannot_be_pulled_is_one_line(stage: Stage) -> None:
+    stage.api.statuses = [waiting("job", "InvalidImageName", "bad name")]
+    assert stage.run("run_container_step", action("true"), state=STATE) == 1
+    assert "image alpine:3 of container job cannot be pulled (InvalidImageName: bad name)" in stage.log.errors[0]
+    assert stage.api.names() == [JOB_POD]
+
+
+def test_first_free_name_is_used(stage: Stage) -> None:
+    stage.api.put("pods", STEP_POD, owner=UID)
+    stage.api.put("pods", f"{POD}-step-1", owner=UID, terminating=True)
+
+    assert stage.run("run_container_step", action("true"), state=STATE) == 0
+
+    assert ("DELETE", "pods", f"{POD}-step-2") in stage.api.calls
+    assert stage.api.names() == [f"{POD}-step-0", f"{POD}-step-1", JOB_POD]
+
+
+def test_no_free_name_is_one_line(stage: Stage) -> None:
+    for n in range(32):
+        stage.api.put("pods", f"{POD}-step-{n}", owner=UID)
+    assert stage.run("run_container_step", action("true"), state=STATE) == 1
+    assert "all 32 names of container steps are in use" in stage.log.errors[0]
+
+
+@pytest.mark.parametrize("workspace", [None, "../..", "/etc", "a/../../b", ".", 3])
+def test_workspace_outside_of_the_work_folder_is_refused(stage: Stage, workspace: object) -> None:
+    state = {"jobPod": JOB_POD} if workspace is None else {"workspace": workspace}
+    assert stage.run("run_container_step", action("true"), state=state) == 1
+    assert "the workspace of the job is unknown" in stage.log.errors[0]
+    assert stage.api.names() == [JOB_POD]
+
+
+def test_mount_of_the_runner_names_the_workspace(stage: Stage) -> None:
+    mount = {"sourceVolumePath": str(stage.work / "shop/shop"), "targetVolumePath": "/github/workspace"}
+    arguments = action("cat README.md", systemMountVolumes=[mount])
+    assert stage.run("run_container_step", arguments, state={}) == 0
+    assert stage.log.output == b"read me\n"
+
+
+def test_paths_of_the_job_lead_to_the_workspace_of_the_step(stage: Stage) -> None:
+    arguments = action("pwd; cat /__w/shop/shop/README.md", workingDirectory="/__w/shop/shop")
+    assert stage.run("run_container_step", arguments, state=STATE) == 0
+    assert stage.log.output.endswith(b"/github/workspace\nread me\n")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6])
+def test_copy_with_a_lost_connection_is_repeated_once(stage: Stage, number: int) -> None:
+    stage.exec.faults = {len(stage.exec.ran) + number: "lost after"}
+    assert stage.run("run_container_step", action("echo made > made"), state=STATE) == 0
+    assert stage.inside("/__w/shop/shop/made").exists()
