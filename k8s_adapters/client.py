@@ -202,7 +202,7 @@ class KubeClient:
         def attempt(left: float | None) -> T:
             def send(api: ApiClient, token: str | None, _spent: float) -> T:
                 with _counted(left):
-                    return begin(self._dial(api, token))
+                    return begin(self._dial(api, token, left))
 
             return self._as_us(send)
 
@@ -295,17 +295,24 @@ class KubeClient:
                 _read(answer, _object)
         return answer
 
-    def _dial(self, api: ApiClient, token: str | None) -> Line:
-        """Open a connection with the trust, the client certificate and the proxy of the other calls."""
+    def _dial(self, api: ApiClient, token: str | None, left: float | None) -> Line:
+        """Open a connection with the trust, the client certificate and the proxy of the other calls.
+
+        `left` is the number of seconds until the deadline of the call, or None.
+        """
         url = urlsplit(api.configuration.host)
         pool = api.rest_client.pool_manager.connection_from_url(api.configuration.host)
-        # urllib3 has no public way to open a connection that its pool does not reuse.
-        link = pool._new_conn()  # noqa: SLF001
-        link.timeout = self._connect_timeout
-        if pool.proxy is not None:
-            pool._prepare_proxy(link)  # noqa: SLF001
-        if link.sock is None:
-            link.connect()
+        # urllib3 has no public way to open a connection that its pool does not reuse. Its type lacks the socket.
+        link: Any = pool._new_conn()  # noqa: SLF001
+        link.timeout = _least(self._connect_timeout, left)
+        try:
+            if pool.proxy is not None:
+                pool._prepare_proxy(link)  # noqa: SLF001
+            if link.sock is None:
+                link.connect()
+        except BaseException:
+            link.close()
+            raise
         return Line(
             socket=link.sock,
             host=str(url.hostname),
@@ -313,7 +320,7 @@ class KubeClient:
             secure=url.scheme == "https",
             prefix=url.path.rstrip("/"),
             authorization=token,
-            read_timeout=self._read_timeout,
+            read_timeout=_least(self._read_timeout, left) or self._read_timeout,
         )
 
     def _renewed(self, refused: ApiClient, token: str | None) -> bool:

@@ -245,7 +245,6 @@ class Exchange:
             self._protocol.receive_eof()
             self._ended = self._ended or "the server closed the connection"
             return True
-        self._last_heard = self._clock()
         self._protocol.receive_data(data)
         self._events()
         return True
@@ -260,6 +259,7 @@ class Exchange:
                     self._confirmed = max(self._confirmed, min(int(bytes(event.data)), self._sent))
             elif event.opcode in {Opcode.BINARY, Opcode.TEXT, Opcode.CONT}:
                 self._message(bytes(event.data), first=event.opcode is not Opcode.CONT)
+        self._last_heard = self._clock()  # read after the callbacks: one that blocks is no silence of the server
         if self._protocol.parser_exc is not None:
             self._ended = "the server violated the WebSocket protocol"
         elif self._protocol.close_rcvd is not None:

@@ -86,7 +86,8 @@ class ExecClient:
         `stdin` is read by a thread of its own, piece by piece as the command accepts it. `stdout` and `stderr` are
         called in the calling thread. If they block, the command waits. `deadline` is the number of seconds that the
         command may run after the handshake. If it runs longer, the connection is closed and `ExecLost` is raised, but
-        the process might go on.
+        the process might go on. `ExecLost` is also raised if the command accepts none of its input for longer than the
+        deadline of the heartbeat, because the server answers pings after it has passed on the input before them.
 
         Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist, `Invalid` if the
         container does not, `Forbidden`, and `Retryable` or `RateLimited` if the handshake failed. Raises another

@@ -267,7 +267,7 @@ def read_pool(item: Json) -> PoolSeen:
         problems.append("spec.image is empty")
     if not labels:
         problems.append("spec.runnerLabels is empty")
-    containers = _hook_pods(spec.get("containers"), metadata["name"], vcpu, memory, problems)
+    containers = _hook_pods(spec.get("containers"), metadata["name"], resources, problems)
     refused = () if overlay is None else pod_template.refusals(overlay, containers=containers is not None)
     problems.extend(refused)
     deleted_at = metadata.get("deletionTimestamp")
@@ -320,10 +320,11 @@ def read_pool(item: Json) -> PoolSeen:
     )
 
 
-def _hook_pods(given: Any, name: str, vcpu: int, memory: int, problems: list[str]) -> HookPods | None:
+def _hook_pods(given: Any, name: str, resources: Json, problems: list[str]) -> HookPods | None:
     """Return the size of a hook Pod, or None if the pool has no container jobs. Add a problem for an invalid value.
 
-    `vcpu` (millicores) and `memory` (MiB) are the defaults.
+    The defaults are those of the container `runner`. Sizes are rounded down, because the admission policy of the chart
+    refuses a hook Pod that is larger than the size in the spec.
     """
     if given is None:
         return None
@@ -332,13 +333,24 @@ def _hook_pods(given: Any, name: str, vcpu: int, memory: int, problems: list[str
         return None
     if len(name) > LONGEST_POOL:
         problems.append(f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters")
+    vcpu = _rounded_down(given.get("vcpu", resources.get("cpu", DEFAULT_CPU)), 1000)
+    memory = _rounded_down(resources.get("memory", DEFAULT_MEMORY), Decimal(1) / _MIB)
     if "vcpu" in given:
-        vcpu = _whole(given["vcpu"], 1000, "spec.containers.vcpu", problems)
+        _whole(given["vcpu"], 1000, "spec.containers.vcpu", problems)
     if "memoryMib" in given:
         memory = _whole(given["memoryMib"], 1, "spec.containers.memoryMib", problems)
         if 0 < memory < LEAST_HOOK_MEMORY:
             problems.append(f"spec.containers.memoryMib must be at least {LEAST_HOOK_MEMORY}: {memory}")
     return HookPods(vcpu_millicores=vcpu, memory_mib=memory)
+
+
+def _rounded_down(value: Any, factor: int | Decimal) -> int:
+    """Return a quantity times `factor`, rounded down but at least 1. Return 0 for a quantity that is a problem."""
+    found: list[str] = []
+    _whole(value, factor, "", found)
+    if found:
+        return 0
+    return max(1, math.floor(Decimal(parse_quantity(value)) * factor))  # type: ignore[no-untyped-call]
 
 
 def _replicas_writer(metadata: Json, spec: Json) -> str | None:

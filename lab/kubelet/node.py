@@ -88,7 +88,7 @@ def _status(before: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _endpoint(endpoint: tuple[str, int] | None) -> dict[str, Any]:
-    """Return the fields of a Node's status from which an API server learns the address of the exec endpoint."""
+    """Return the fields of a Node's status that tell an API server the address of the exec endpoint."""
     if endpoint is None:
         return {}
     host, port = endpoint

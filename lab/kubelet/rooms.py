@@ -101,7 +101,7 @@ class Room:
             _signal(process, signal.SIGKILL)
 
     async def end(self, *, grace: float) -> None:
-        """Send SIGTERM to every process, and SIGKILL to what is left after `grace` seconds."""
+        """Send SIGTERM to every process, and SIGKILL after `grace` seconds to those that still run."""
         ended = [asyncio.ensure_future(each.wait()) for each in self._processes]
         if not ended:
             return

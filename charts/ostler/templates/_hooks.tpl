@@ -56,6 +56,10 @@ kubelet binds each token to its Pod.
 {{- $more := .Values.runners.containers }}
 {{- $labels := concat (list "app.kubernetes.io/managed-by" "ostler.dev/hook-of" "ostler.dev/hook-pool") $more.labels }}
 {{- $annotations := concat (list "cluster-autoscaler.kubernetes.io/safe-to-evict" "karpenter.sh/do-not-disrupt" "kubernetes.io/limit-ranger" "ostler.dev/spec-digest") $more.annotations }}
+{{- if .Values.openshift.enabled }}
+{{- /* OpenShift writes these annotations into each Pod before the policy sees it. */}}
+{{- $annotations = concat $annotations (list "openshift.io/scc" "security.openshift.io/validated-scc-subject-type") }}
+{{- end }}
 - expression: variables.uid != ''
   messageExpression: >-
     'the token of ' + variables.runner + ' is not bound to the Pod of this name'

@@ -73,6 +73,15 @@ def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
     return pod
 
 
+def test_worker_may_create_a_pod_with_the_sidecar_of_container_jobs(cast: Cast, worker: KubeClient) -> None:
+    spec = {"image": "i", "runnerLabels": ["linux"], "containers": {"mode": "kubernetes"}}
+    pool = read_pool({"metadata": {"uid": "u", "name": "small", "namespace": cast.runners}, "spec": spec})
+    pod = build_pod(
+        pool=pool, name=NAME, attempt="a", dispatch_url="https://web/", audience="a", hooks_image="ostler:1"
+    )
+    assert refusal(worker, pod) is None
+
+
 def refusal(client: KubeClient, pod: Json) -> str | None:
     """Return what the reconciler would say of the creation, by a dry run; None when it would succeed."""
     path = object_path("pods", namespace=pod["metadata"]["namespace"])

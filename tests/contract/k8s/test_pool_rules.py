@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client, object_path
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
 from k8s_adapters.pools import create_pool, list_pools
 from k8s_adapters.retry import answer_of
 from k8s_adapters.runners import create_runner
@@ -15,6 +15,7 @@ from lab.control_plane import ClusterAccess
 from ostler.errors import Invalid
 
 SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
+CONTAINERS = {"mode": "kubernetes", "vcpu": "1500m", "memoryMib": 2048}
 OVERLAY = {
     "metadata": {"labels": {"team": "web"}},
     "spec": {
@@ -36,6 +37,11 @@ def api(real_control_plane: ClusterAccess) -> Iterator[KubeClient]:
     client = make_client(kubeconfig=str(real_control_plane.kubeconfig))
     yield client
     client.close()
+
+
+def all_containers(pod: Json) -> list[Json]:
+    """Return the containers and the init containers of a Pod."""
+    return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
 
 
 @pytest.fixture
@@ -65,6 +71,12 @@ def own(api: KubeClient) -> Iterator[str]:
         ({"maxJobDuration": "59s"}, "at least one minute"),
         ({"maxJobDuration": "long"}, "maxJobDuration"),
         ({"runnerLabels": ["a", "a"]}, "Duplicate"),
+        ({"containers": {}}, "containers.mode"),
+        ({"containers": {"mode": "docker"}}, 'supported values: "kubernetes"'),
+        ({"containers": {"mode": "kubernetes", "vcpu": "plenty"}}, "must be a quantity of more than 0"),
+        ({"containers": {"mode": "kubernetes", "vcpu": 0}}, "must be a quantity of more than 0"),
+        ({"containers": {"mode": "kubernetes", "memoryMib": 63}}, "must be a number of MiB from 64"),
+        ({"containers": {"mode": "kubernetes", "memoryMib": "1Gi"}}, "memoryMib"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_the_api_server(
@@ -86,6 +98,19 @@ def test_a_name_that_its_pods_cannot_have_is_refused(api: KubeClient, own: str, 
     assert "the name of a pool" in answer.message
 
 
+def test_name_that_hook_pods_cannot_have_is_refused_with_container_jobs_alone(api: KubeClient, own: str) -> None:
+    spec = {**SPEC, "containers": CONTAINERS}
+    assert create_pool(api, namespace=own, name="a" * 46, spec=SPEC).problem is None
+    assert create_pool(api, namespace=own, name="b" * 45, spec=spec).problem is None
+
+    with pytest.raises(Invalid) as refused:
+        create_pool(api, namespace=own, name="b" * 46, spec=spec)
+
+    answer = answer_of(refused.value)
+    assert answer is not None
+    assert "with spec.containers has at most 45 characters" in answer.message
+
+
 def test_a_pool_is_scaled_by_its_subresource(api: KubeClient, own: str) -> None:
     create_pool(api, namespace=own, name="p", spec=SPEC)
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{own}/runnerpools/p/scale"
@@ -94,18 +119,30 @@ def test_a_pool_is_scaled_by_its_subresource(api: KubeClient, own: str) -> None:
     assert (pool.replicas, pool.generation) == (3, 2)
 
 
+@pytest.mark.parametrize("containers", [{}, {"containers": CONTAINERS}], ids=["no containers", "containers"])
 @pytest.mark.parametrize("assigned", [False, True], ids=["own user", "assigned user"])
 @pytest.mark.parametrize("overlay", [None, OVERLAY])
 def test_a_pod_of_ours_is_admitted_under_the_restricted_level(
-    api: KubeClient, own: str, overlay: dict[str, object] | None, *, assigned: bool
+    api: KubeClient, own: str, overlay: dict[str, object] | None, containers: dict[str, object], *, assigned: bool
 ) -> None:
-    spec = {**SPEC, **({} if overlay is None else {"podTemplate": overlay}), "assignedUser": assigned}
+    spec = {**SPEC, **({} if overlay is None else {"podTemplate": overlay}), "assignedUser": assigned, **containers}
     pool = create_pool(api, namespace=own, name="p", spec=spec)
     assert pool.problem is None
     made = create_runner(
-        api, pool=pool, name="p-00000001", attempt="a", dispatch_url="http://web/", audience="ostler-dispatch"
+        api,
+        pool=pool,
+        name="p-00000001",
+        attempt="a",
+        dispatch_url="http://web/",
+        audience="ostler-dispatch",
+        hooks_image="ostler:1",
     )
     assert made.uid
     pod = api.request("GET", object_path("pods", namespace=own, name="p-00000001"))
     assert ("runAsUser" in pod["spec"]["securityContext"]) is not assigned
     assert pod["spec"].get("hostUsers") is (None if overlay is None else False)
+    # Admission adds no token to any container, and the API server accepts the sidecar as it was built.
+    mounted = {each["name"]: {mount["name"] for mount in each.get("volumeMounts", ())} for each in all_containers(pod)}
+    with_token = {name for name, names in mounted.items() if "ostler-hooks-token" in names}
+    assert with_token == ({"hooks"} if containers else set())
+    assert not any(name.startswith("kube-api-access") for names in mounted.values() for name in names)

@@ -173,16 +173,38 @@ def test_written_file_has_its_content_and_mode_0644(folder: Path, shell: str, tm
     assert stat.S_IMODE(answer.stat().st_mode) == 0o644
 
 
-def test_missing_folder_fails_with_the_error_and_one_line(folder: Path, shell: str) -> None:
+def test_missing_folder_counts_as_empty(folder: Path, shell: str, tmp_path: Path) -> None:
+    sizes: list[int] = []
+
     def execute(_: Json, session: Session) -> int:
-        list(session.conversation.files.send("/does/not/exist"))
+        sizes.append(len(b"".join(session.conversation.files.send(str(tmp_path / "missing"))).strip(b"\0")))
+        return 0
+
+    with serving(folder, execute, shell=shell) as sidecar:
+        assert sidecar.run(script()).code == 0
+
+    assert sizes == [0]
+
+
+@pytest.mark.parametrize("way", ["packed", "unpacked"])
+def test_path_that_is_no_folder_fails_with_the_error_and_one_line(
+    folder: Path, shell: str, tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+
+    def execute(_: Json, session: Session) -> int:
+        if way == "packed":
+            list(session.conversation.files.send(str(tmp_path / "file")))
+        else:
+            session.conversation.files.receive(str(tmp_path / "file"), [bytes(1024)] * 4000)
         return 0
 
     with serving(folder, execute, shell=shell) as sidecar:
         ended = sidecar.run(script())
 
     assert ended.code == 1
-    assert "ostler: /does/not/exist cannot be packed in container runner" in ended.output
+    assert f"ostler: {tmp_path}/file cannot be {way} in container runner" in ended.output
+    assert "File exists" in ended.output
     assert "Traceback" not in ended.output
 
 

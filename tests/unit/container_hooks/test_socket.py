@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ class Waiting:
 
 @pytest.fixture
 def waiting() -> Waiting:
-    """Return a stand-in whose step waits."""
+    """Return a stand-in with a step that waits."""
     return Waiting()
 
 
@@ -313,6 +314,24 @@ def test_next_command_ends_the_command_of_a_killed_script(folder: Path, waiting:
         assert sidecar.run({"command": "prepare_job", "args": {}}).code == 0
         assert waiting.cancelled.is_set()
         hook.end()
+
+
+def test_cut_log_cancels_the_command_instead_of_blocking_it(folder: Path, waiting: Waiting) -> None:
+    with serving(folder, waiting, limits=replace(QUICK, silent=600)) as sidecar:
+        hook = waiting.start(sidecar)
+        os.kill(eventually(lambda: curl_of_the_log(hook)), signal.SIGKILL)
+
+        assert waiting.cancelled.wait(20)
+        assert hook.end().code == 1
+
+
+def curl_of_the_log(hook: Hook) -> int | None:
+    """Return the process id of the curl that prints the log of a command."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if b"/log?id=" in path.read_bytes() and os.getpgid(int(path.parent.name)) == hook.process.pid:
+                return int(path.parent.name)
+    return None
 
 
 @pytest.mark.parametrize("shell", ["dash", "runner"])

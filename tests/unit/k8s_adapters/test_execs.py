@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import tracemalloc
@@ -39,7 +40,7 @@ class Run:
         self,
         *stories: Story,
         stdin: Any = None,
-        stdout: Callable[[bytes], object] | None = None,
+        stdout: Callable[[bytes], None] | None = None,
         deadline: float | None = None,
         ca: PrivateCa | None = None,
         command: tuple[str, ...] = ("true",),
@@ -76,8 +77,9 @@ class Run:
 
 def until_gone(connection: Connection) -> None:
     """Read until the client has closed the connection."""
-    while connection.read() is not None:
-        pass
+    with contextlib.suppress(ConnectionError):
+        while connection.read() is not None:
+            pass
 
 
 @pytest.fixture
@@ -322,6 +324,26 @@ def test_server_that_answers_pings_is_not_lost(run: Run) -> None:
     assert run(story, heartbeat=QUICK) == 5
 
 
+def test_callback_that_blocks_for_longer_than_the_deadline_loses_nothing(run: Run) -> None:
+    def story(connection: Connection) -> None:
+        connection.accept()
+        connection.send(1, b"text")
+        reading = threading.Thread(target=until_gone, args=(connection,), daemon=True)
+        reading.start()
+        blocked.wait()
+        connection.send(3, status_of(6))
+        connection._link.shutdown(socket.SHUT_WR)
+        reading.join()
+
+    blocked = threading.Event()
+
+    def block(_data: bytes) -> None:
+        blocked.wait(2 * QUICK.deadline)
+        threading.Timer(QUICK.period, blocked.set).start()
+
+    assert run(story, stdout=block, heartbeat=QUICK) == 6
+
+
 def test_command_that_runs_longer_than_its_deadline_is_lost(run: Run) -> None:
     def story(connection: Connection) -> None:
         connection.accept()
@@ -379,6 +401,26 @@ def test_input_of_50_mib_is_sent_with_bounded_memory(run: Run, tmp_path: Path) -
     assert received == 50 * MIB + len(b"stream\n")
     assert most <= WINDOW + 2 * MIB
     assert peak < 20 * MIB
+
+
+def test_input_stops_while_the_server_confirms_none_of_it(run: Run) -> None:
+    received = 0
+
+    def story(connection: Connection) -> None:
+        nonlocal received
+        connection.accept()
+        connection.answers_pings = False
+        for piece in connection.read_input():
+            received += len(piece)
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x" * 65536
+
+    with pytest.raises(ExecLost, match="neither data nor a pong"):
+        run(story, stdin=endless(), heartbeat=QUICK)
+
+    assert WINDOW <= received < WINDOW + 128 * 1024
 
 
 def test_output_of_50_mib_is_received_with_bounded_memory(run: Run, tmp_path: Path) -> None:

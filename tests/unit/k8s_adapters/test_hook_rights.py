@@ -68,7 +68,9 @@ def test_hook_object_belongs_to_its_runner_pod_and_to_no_list_of_runner_pods() -
 
 
 def test_autoscalers_keep_the_node_of_a_hook_pod() -> None:
-    given = {"namespace": "n", "name": f"{POD}-x", "pod": POD, "pod_uid": "u", "pool": "linux", "digest": "d"}
-    pod, secret = hook_metadata(**given), hook_metadata(**given, executes=False)
+    pod, secret = (
+        hook_metadata(namespace="n", name=f"{POD}-x", pod=POD, pod_uid="u", pool="linux", digest="d", executes=executes)
+        for executes in (True, False)
+    )
     assert pod["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     assert set(secret["annotations"]) == {"ostler.dev/spec-digest"}

@@ -185,6 +185,14 @@ def test_hook_pod_is_as_large_as_the_runner_by_default() -> None:
     assert (pool.charged_millicores, pool.charged_mib) == (3 * 2000, 3 * 4096)
 
 
+def test_hook_pod_is_never_larger_than_the_size_in_the_spec() -> None:
+    odd = {"cpu": "1000500u", "memory": "4000000000"}
+    pool = read(resources=odd, containers={"mode": "kubernetes"})
+    assert pool.containers is not None
+    assert (pool.vcpu_millicores, pool.memory_mib) == (1001, 3815)
+    assert (pool.containers.vcpu_millicores, pool.containers.memory_mib) == (1000, 3814)
+
+
 def test_job_without_hook_pods_is_charged_for_the_runner() -> None:
     assert (read().charged_millicores, read().charged_mib) == (2000, 4096)
 
