@@ -50,7 +50,7 @@ class FakeApi:
     statuses: list[Json] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
     lingers: int = 0
-    """Number of reads for which a deleted object stays terminating."""
+    """Number of reads that still show a deleted object, as terminating."""
     kill_at: int | None = None
     dead: bool = False
     clock: Clock = field(default_factory=Clock)

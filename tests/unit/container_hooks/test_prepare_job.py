@@ -192,6 +192,16 @@ def test_fifth_lost_connection_fails_the_job_and_leaves_nothing(stage: Stage) ->
     assert stage.api.objects == {}
 
 
+def test_copy_that_is_not_complete_fails_the_job(stage: Stage) -> None:
+    stage.exec.faults = {0: "file missing"}
+
+    assert stage.run("prepare_job", {"container": container()}) == 1
+
+    assert "files with" in stage.log.errors[0]
+    assert "arrived; run the job again" in stage.log.errors[0]
+    assert stage.api.objects == {}
+
+
 def test_failed_tar_fails_the_job(stage: Stage) -> None:
     stage.exec.faults = {1: 127}
 

@@ -31,7 +31,7 @@ _INSIDE = re.compile(r"(?<![\w.])/(__w|__e|github)(?=/|\b)")
 class FoldersAsContainers:
     """Satisfies `Exec`: each Pod is a folder, and commands are real processes whose paths are moved into it.
 
-    `faults` is consulted before each process. A fault is `lost before`, `lost after`, or an exit code.
+    `faults` is consulted before each process. A fault is `lost before`, `lost after`, `file missing`, or an exit code.
     """
 
     root: Path
@@ -67,7 +67,8 @@ class FoldersAsContainers:
             raise ExecLost("the server closed the connection")
         if isinstance(fault, int):
             return fault
-        code = self._run(pod, list(command), stdin, stdout, stderr, self.cut_after.get(number))
+        hears = (lambda data: stdout(data.partition(b"\n")[2])) if fault == "file missing" else stdout
+        code = self._run(pod, list(command), stdin, hears, stderr, self.cut_after.get(number))
         if fault == "lost after":
             raise ExecLost("the server closed the connection")
         return code

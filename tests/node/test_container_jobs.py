@@ -1,0 +1,198 @@
+"""Container jobs on a real node: a container, services, a Docker action and files, through a faulty API server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from email.utils import format_datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from lab.bootstrap import LabPool
+from lab.faults import Fault, FaultProxy
+from lab.node.job_images import ACTION, JOB, action_image, job_image
+from lab.node.namespace import NODE_ADDRESS, is_isolated
+from lab.node.product_images import PRODUCT, product_image
+from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
+from lab.system import NODE, Options, System
+from tests.node.conftest import Fleet
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
+
+LABELS = ("self-hosted", "linux", "containers")
+POOL = "containers"
+POSTGRES_USER, REDIS_USER = 101, 102
+"""Users of Debian's packages. A Pod of the level `restricted` cannot start as root and change its user."""
+
+CONNECTS = """\
+import socket, time
+for port in (5432, 6379):
+    with socket.create_connection(("localhost", port), timeout=20) as service:
+        print("connected to", port)
+"""
+JOB_WITH_SERVICES: Mapping[str, Any] = {
+    "container": {"image": JOB, "env": {"GREETING": "hello"}},
+    "services": {
+        "postgres": {
+            "image": POSTGRES,
+            "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": "/tmp/pgdata"},
+            "ports": ["5432:5432"],
+            "options": f"--user {POSTGRES_USER} --health-cmd pg_isready --health-interval 1s --health-retries 60",
+        },
+        "redis": {"image": REDIS, "ports": ["6379:6379"], "options": f"--user {REDIS_USER}"},
+    },
+    "steps": [
+        {"run": f"python3 -c '{CONNECTS}'"},
+        {"run": 'test "$GREETING" = hello; test -f checked-out.txt; echo made > made.txt; echo COLOR=blue >> $GITHUB_ENV'},
+        {"image": ACTION, "entrypoint": "/entry.sh", "args": ["made.txt", "shouted.txt"]},
+        {"run": 'test "$COLOR" = blue; test "$(cat shouted.txt)" = MADE'},
+    ],
+}
+
+
+class ContainerFleet(Fleet):
+    """A system whose pool runs container jobs, with a faulty way from the sidecars to the API server."""
+
+    def __init__(self, system: System, proxy: FaultProxy) -> None:
+        super().__init__(system)
+        self.proxy = proxy
+
+    def hook_objects(self) -> list[str]:
+        """Return the names of all hook Pods, and of all Secrets of hooks, in the pool's namespace."""
+        found: list[str] = []
+        for kind in ("pods", "secrets"):
+            path = f"/api/v1/namespaces/{self.system.namespace}/{kind}?labelSelector=ostler.dev%2Fhook-of"
+            found += [f"{kind}/{each['metadata']['name']}" for each in self.kube.request("GET", path)["items"]]
+        return found
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFleet]:
+    """Yield a system with one pool for container jobs on one real node."""
+    if not is_isolated():
+        pytest.fail("these tests need namespaces of their own: run `make test-node`", pytrace=False)
+    images = [product_image(say=print), postgres_image(say=print), redis_image(say=print)]
+    images += [job_image(say=print), action_image(say=print)]
+    options = Options(
+        pools=(),
+        beats=1,
+        images=images,
+        services=True,
+        chart_values={"runners": {"containers": {"enabled": True}}},
+        settings={"OSTLER_HOOKS_IMAGE": PRODUCT},
+    )
+    with contextlib.ExitStack() as stack:
+        system = stack.enter_context(System(tmp_path_factory.mktemp("system"), options, say=print, cluster=NODE))
+        proxy = stack.enter_context(
+            FaultProxy(system.access.url, host=NODE_ADDRESS, ca_file=system.access.ca_file, seed=options.seed)
+        )
+        fleet = ContainerFleet(system, proxy)
+        stack.enter_context(contextlib.closing(fleet.kube))
+        _put_kubeconfig(fleet)
+        fleet.add_pool(_pool())
+        fleet.wait_until_whole(POOL)
+        yield fleet
+
+
+def _pool() -> LabPool:
+    """Return the pool. Its sidecars reach the API server through the fault proxy, by a kubeconfig of their own."""
+    sidecar = {
+        "name": "hooks",
+        "env": [{"name": "OSTLER_KUBECONFIG", "value": "/var/run/faulty/kubeconfig"}],
+        "volumeMounts": [{"name": "faulty", "mountPath": "/var/run/faulty", "readOnly": True}],
+    }
+    pod = {"initContainers": [sidecar], "volumes": [{"name": "faulty", "configMap": {"name": "faulty"}}]}
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "100m", "memoryMib": 256}, "podTemplate": {"spec": pod}}
+    return LabPool(POOL, LABELS, 3, cpu="50m", memory="128Mi", spec=spec)
+
+
+def _put_kubeconfig(fleet: ContainerFleet) -> None:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": fleet.proxy.url}}],
+        "users": [{"name": "pod", "user": {"tokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token"}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "pod"}}],
+        "current-context": "lab",
+    }
+    body = {"metadata": {"name": "faulty"}, "data": {"kubeconfig": yaml.safe_dump(config)}}
+    fleet.kube.request("POST", f"/api/v1/namespaces/{fleet.system.namespace}/configmaps", body=body)
+
+
+@contextlib.contextmanager
+def faults(fleet: ContainerFleet, *planned: Fault) -> Iterator[None]:
+    """Play faults on the calls of the sidecars."""
+    for each in planned:
+        fleet.proxy.add(each)
+    try:
+        yield
+    finally:
+        fleet.proxy.clear()
+
+
+def complete(fleet: ContainerFleet, job: int) -> Mapping[str, Any]:
+    """Wait for the end of a job and return it. If it did not succeed, fail with what its hooks said."""
+    found = fleet.wait_for(job, "completed", within=900)
+    said = [each for each in fleet.events("hook_failed") if each.get("job") in {job, None}]
+    assert (found["conclusion"], found["executions"]) == ("success", 1), json.dumps(said[-3:], indent=1)
+    return found
+
+
+def test_job_with_services_and_an_action_succeeds_and_leaves_nothing(containers: ContainerFleet) -> None:
+    [job] = containers.send(labels=LABELS, containers=JOB_WITH_SERVICES)
+
+    complete(containers, job)
+
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
+
+
+def test_failed_step_ends_the_job_with_its_code(containers: ContainerFleet) -> None:
+    [job] = containers.send(labels=LABELS, containers={**JOB_WITH_SERVICES, "steps": [{"run": "exit 3"}]})
+
+    assert containers.wait_for(job, "completed", within=300)["conclusion"] == "failure"
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
+
+
+def test_image_that_cannot_be_pulled_fails_the_job_and_leaves_nothing(containers: ContainerFleet) -> None:
+    [job] = containers.send(
+        labels=LABELS, containers={"container": {"image": "127.0.0.1:1/none:1"}, "steps": [{"run": "true"}]}
+    )
+
+    assert containers.wait_for(job, "completed", within=300)["conclusion"] == "failure"
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
+
+
+def test_step_goes_on_while_the_api_server_answers_503_for_ten_seconds(containers: ContainerFleet) -> None:
+    steps = [{"run": "i=0; while [ $i -lt 20 ]; do echo $i; sleep 1; i=$((i + 1)); done"}, {"run": "true"}]
+    [job] = containers.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": steps})
+    containers.pod_of(job)
+    eventually(containers.hook_objects, "the job has no Pod", within=120)
+
+    with faults(containers, Fault(kind="status", status=503, until_seconds=10)):
+        complete(containers, job)
+
+
+@pytest.mark.slow
+def test_fifty_jobs_succeed_while_the_api_server_fails_often(containers: ContainerFleet) -> None:
+    """5 % of the calls are reset before or after they apply, and others are answered with 429 or 503."""
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+    planned = (
+        Fault(kind="reset_before", probability=0.05),
+        Fault(kind="reset_after", probability=0.05),
+        Fault(kind="status", status=429, headers={"Retry-After": "1"}, probability=0.02),
+        Fault(kind="status", status=429, headers={"Retry-After": later}, probability=0.02),
+        Fault(kind="status", status=503, probability=0.02),
+    )
+    with faults(containers, *planned):
+        jobs = containers.send(50, labels=LABELS, containers=JOB_WITH_SERVICES)
+        for job in jobs:
+            complete(containers, job)
+
+    print("calls of the sidecars:", containers.proxy.counts)  # noqa: T201 - the figures of the run
+    assert min(containers.proxy.counts[kind] for kind in ("reset_before", "reset_after", "status")) > 0
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=120)
