@@ -59,14 +59,10 @@ def test_hook_pod_without_an_owner_is_left_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "pod",
-    [
-        hook("b-workflow", owner="b", age=LEFT_AFTER - timedelta(minutes=1)),
-        hook("b-workflow", owner="b", deletionTimestamp="2026-11-22T10:00:00Z"),
-    ],
+    "fields", [{"age": LEFT_AFTER - timedelta(minutes=1)}, {"deletionTimestamp": "2026-11-22T10:00:00Z"}]
 )
-def test_young_and_terminating_hook_pods_are_not_left_over(pod: dict[str, Any]) -> None:
-    cluster = Cluster(hooks=(pod,))
+def test_young_and_terminating_hook_pods_are_not_left_over(fields: dict[str, Any]) -> None:
+    cluster = Cluster(hooks=(hook("b-workflow", owner="b", **fields),))
     assert (left(cluster), cluster.slept) == ([], [])
 
 
