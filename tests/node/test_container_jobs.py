@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping
-from email.utils import format_datetime
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 
 from lab.bootstrap import LabPool
 from lab.faults import Fault, FaultProxy
+from lab.manifests import Kinds
 from lab.node.job_images import ACTION, JOB, action_image, job_image
 from lab.node.namespace import NODE_ADDRESS, is_isolated
 from lab.node.product_images import PRODUCT, product_image
@@ -26,21 +28,35 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 
 LABELS = ("self-hosted", "linux", "containers")
 POOL = "containers"
-POSTGRES_USER, REDIS_USER = 101, 102
+POSTGRES_USER, REDIS_USER = 101, 100
 """Users of Debian's packages. A Pod of the level `restricted` cannot start as root and change its user."""
 
+DATA = "/tmp/pgdata"  # noqa: S108 - a path in a container
 CONNECTS = """\
 import socket, time
 for port in (5432, 6379):
     with socket.create_connection(("localhost", port), timeout=20) as service:
         print("connected to", port)
 """
+HAS_A_SIDECAR = "object.spec.?initContainers.orValue([]).exists(c, c.name == 'hooks')"
+THROUGH_THE_PROXY = """\
+Object{spec: Object.spec{
+  initContainers: [Object.spec.initContainers{
+    name: "hooks",
+    env: [Object.spec.initContainers.env{name: "OSTLER_KUBECONFIG", value: "/var/run/faulty/kubeconfig"}],
+    volumeMounts: [Object.spec.initContainers.volumeMounts{
+      name: "faulty", mountPath: "/var/run/faulty", readOnly: true
+    }]
+  }],
+  volumes: [Object.spec.volumes{name: "faulty", configMap: Object.spec.volumes.configMap{name: "faulty"}}]
+}}
+"""
 JOB_WITH_SERVICES: Mapping[str, Any] = {
     "container": {"image": JOB, "env": {"GREETING": "hello"}},
     "services": {
         "postgres": {
             "image": POSTGRES,
-            "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": "/tmp/pgdata"},
+            "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": DATA},
             "ports": ["5432:5432"],
             "options": f"--user {POSTGRES_USER} --health-cmd pg_isready --health-interval 1s --health-retries 60",
         },
@@ -48,7 +64,8 @@ JOB_WITH_SERVICES: Mapping[str, Any] = {
     },
     "steps": [
         {"run": f"python3 -c '{CONNECTS}'"},
-        {"run": 'test "$GREETING" = hello; test -f checked-out.txt; echo made > made.txt; echo COLOR=blue >> $GITHUB_ENV'},
+        {"run": 'test "$GREETING" = hello; test -f checked-out.txt; echo made > made.txt'},
+        {"run": "echo COLOR=blue >> $GITHUB_ENV"},
         {"image": ACTION, "entrypoint": "/entry.sh", "args": ["made.txt", "shouted.txt"]},
         {"run": 'test "$COLOR" = blue; test "$(cat shouted.txt)" = MADE'},
     ],
@@ -93,25 +110,22 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
         )
         fleet = ContainerFleet(system, proxy)
         stack.enter_context(contextlib.closing(fleet.kube))
-        _put_kubeconfig(fleet)
+        _lead_through_the_proxy(fleet)
         fleet.add_pool(_pool())
         fleet.wait_until_whole(POOL)
         yield fleet
 
 
 def _pool() -> LabPool:
-    """Return the pool. Its sidecars reach the API server through the fault proxy, by a kubeconfig of their own."""
-    sidecar = {
-        "name": "hooks",
-        "env": [{"name": "OSTLER_KUBECONFIG", "value": "/var/run/faulty/kubeconfig"}],
-        "volumeMounts": [{"name": "faulty", "mountPath": "/var/run/faulty", "readOnly": True}],
-    }
-    pod = {"initContainers": [sidecar], "volumes": [{"name": "faulty", "configMap": {"name": "faulty"}}]}
-    spec = {"containers": {"mode": "kubernetes", "vcpu": "100m", "memoryMib": 256}, "podTemplate": {"spec": pod}}
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "100m", "memoryMib": 256}}
     return LabPool(POOL, LABELS, 3, cpu="50m", memory="128Mi", spec=spec)
 
 
-def _put_kubeconfig(fleet: ContainerFleet) -> None:
+def _lead_through_the_proxy(fleet: ContainerFleet) -> None:
+    """Change each new sidecar so that it reaches the API server through the fault proxy.
+
+    A pool cannot do this: an overlay must not change where a sidecar sends its token.
+    """
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -120,8 +134,48 @@ def _put_kubeconfig(fleet: ContainerFleet) -> None:
         "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "pod"}}],
         "current-context": "lab",
     }
-    body = {"metadata": {"name": "faulty"}, "data": {"kubeconfig": yaml.safe_dump(config)}}
-    fleet.kube.request("POST", f"/api/v1/namespaces/{fleet.system.namespace}/configmaps", body=body)
+    kinds = Kinds(fleet.kube)
+    namespace = fleet.system.namespace
+    kinds.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "faulty", "namespace": namespace},
+            "data": {"kubeconfig": yaml.safe_dump(config)},
+        }
+    )
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingAdmissionPolicy",
+        "metadata": {"name": "faulty"},
+        "spec": {
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "Never",
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "resourceRules": [
+                    {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+                ],
+            },
+            "matchConditions": [
+                {
+                    "name": "sidecar",
+                    "expression": "object.spec.?initContainers.orValue([]).exists(c, c.name == 'hooks')",
+                }
+            ],
+            "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": THROUGH_THE_PROXY}}],
+        },
+    }
+    kinds.apply(policy)
+    kinds.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": "faulty"},
+            "spec": {"policyName": "faulty"},
+        }
+    )
+    time.sleep(2)  # an API server applies a new policy within a second, and nothing shows when
 
 
 @contextlib.contextmanager
