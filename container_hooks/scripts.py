@@ -20,8 +20,10 @@ STAGING = ".ostler-copy"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The listing has a line per file: number of links, inode and size. The caller compares it with the files that it sent.
+# A folder without write permission, such as Go's module cache, gets it before it is removed.
 _UNPACK = """set -e
-rm -rf "$1"
+gone() { rm -rf "$1" 2> /dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; }; }
+gone "$1"
 mkdir -p "$1"
 tar -xf - -C "$1"
 find "$1" -type f -exec stat -c '%h %i %s' {} +
@@ -31,8 +33,8 @@ _MERGE = (
     + """cd "$1"
 for each in * .[!.]* ..?*; do
   if [ -e "$each" ] || [ -L "$each" ]; then
-    rm -rf "../$each"
-    mv "$each" ..
+    gone "../$each"
+    mv "./$each" ..
   fi
 done
 cd ..
@@ -44,7 +46,7 @@ _PLACE = (
     + """in=$1
 shift
 while [ $# -gt 0 ]; do
-  rm -rf "$2"
+  gone "$2"
   mkdir -p "${2%/*}"
   if [ -e "$in/$1" ]; then mv "$in/$1" "$2"; else mkdir "$2"; fi
   shift 2

@@ -64,6 +64,13 @@ def test_names_of_variables_may_have_dashes_and_spaces(stage: Stage) -> None:
     assert {"INPUT_WHO-TO-GREET=you", "INPUT_A B=c $d", "CI=true"} <= set(lines)
 
 
+def test_folders_without_write_permission_are_copied_again(stage: Stage) -> None:
+    make = "mkdir -p mod/a; echo x > mod/a/file; chmod 555 mod/a"
+    assert stage.run("run_container_step", action(make), state=STATE) == 0
+    assert stage.run("run_container_step", action("cat mod/a/file"), state=STATE) == 0
+    assert stage.inside("/__w/shop/shop/mod/a").stat().st_mode & 0o777 == 0o555
+
+
 def test_pod_of_the_step_is_deleted(stage: Stage) -> None:
     login = {"username": "u", "password": "p", "serverUrl": "r"}
     assert stage.run("run_container_step", action("true", registry=login), state=STATE) == 0

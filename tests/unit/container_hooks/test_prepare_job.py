@@ -47,12 +47,16 @@ def test_response_has_the_fields_that_the_runner_reads(stage: Stage) -> None:
 
 
 def test_work_folder_and_externals_are_in_the_container(stage: Stage) -> None:
+    for name in ("-rf", ".hidden", "..odd", "a b"):
+        (stage.work / name).write_text(name)
+
     assert stage.run("prepare_job", {"container": container()}) == 0
 
     assert stage.inside("/__w/shop/shop/README.md").read_text() == "read me\n"
     assert stage.inside("/__e/node20/bin/node").stat().st_size == 3000
     assert stage.inside("/github/workflow/event.json").read_text() == "{}"
     assert stage.inside("/github/home").is_dir()
+    assert all(stage.inside(f"/__w/{name}").read_text() == name for name in ("-rf", ".hidden", "..odd", "a b"))
     assert not stage.inside("/__w/.ostler-copy").exists()
 
 

@@ -1,0 +1,120 @@
+"""Scripts of the containers with the tools of different images: GNU with dash, and BusyBox."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from container_hooks.archives import passed
+from container_hooks.copies import Listing
+from container_hooks.scripts import merge_into, pack, place, run_script, words
+
+TOOLS = ("sh", "tar", "find", "stat", "mv", "rm", "mkdir", "chmod", "ln", "cat", "env", "id")
+
+
+@pytest.fixture(params=["gnu", "busybox"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The environment of an image with these tools and no others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in TOOLS:
+        found = shutil.which(os.environ.get("BUSYBOX", "busybox") if request.param == "busybox" else tool)
+        assert found is not None, f"{tool} is missing"
+        (folder / tool).symlink_to(found)
+    return {"PATH": str(folder)}
+
+
+def run(command: list[str], environment: dict[str, str], given: bytes = b"") -> bytes:
+    program = os.path.join(environment["PATH"], command[0])  # noqa: PTH118  the first word is a name
+    done = subprocess.run(
+        command, executable=program, env=environment, input=given, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def counted(listing: bytes) -> tuple[int, int]:
+    found = Listing()
+    found.read(listing)
+    found.end()
+    return found.files, found.content
+
+
+def test_merge_replaces_items_of_the_archive_and_leaves_others(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = tmp_path / "w"
+    (folder / "kept").mkdir(parents=True)
+    (folder / "replaced").mkdir()
+    (folder / "replaced" / "old").write_text("old")
+
+    listing = run(merge_into(str(folder)), environment, archive({"replaced/new": b"abc", "-x": b"", "a b": b"d"}))
+
+    assert counted(listing) == (3, 4)
+    assert sorted(path.name for path in folder.iterdir()) == ["-x", "a b", "kept", "replaced"]
+    assert [path.name for path in (folder / "replaced").iterdir()] == ["new"]
+
+
+def test_place_moves_each_path_and_makes_missing_ones(tmp_path: Path, environment: dict[str, str]) -> None:
+    there = tmp_path / "g"
+    (there / "workspace").mkdir(parents=True)
+    (there / "workspace" / "old").write_text("old")
+    places = {"shop/shop": f"{there}/workspace", "_temp/none": f"{there}/deep/home"}
+
+    listing = run(place(str(there), places), environment, archive({"shop/shop/file": b"abc"}))
+
+    assert counted(listing) == (1, 3)
+    assert [path.name for path in (there / "workspace").iterdir()] == ["file"]
+    assert (there / "deep" / "home").is_dir()
+    assert sorted(path.name for path in there.iterdir()) == ["deep", "workspace"]
+
+
+def test_packed_folder_can_be_read_and_merged_again(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "from" / "sub").mkdir(parents=True)
+    (tmp_path / "from" / "sub" / ("n" * 150)).write_text("content")
+    (tmp_path / "from" / "link").symlink_to("sub")
+    packed = run(pack(str(tmp_path / "from"), ["."]), environment)
+
+    run(merge_into(str(tmp_path / "to")), environment, b"".join(passed([packed])))
+
+    assert (tmp_path / "to" / "link" / ("n" * 150)).read_text() == "content"
+
+
+def test_script_passes_values_without_expansion(tmp_path: Path, environment: dict[str, str]) -> None:
+    script = tmp_path / "x.sh"
+    value = "a'b\"c$HOME`id`\\n\nline"
+    script.write_bytes(
+        run_script(
+            folder=str(tmp_path), entry_point="sh", arguments=["-c", '\'printf "%s" "$V"\''], variables={"V": value}
+        )
+    )
+    assert run(["sh", "-e", str(script)], environment).decode() == value
+    assert not script.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (None, []),
+        (["--noprofile", "-e", "/x.sh"], ["--noprofile", "-e", "/x.sh"]),
+        (['"/a', 'b.js"', "c"], ["/a b.js", "c"]),
+        (["it's"], ["it's"]),
+        (["sh", "-c", "echo  two  spaces"], ["sh", "-c", "echo  two  spaces"]),
+    ],
+)
+def test_arguments_are_split_as_the_runner_joined_them(given: list[str] | None, found: list[str]) -> None:
+    assert words(given) == found
