@@ -38,7 +38,8 @@ class Identities:
     """Identities of one release. The release lives in `namespace`, and its runner Pods in the namespace `runners`."""
 
     def __init__(self, kube: KubeClient, *, namespace: str, runners: str, values: helm.Values | None = None) -> None:
-        given = {**(values or {}), "runners": {"namespace": runners, "create": False}}
+        asked = values or {}
+        given = {**asked, "runners": {**asked.get("runners", {}), "namespace": runners, "create": False}}
         objects = helm.render(values=given, namespace=namespace, release=_RELEASE)
         self._kube = kube
         self.namespace = namespace

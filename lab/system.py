@@ -111,6 +111,8 @@ class Options:
 
     This applies to a real control plane only, and needs Helm.
     """
+    chart_values: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the chart from which the identities and the admission policies are rendered."""
     own_roles: bool = False
     """Connect each web and worker process to Postgres as a role with the name of the process.
 
@@ -259,10 +261,11 @@ class System:
     @property
     def kubeconfig(self) -> Path:
         """Return the administrator's kubeconfig of the cluster in use."""
-        return self._cluster.kubeconfig
+        return self.access.kubeconfig
 
     @property
-    def _cluster(self) -> ClusterAccess:
+    def access(self) -> ClusterAccess:
+        """Return the address and the administrator's credentials of the cluster in use."""
         cluster = self._borrowed or self._control_plane
         if cluster is None:
             raise RuntimeError("the control plane was not started")
@@ -522,7 +525,7 @@ class System:
         add_accounts(self.github_url, self.options.accounts)
 
     def _start_proxies(self) -> None:
-        cluster = self._cluster
+        cluster = self.access
         for name, plan, upstream in (
             ("github", self.options.github_faults, ["--upstream", self.github_url]),
             (
@@ -591,7 +594,12 @@ class System:
 
     def _put_identities_in_place(self) -> None:
         helm.build(self._say)
-        self.identities = Identities(self.kube(), namespace=f"{self.namespace}-system", runners=self.namespace)
+        self.identities = Identities(
+            self.kube(),
+            namespace=f"{self.namespace}-system",
+            runners=self.namespace,
+            values=self.options.chart_values,
+        )
         self.identities.put_in_place()
 
     def kubeconfig_of(self, process: str) -> Path | None:
@@ -606,7 +614,7 @@ class System:
         elif process in WITHOUT_CLUSTER:
             return None
         elif not (own := self.folder / f"kubeconfig-{process}").exists():
-            self.identities.kubeconfig(process, self._cluster, self.folder)
+            self.identities.kubeconfig(process, self.access, self.folder)
         url = self.options.kubernetes_url or self._proxies.get("kubernetes")
         return own if url is None else kubeconfig_through(own, url)
 

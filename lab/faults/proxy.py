@@ -2,8 +2,8 @@
 
 It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
 a watch works through it. It plays the faults of its plan. If the client closes its connection, the proxy closes the
-upstream's, and the other way round. A WebSocket is forwarded in both directions. The proxy does not support other
-uploads that run in parallel with their answer, or HTTP/2.
+upstream's, and the other way round. After an upgrade (WebSocket) it forwards bytes in both directions. It does not
+support uploads that run in parallel with their answer, or HTTP/2.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, *, port: int) -> int:
-        """Listen on 127.0.0.1 and return the port. `port=0` chooses a free one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=2048)
+    async def start(self, *, port: int, host: str = "127.0.0.1") -> int:
+        """Listen on `host` and return the port. `port=0` chooses a free one."""
+        self._server = await asyncio.start_server(self._accept, host, port, backlog=2048)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ class Gateway:
             await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
             return False
         fault = self._plan.meet(method=method, target=target)
-        if (request.get("upgrade") or "").lower() == "websocket":
+        if request.get("upgrade") is not None:
             return await self._play(client, upstream, request, body, fault) and request.keeps_alive
         gone = asyncio.ensure_future(client.ended())
         playing = asyncio.ensure_future(self._play(client, upstream, request, body, fault))
@@ -289,6 +289,7 @@ class FaultProxy:
         self,
         upstream: str,
         *,
+        host: str = "127.0.0.1",
         port: int = 0,
         ca_file: Path | None = None,
         verify: bool = True,
@@ -299,6 +300,7 @@ class FaultProxy:
         self._plan = FaultPlan(seed=seed)
         self._upstream = Upstream.of(upstream, ca_file=ca_file, verify=verify, token=token)
         self._control = control
+        self._host = host
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Event | None = None
@@ -309,7 +311,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """The address for clients, without a path."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -362,7 +364,7 @@ class FaultProxy:
     async def _serve(self) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         gateway = Gateway(upstream=self._upstream, plan=self._plan, control=self._control)
-        self._port = await gateway.start(port=self._port)
+        self._port = await gateway.start(port=self._port, host=self._host)
         self._up.set()
         await self._closing.wait()
         await gateway.close()

@@ -18,6 +18,8 @@ PAUSE = "lab.ostler.dev/pause:1"
 """The image that holds the namespaces of each Pod."""
 
 _RUNNER_USER = 1001
+_EXTERNAL = "node24/bin/node"
+"""A file of the folder that the runner mounts as `/__e` in containers of jobs."""
 _SUITE = "bookworm"
 _PACKAGES = ("ca-certificates", "curl", "git", "python3-minimal", "python3", "procps")
 _PAUSE_PROGRAM = """\
@@ -67,7 +69,12 @@ def runner_image(name: str, say: Say = quiet) -> Path:
         "home/runner/runner.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "runner.py",
         "home/runner/container_job.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "container_job.py",
     }
-    content = [name.encode(), *(path.read_bytes() for path in files.values()), *map(str.encode, _PACKAGES)]
+    content = [
+        name.encode(),
+        _EXTERNAL.encode(),
+        *(path.read_bytes() for path in files.values()),
+        *map(str.encode, _PACKAGES),
+    ]
     target = cache_folder("images") / f"runner-{digest(*content)}.tar"
     if target.exists():
         return target
@@ -79,6 +86,7 @@ def runner_image(name: str, say: Say = quiet) -> Path:
             add_folder(tar, "home/runner", owner=_RUNNER_USER)
             for inside, path in files.items():
                 add_file(tar, path, inside, mode=0o555)
+            add_text(tar, f"home/runner/externals/{_EXTERNAL}", "")
             passwd = f"root:x:0:0:root:/root:/bin/sh\nrunner:x:{_RUNNER_USER}:{_RUNNER_USER}::/home/runner:/bin/bash\n"
             add_text(tar, "etc/passwd", passwd)
             add_text(tar, "etc/group", f"root:x:0:\nrunner:x:{_RUNNER_USER}:\n")

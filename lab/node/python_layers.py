@@ -39,6 +39,7 @@ SOURCES = (
     "k8s_adapters",
     "github_adapters",
     "rules",
+    "container_hooks",
     "deploys",
     "web",
     "poller",

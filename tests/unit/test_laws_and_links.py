@@ -28,6 +28,7 @@ FOLDERS = (
     "watch",
     "poller",
     "rules",
+    "container_hooks",
     "deploys",
     "tasks",
     "tests",

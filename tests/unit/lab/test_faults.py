@@ -73,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
         self._note()
         if self.path == "/watch":
             self._watch()
+        elif self.path == "/echo":
+            self._echo()
         elif self.path == "/chunked":
             self._send_in_chunks([thing.encode() for thing in self.upstream.things])
         else:
@@ -104,6 +106,17 @@ class Handler(BaseHTTPRequestHandler):
                     return
             line = f"event {number}\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def _echo(self) -> None:
+        """Change to a protocol in which every byte is returned in upper case."""
+        self.send_response(101)
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Upgrade", "echo")
+        self.end_headers()
+        while data := self.connection.recv(65_536):
+            self.connection.sendall(data.upper())
+        self.upstream.hung_up.set()
+        self.close_connection = True
 
     def log_message(self, *_args: object) -> None:
         """Stay silent."""
@@ -161,6 +174,35 @@ def test_a_chunked_request_arrives_whole(upstream: Upstream, client: http.client
 
     assert client.getresponse().read() == b"made"
     assert upstream.things == ["in pieces"]
+
+
+def _upgraded(proxy: FaultProxy) -> socket.socket:
+    """Return a connection whose upgrade was requested."""
+    connection = socket.create_connection(("127.0.0.1", urlsplit(proxy.url).port or 0), timeout=20)
+    connection.sendall(b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+    return connection
+
+
+def test_bytes_pass_both_ways_after_an_upgrade(upstream: Upstream, proxy: FaultProxy) -> None:
+    with _upgraded(proxy) as connection, connection.makefile("rb") as received:
+        assert received.readline().startswith(b"HTTP/1.1 101 ")
+        while received.readline() != b"\r\n":
+            pass
+        for word in (b"one\n", b"x" * 300_000 + b"\n"):
+            connection.sendall(word)
+            assert received.readline() == word.upper()
+
+    assert upstream.hung_up.wait(10)
+
+
+def test_a_reset_after_applying_breaks_an_upgrade(upstream: Upstream, proxy: FaultProxy) -> None:
+    proxy.add(Fault(kind="reset_after", path_regex="/echo"))
+
+    with _upgraded(proxy) as connection, pytest.raises(ConnectionResetError):
+        connection.recv(1)
+
+    assert upstream.seen[-1][1] == "/echo"
+    assert upstream.hung_up.wait(10)
 
 
 def test_a_large_body_passes_both_ways(upstream: Upstream, client: http.client.HTTPConnection) -> None:

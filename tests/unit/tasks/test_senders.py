@@ -20,6 +20,7 @@ PACKAGES = (
     "k8s_adapters",
     "github_adapters",
     "rules",
+    "container_hooks",
     "deploys",
     "web",
     "lab",

@@ -1,0 +1,154 @@
+"""Steps that continue while the connection to them is broken.
+
+An exec connection ends when the API server is replaced, and a command that has begun must not be repeated. A step
+therefore runs detached in its container. A first command starts it and writes its output and its exit code to files. A
+second command follows the output. Both can be repeated after any failure: the first creates a folder that can be
+created only once, and the second continues at the byte that arrived last.
+
+The container needs `sh`, `cat`, `head`, `mkdir`, `mv`, `sleep`, `tail` and `wc`, as in BusyBox, and a Linux `/proc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from container_hooks.ports import Exec
+from ostler.clock import Timing
+from ostler.errors import ExecLost, RateLimited, Retryable
+
+PATIENCE = 300.0
+"""Seconds without any answer from a step's container after which the step counts as lost."""
+
+_PAUSE = 1.0  # seconds between two connections
+_STEADY = 30.0  # seconds after which a connection that broke was a working one
+_START = """\
+folder=$1; shift
+[ -d "$folder/begun" ] && exit 0
+mkdir -p "$folder" || exit 1
+sh -c '
+  folder=$1; shift
+  mkdir "$folder/begun" 2>/dev/null || exit 0
+  : > "$folder/output"
+  echo "$$" > "$folder/pid"
+  "$@" >> "$folder/output" 2>&1 < /dev/null
+  echo "$?" > "$folder/code.new"
+  mv "$folder/code.new" "$folder/code"
+' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
+exit 0
+"""
+_FOLLOW = """\
+folder=$1 seen=$2 absent=0 end=
+while :; do
+  if [ -f "$folder/code" ]; then
+    end=$(cat "$folder/code")
+  elif [ -f "$folder/pid" ]; then
+    case $(cat "/proc/$(cat "$folder/pid")/stat" 2>/dev/null) in
+      "" | *") Z "*) [ -f "$folder/code" ] && end=$(cat "$folder/code") || end=killed ;;
+    esac
+  else
+    absent=$((absent + 1))
+    [ "$absent" -gt 50 ] && end=absent
+  fi
+  size=0
+  [ -f "$folder/output" ] && size=$(wc -c < "$folder/output")
+  if [ "$size" -gt "$seen" ]; then
+    tail -c "+$((seen + 1))" "$folder/output" | head -c "$((size - seen))"
+    seen=$size
+  fi
+  [ -n "$end" ] && break
+  sleep 0.2
+done
+echo "$end" >&2
+"""
+
+
+class StepKilled(Exception):
+    """The process that runs a step was killed from outside, so the step has no exit code."""
+
+
+class StepNotStarted(Exception):
+    """The container could not start a step. The message has the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A step's container, and a folder there that no other step uses."""
+
+    pod: str
+    container: str
+    folder: str
+
+
+def run_detached(
+    processes: Exec,
+    place: Place,
+    command: Sequence[str],
+    *,
+    output: Callable[[bytes], None],
+    timing: Timing,
+    patience: float = PATIENCE,
+) -> int:
+    """Run a command once and return its exit code. `output` gets each byte of its output once, in order.
+
+    Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
+    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure.
+    """
+    step = _Step(processes, place, output)
+    lost_since: float | None = None
+    while True:
+        began, seen = timing.clock(), step.seen
+        try:
+            step.start(command)
+            return step.follow()
+        except (ExecLost, Retryable, RateLimited) as error:
+            now = timing.clock()
+            held = isinstance(error, ExecLost) and now - began > _STEADY
+            if held or step.seen > seen or lost_since is None:
+                lost_since = now
+            elif now - lost_since > patience:
+                raise
+            timing.sleep(_PAUSE)
+
+
+class _Step:
+    """A step with what is known of it. `seen` is the number of bytes of output that were passed on."""
+
+    def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
+        self._processes = processes
+        self._place = place
+        self._output = output
+        self._started = False
+        self.seen = 0
+
+    def start(self, command: Sequence[str]) -> None:
+        """Start the step unless it has been started."""
+        if self._started:
+            return
+        said = bytearray()
+        code = self._run(["sh", "-c", _START, "sh", self._place.folder, *command], said.extend, said.extend)
+        if code != 0:
+            reason = said.decode(errors="replace").strip() or f"the shell ended with {code}"
+            raise StepNotStarted(f"the step could not be started: {reason}")
+        self._started = True
+
+    def follow(self) -> int:
+        """Pass on the output until the step has ended, and return its exit code."""
+        said = bytearray()
+        code = self._run(["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)], self._pass_on, said.extend)
+        match said.decode(errors="replace").strip():
+            case "killed":
+                raise StepKilled("the step was killed; its container might have used up its memory")
+            case "absent":
+                raise StepNotStarted("the step did not start within 10 seconds")
+            case end if code == 0 and end.isdigit():
+                return int(end)
+            case words:
+                raise ExecLost(f"the output of the step could not be read: exit code {code}, {words[-200:]!r}")
+
+    def _pass_on(self, data: bytes) -> None:
+        self.seen += len(data)
+        self._output(data)
+
+    def _run(self, command: Sequence[str], stdout: Callable[[bytes], None], stderr: Callable[[bytes], None]) -> int:
+        return self._processes.run(self._place.pod, self._place.container, command, stdout=stdout, stderr=stderr)

@@ -1,0 +1,155 @@
+"""Steps continue while the connection to them is broken: real shells, and connections cut after any byte."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
+from ostler.clock import Timing
+from ostler.errors import ExecLost, Gone, Retryable
+from tests.waiting import eventually
+
+FAST = Timing(clock=time.monotonic, sleep=lambda _seconds: time.sleep(0.01))
+NUMBERS = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i + 1)); done"
+ALL_LINES = "".join(f"line {number}\n" for number in range(40)).encode()
+
+
+class Shells:
+    """Processes of this machine behind connections that break after the given numbers of bytes.
+
+    None is a connection that does not break. A number below zero refuses the command before it begins.
+    """
+
+    def __init__(self, cuts: Iterable[int | None] = (), *, shell: Sequence[str] = ("sh",)) -> None:
+        self._cuts: Iterator[int | None] = itertools.chain(cuts, itertools.repeat(None))
+        self._shell = shell
+        self.connections = 0
+
+    def run(
+        self,
+        pod: str,
+        container: str,
+        command: Sequence[str],
+        *,
+        stdin: Iterable[bytes] | None = None,
+        stdout: Callable[[bytes], None],
+        stderr: Callable[[bytes], None],
+        deadline: float | None = None,
+    ) -> int:
+        assert (pod, container, stdin, deadline) == ("pod", "job", None, None)
+        self.connections += 1
+        left = next(self._cuts)
+        if left is not None and left < 0:
+            raise Retryable("503", status=503)
+        words = [*self._shell, *command[1:]]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            while data := process.stdout.read1(65_536 if left is None else max(1, left)):
+                if left is not None and left < len(data):
+                    process.kill()
+                    raise ExecLost("cut")
+                stdout(data)
+                left = None if left is None else left - len(data)
+            if left is not None:
+                process.kill()
+                raise ExecLost("cut before the status")
+            stderr(process.stderr.read())
+            return process.wait()
+
+
+def run(tmp_path: Path, script: str, shells: Shells, *, patience: float = 60) -> tuple[int, bytes]:
+    """Run a script as a step, and return its exit code and its output."""
+    output = bytearray()
+    place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
+    code = run_detached(shells, place, ["sh", "-ec", script], output=output.extend, timing=FAST, patience=patience)
+    return code, bytes(output)
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh"), ("bash",)], ids=lambda words: words[0])
+def test_step_returns_its_output_and_its_exit_code(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"{shell[0]} is not installed")
+
+    assert run(tmp_path, f"{NUMBERS}; echo oops >&2; exit 7", Shells(shell=shell)) == (7, ALL_LINES + b"oops\n")
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.one_of(st.integers(-1, 400), st.none()), max_size=6))
+def test_each_byte_arrives_once_wherever_connections_break(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int | None]
+) -> None:
+    folder = tmp_path_factory.mktemp("steps")
+
+    assert run(folder, f"echo begun >> {folder}/begun; {NUMBERS}", Shells(cuts)) == (0, ALL_LINES)
+
+    assert (folder / "begun").read_text() == "begun\n"
+
+
+def test_step_goes_on_without_a_connection_and_is_not_repeated(tmp_path: Path) -> None:
+    script = f"echo begun >> {tmp_path}/begun; echo one; sleep 0.5; echo two; {NUMBERS}"
+
+    assert run(tmp_path, script, Shells([None, 1, -1, -1, -1, 2])) == (0, b"one\ntwo\n" + ALL_LINES)
+
+    assert (tmp_path / "begun").read_text() == "begun\n"
+
+
+def test_step_whose_process_is_killed_has_no_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(StepKilled, match="memory"):
+        run(tmp_path, "kill -9 $PPID; sleep 1", Shells())
+
+
+def test_step_that_ends_by_a_signal_has_its_code(tmp_path: Path) -> None:
+    assert run(tmp_path, "kill -TERM $$", Shells())[0] == 128 + signal.SIGTERM
+
+
+def test_step_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    (tmp_path / "step").write_text("a file where a folder is expected")
+
+    with pytest.raises(StepNotStarted, match="exist"):
+        run(tmp_path, "true", Shells())
+
+
+def test_container_that_answers_no_more_ends_the_step_after_the_patience(tmp_path: Path) -> None:
+    shells = Shells(itertools.chain([None], itertools.repeat(-1)))
+
+    with pytest.raises(Retryable):
+        run(tmp_path, "sleep 3", shells, patience=0.2)
+
+    assert shells.connections > 2
+
+
+def test_long_silence_before_a_broken_connection_is_no_reason_to_give_up(tmp_path: Path) -> None:
+    """The connection lasted longer than the patience, and then broke."""
+    clock = itertools.count(0, 100)
+    place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
+    timing = Timing(clock=lambda: float(next(clock)), sleep=lambda _seconds: None)
+
+    assert run_detached(Shells([None, 0, 0, 0]), place, ["true"], output=bytes, timing=timing, patience=150) == 0
+
+
+def test_container_that_is_gone_ends_the_step_at_once(tmp_path: Path) -> None:
+    class Deleted(Shells):
+        def run(self, *_args: object, **_kwargs: object) -> int:
+            raise Gone("pods not found")
+
+    with pytest.raises(Gone):
+        run(tmp_path, "true", Deleted())
+
+
+def test_detached_step_leaves_no_process_when_it_ends(tmp_path: Path) -> None:
+    run(tmp_path, f"echo $$ > {tmp_path}/pid", Shells())
+
+    pid = int((tmp_path / "pid").read_text())
+    eventually(lambda: not Path(f"/proc/{pid}").exists() or os.getpid() == pid, "the step still runs", within=5)
