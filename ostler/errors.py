@@ -59,6 +59,14 @@ class RateLimited(UpstreamError):
         self.paced = paced
 
 
+class ExecLost(UpstreamError):
+    """The connection to a process in a container ended, or became silent, before the exit code arrived.
+
+    The process might still run, and might have ended with any exit code. The same command must not be repeated unless
+    a second execution is harmless.
+    """
+
+
 class Gone(UpstreamError):
     """The requested object does not exist (404), or an object with another UID has its name."""
 
@@ -88,11 +96,3 @@ class Invalid(UpstreamError):
 
 class Busy(UpstreamError):
     """GitHub refuses to delete a runner because it executes a job (422)."""
-
-
-class ExecLost(UpstreamError):
-    """The connection to a process in a container ended, or became silent, before the exit code arrived.
-
-    The process might still run, and might have ended with any exit code. The same command must not be repeated unless
-    a second execution is harmless.
-    """

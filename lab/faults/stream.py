@@ -32,7 +32,7 @@ async def tunnel(client: Wire, upstream: Wire, fault: Fault | None) -> None:
 
 
 async def _forward(source: Wire, target: Wire) -> None:
-    async for piece in source.everything():
+    async for piece in source.rest():
         await target.send(piece)
 
 
@@ -52,7 +52,7 @@ async def _back(upstream: Wire, client: Wire, fault: Fault | None) -> None:
         left = fault.after_bytes
         if not left:
             return
-        async for piece in upstream.everything():
+        async for piece in upstream.rest():
             await client.send(piece[:left])
             left -= len(piece)
             if left <= 0:
@@ -62,7 +62,7 @@ async def _back(upstream: Wire, client: Wire, fault: Fault | None) -> None:
 async def _frames(wire: Wire) -> AsyncIterator[bytes]:
     """Yield the frames of a server, which are not masked."""
     buffer = b""
-    async for piece in wire.everything():
+    async for piece in wire.rest():
         buffer += piece
         while (size := _size(buffer)) is not None and len(buffer) >= size:
             yield buffer[:size]

@@ -112,11 +112,6 @@ class Wire:
                 raise ClosedError("closed before a head")
         return Head.parse(self._take(end + 4))
 
-    async def everything(self) -> AsyncIterator[bytes]:
-        """Yield all bytes until the end of the stream."""
-        while self._buffer or await self.fill():
-            yield self._take(len(self._buffer))
-
     async def body(self, head: Head, *, of_answer_to: str | None = None) -> AsyncIterator[bytes]:
         """Yield the body of a message with its framing, as received.
 
@@ -136,8 +131,13 @@ class Wire:
                 left -= len(piece)
                 yield piece
         elif of_answer_to is not None:
-            async for piece in self.everything():
+            async for piece in self.rest():
                 yield piece
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        """Yield everything until the end of the stream."""
+        while self._buffer or await self.fill():
+            yield self._take(len(self._buffer))
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         while True:

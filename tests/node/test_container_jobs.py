@@ -100,7 +100,10 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
         beats=1,
         images=images,
         services=True,
-        chart_values={"runners": {"containers": {"enabled": True}}},
+        chart_values={
+            "runners": {"containers": {"enabled": True}},
+            "networkPolicies": {"apiServer": {"addresses": [f"{NODE_ADDRESS}/32"]}},
+        },
         settings={"OSTLER_HOOKS_IMAGE": PRODUCT},
     )
     with contextlib.ExitStack() as stack:
