@@ -113,6 +113,9 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
         )
         fleet = ContainerFleet(system, proxy)
         stack.enter_context(contextlib.closing(fleet.kube))
+        level = {"pod-security.kubernetes.io/enforce": "restricted"}
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system.namespace, "labels": level}}
+        Kinds(fleet.kube).apply(namespace)
         _lead_through_the_proxy(fleet)
         fleet.add_pool(_pool())
         fleet.wait_until_whole(POOL)
