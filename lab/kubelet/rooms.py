@@ -26,6 +26,7 @@ _OWN_FOLDERS = ("home", "root", "run", "tmp", "var")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LONGEST_REASON = 4096
 _SIGNALS = 128
+_KILL_SECONDS = 0.02
 
 __all__ = ["NOT_STARTED", "SYSTEM", "NotStarted", "Room"]
 
@@ -101,17 +102,31 @@ class Room:
             _signal(process, signal.SIGKILL)
 
     async def end(self, *, grace: float) -> None:
-        """Send SIGTERM to every process, and SIGKILL after `grace` seconds to those that still run."""
-        ended = [asyncio.ensure_future(each.wait()) for each in self._processes]
-        if not ended:
-            return
+        """Send SIGTERM to the commands, and SIGKILL after `grace` seconds to every process that is left in the room.
+
+        A command might have left processes behind when it ended. They are found by their root.
+        """
+        commands = [asyncio.ensure_future(each.wait()) for each in self._processes]
         for each in self._processes:
             _signal(each, signal.SIGTERM)
-        _, left = await asyncio.wait(ended, timeout=grace)
-        for each in self._processes:
-            _signal(each, signal.SIGKILL)
-        if left:
-            await asyncio.wait(left)
+        if commands:
+            await asyncio.wait(commands, timeout=grace)
+        while left := await asyncio.to_thread(self._left):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(_KILL_SECONDS)
+        if commands:
+            await asyncio.wait(commands)
+
+    def _left(self) -> list[int]:
+        """Return the processes whose root is this room. A process that has ended but is not reaped has no root."""
+        root, found = str(self.root.resolve()), []
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+                if folder.name.isdigit() and str((folder / "root").readlink()) == root:
+                    found.append(int(folder.name))
+        return found
 
     def _described(self, told: int) -> str:
         description = {

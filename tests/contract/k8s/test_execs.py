@@ -8,6 +8,7 @@ import io
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from lab.faults import Fault, FaultProxy
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Gone, Invalid, UpstreamError
 from tests.contract.k8s.hook_pods import HookPods, container, hook_pods, is_ready, states
+from tests.waiting import eventually
 
 MIB = 1024 * 1024
 EXECS = r"/api/v1/namespaces/[^/]+/pods/[^/]+/exec\?.*"
@@ -276,6 +278,18 @@ def test_exec_ends_when_its_pod_is_deleted(pods: HookPods) -> None:
     assert code in {137, 143}
     with pytest.raises((Gone, UpstreamError)):
         shell.sh("true")
+
+
+def test_process_that_a_command_left_behind_runs_until_its_pod_is_deleted(pods: HookPods) -> None:
+    name = pods.create(container())
+    pods.wait_for(name, is_ready)
+    shell = Shell(ExecClient(pods.client, pods.namespace), name)
+    pid = int(shell.sh("sleep 600 > /dev/null 2>&1 < /dev/null & echo $!"))
+
+    shell.sh(f"kill -0 {pid}")
+    pods.delete(name)
+
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the process survives its Pod", within=30)
 
 
 def test_secret_becomes_a_variable(pods: HookPods) -> None:
