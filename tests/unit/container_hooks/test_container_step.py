@@ -93,7 +93,7 @@ def test_image_that_cannot_be_pulled_is_one_line(stage: Stage) -> None:
 
 
 def test_first_free_name_is_used(stage: Stage) -> None:
-    stage.api.put("pods", STEP_POD, owner=UID)
+    stage.api.put("pods", STEP_POD, owner="the-runner-before")
     stage.api.put("pods", f"{POD}-step-1", owner=UID, terminating=True)
 
     assert stage.run("run_container_step", action("true"), state=STATE) == 0
