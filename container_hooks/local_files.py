@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from container_hooks.archives import is_whole
 from container_hooks.failures import HookFailed, one_line
 
 _CHUNK = 256 * 1024
 _MODE = 0o644
 _LONGEST_STDERR = 2000
-_CHANGED = b"changed as we read it"
 
 
 class LocalFiles:
@@ -35,7 +35,7 @@ class LocalFiles:
                     yield chunk
                 process.wait()
                 said = _end_of(errors)
-                if process.returncode != 0 and not (process.returncode == 1 and _CHANGED in said):
+                if not is_whole(process.returncode, said):
                     raise _failed(f"{folder} of the runner cannot be read", said)
             finally:
                 process.kill()
