@@ -462,6 +462,7 @@ PODS: dict[str, tuple[Change, str]] = {
         "tolerates a taint",
     ),
     "priority": (spec(priorityClassName="system-node-critical"), "must not choose a PriorityClass"),
+    "long end": (spec(terminationGracePeriodSeconds=301), "must end within 300 seconds"),
     "no limits": (container(resources={}), "needs limits of cpu and memory"),
     "no limit of memory": (container(resources={"limits": {"cpu": "1"}}), "needs limits of cpu and memory"),
     "init container without limits": (container("initContainers", resources={}), "needs limits of cpu and memory"),
