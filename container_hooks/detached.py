@@ -5,19 +5,23 @@ therefore runs detached in its container. A first command starts it and writes i
 second command follows the output. Both can be repeated after any failure: the first creates a folder that can be
 created only once, and the second continues at the byte that arrived last.
 
+If the command is cancelled, a third command ends the step. Otherwise it would run beside the next steps of its job.
+
 The container needs `sh`, `cat`, `head`, `mkdir`, `mv`, `sleep`, `tail` and `wc`, as in BusyBox, and a Linux `/proc`.
+If it has `setsid`, a cancelled step is ended together with the processes that it has started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from container_hooks.copies import append
 from container_hooks.ports import Exec
 from ostler.clock import Timing
-from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable
+from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable, UpstreamError
 
 PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
@@ -30,7 +34,7 @@ _START = """\
 folder=$1; shift
 [ -d "$folder/begun" ] && exit 0
 mkdir -p "$folder" || exit 1
-sh -c '
+$(command -v setsid) sh -c '
   folder=$1; shift
   mkdir "$folder/begun" 2>/dev/null || exit 0
   mkdir "$folder/running" && : > "$folder/output" && echo "$$" > "$folder/pid" || exit 0
@@ -64,6 +68,12 @@ while :; do
   sleep 0.2
 done
 echo "$end" >&2
+"""
+_STOP = """\
+pid=$(cat "$1/pid") || exit 0
+send() { kill -s "$1" -- "-$pid" || kill -s "$1" "$pid"; }
+send TERM && sleep 2 && send KILL
+exit 0
 """
 
 
@@ -100,9 +110,27 @@ def run_detached(
     connection.
 
     Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
-    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure.
+    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure. After every other error,
+    for example of `output` or `timing`, the step is ended.
     """
     step = _Step(processes, place, output)
+    try:
+        return _until_it_ended(step, command, why_ended=why_ended, timing=timing, patience=patience)
+    except (StepKilled, StepNotStarted, UpstreamError):
+        raise
+    except BaseException:
+        step.stop()
+        raise
+
+
+def _until_it_ended(
+    step: _Step,
+    command: Sequence[str],
+    *,
+    why_ended: Callable[[], str | None],
+    timing: Timing,
+    patience: float,
+) -> int:
     lost_since: float | None = None
     while True:
         began, seen = timing.clock(), step.seen
@@ -122,7 +150,7 @@ def run_detached(
 
 
 class _Step:
-    """A step with what is known of it. `seen` is the number of bytes of output that were passed on."""
+    """A step and its progress. `seen` is the number of bytes of output that were passed on."""
 
     def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
         self._processes = processes
@@ -159,6 +187,12 @@ class _Step:
                 return int(end)
             case words:
                 raise ExecLost(f"the output of the step could not be read: exit code {code}, {words[-200:]!r}")
+
+    def stop(self) -> None:
+        """End the step, as far as its container can be reached."""
+        hears = partial(append, bytearray())
+        with suppress(OstlerError):
+            self._run(["sh", "-c", _STOP, "sh", self._place.folder], hears, hears)
 
     def _pass_on(self, data: bytes) -> None:
         self.seen += len(data)

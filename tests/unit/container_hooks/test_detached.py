@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from container_hooks.conversation import CommandCancelled
 from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Gone, Retryable
@@ -58,12 +60,15 @@ class Shells:
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stderr is not None
-            while data := os.read(process.stdout.fileno(), 65_536 if left is None else max(1, left)):
-                if left is not None and left < len(data):
-                    process.kill()
-                    raise ExecLost("cut")
-                stdout(data)
-                left = None if left is None else left - len(data)
+            try:
+                while data := os.read(process.stdout.fileno(), 65_536 if left is None else max(1, left)):
+                    if left is not None and left < len(data):
+                        raise ExecLost("cut")  # noqa: TRY301
+                    stdout(data)
+                    left = None if left is None else left - len(data)
+            except BaseException:
+                process.kill()
+                raise
             if left is not None:
                 process.kill()
                 raise ExecLost("cut before the status")
@@ -140,6 +145,30 @@ def test_step_whose_process_is_killed_has_no_exit_code(tmp_path: Path) -> None:
 
 def test_step_that_ends_by_a_signal_has_its_code(tmp_path: Path) -> None:
     assert run(tmp_path, "kill -TERM $$", Shells())[0] == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait", "trap '' TERM; while :; do sleep 0.1; done"])
+def test_cancelled_step_is_ended_with_its_processes(tmp_path: Path, script: str) -> None:
+    def cancelled(_data: bytes) -> None:
+        raise CommandCancelled("hook.sh was ended by a signal")
+
+    place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
+    words = ["env", f"STEP={tmp_path}", "sh", "-c", f"echo begun; {script}"]
+
+    with pytest.raises(CommandCancelled):
+        run_detached(Shells(), place, words, output=cancelled, why_ended=lambda: None, timing=FAST)
+
+    eventually(lambda: not living(f"STEP={tmp_path}"), "the step still runs", within=5)
+
+
+def living(variable: str) -> list[int]:
+    """Return the processes that have a variable in their environment."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
+            if variable.encode() in each.read_bytes().split(b"\0"):
+                found.append(int(each.parent.name))
+    return found
 
 
 def test_step_that_cannot_be_started_says_why(tmp_path: Path) -> None:
