@@ -196,7 +196,7 @@ def faults(fleet: ContainerFleet, *planned: Fault) -> Iterator[None]:
 
 
 def complete(fleet: ContainerFleet, job: int) -> Mapping[str, Any]:
-    """Wait for the end of a job and return it. If it did not succeed, fail with what its hooks said."""
+    """Wait for the end of a job and return it. If it did not succeed, fail with the last errors of its hooks."""
     found = fleet.wait_for(job, "completed", within=900)
     said = [each for each in fleet.events("hook_failed") if each.get("job") in {job, None}]
     assert (found["conclusion"], found["executions"]) == ("success", 1), json.dumps(said[-3:], indent=1)
