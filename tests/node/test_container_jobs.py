@@ -58,7 +58,8 @@ JOB_WITH_SERVICES: Mapping[str, Any] = {
             "image": POSTGRES,
             "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": DATA},
             "ports": ["5432:5432"],
-            "options": f"--user {POSTGRES_USER} --health-cmd pg_isready --health-interval 1s --health-retries 60",
+            "options": f"--user {POSTGRES_USER} --cpus 0.15 --health-cmd pg_isready --health-interval 1s "
+            "--health-retries 120",
         },
         "redis": {"image": REDIS, "ports": ["6379:6379"], "options": f"--user {REDIS_USER}"},
     },
@@ -123,8 +124,8 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
 
 
 def _pool() -> LabPool:
-    spec = {"containers": {"mode": "kubernetes", "vcpu": "100m", "memoryMib": 256}}
-    return LabPool(POOL, LABELS, 3, cpu="50m", memory="128Mi", spec=spec)
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "300m", "memoryMib": 512}}
+    return LabPool(POOL, LABELS, 2, cpu="50m", memory="128Mi", spec=spec)
 
 
 def _lead_through_the_proxy(fleet: ContainerFleet) -> None:
