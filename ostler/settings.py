@@ -272,8 +272,9 @@ class Settings(Stores, App, Timed, Logs):
     hooks_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods with container jobs, which is Ostler's own image. If it changes, every "
-            "such Pod that is not busy is replaced. If this setting is empty, pools with `containers` are Degraded"
+            "Image of the sidecar of runner Pods with container jobs, which is Ostler's own image. If it changes, "
+            "every such Pod that is not busy is replaced. If this setting is empty, pools with `containers` are "
+            "Degraded"
         ),
     )
     token_audience: str = Field(

@@ -55,7 +55,7 @@ def build(pool: PoolSeen) -> Json:
 
 
 def with_containers(**overlay: Any) -> Json:
-    more = {"podTemplate": {"spec": overlay}} if overlay else {}
+    more: Json = {"podTemplate": {"spec": overlay}} if overlay else {}
     return build(read(containers=CONTAINERS, **more))
 
 

@@ -1,0 +1,46 @@
+"""A command that waits for a process in a container stops when its `hook.sh` is killed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from container_hooks.desk import Session
+from k8s_adapters.client import make_client
+from k8s_adapters.exec_stream import V5, Heartbeat
+from k8s_adapters.execs import ExecClient
+from tests.unit.container_hooks.sidecar import Json, serving
+from tests.unit.k8s_adapters.exec_server import Connection, ExecServer
+from tests.unit.k8s_adapters.test_execs import until_gone
+from tests.unit.k8s_adapters.test_proxies import kubeconfig
+
+
+def test_killed_script_ends_the_exec_of_its_command(tmp_path: Path) -> None:
+    running, closed = threading.Event(), threading.Event()
+
+    def silent_process(connection: Connection) -> None:
+        connection.accept(V5)
+        running.set()
+        until_gone(connection)
+        closed.set()
+
+    with ExecServer(silent_process) as server:
+        client = make_client(kubeconfig=kubeconfig(tmp_path, server.url))
+        exec_ = ExecClient(client, "ns", heartbeat=Heartbeat(period=0.2, deadline=60))
+
+        def execute(given: Json, session: Session) -> int:
+            if given["command"] == "cleanup_job":
+                return 0
+            client.timing = session.conversation.timing
+            log = session.conversation.log
+            return exec_.run("pod-workflow", "job", ["sleep", "3600"], stdout=log.raw, stderr=log.raw)
+
+        (tmp_path / "hooks").mkdir()
+        with serving(tmp_path / "hooks", execute) as sidecar:
+            hook = sidecar.start({"command": "run_script_step", "args": {}})
+            assert running.wait(30)
+            hook.kill_group()
+
+            assert closed.wait(20)
+            assert sidecar.run({"command": "cleanup_job", "args": {}}).code == 0
+        client.close()
