@@ -78,7 +78,8 @@ def redis_image(name: str = REDIS, say: Say = quiet) -> Path:
 
 def _image(kind: str, name: str, script: str, folder_inside: str, say: Say) -> Path:
     root = debian_root(_PACKAGES, say, hooks=[_NO_CLUSTER])
-    target = cache_folder("images") / f"{kind}-{digest(name.encode(), root.name.encode(), script.encode(), _SOCKETS.encode())}.tar"
+    content = [each.encode() for each in (name, root.name, script, _SOCKETS)]
+    target = cache_folder("images") / f"{kind}-{digest(*content)}.tar"
     if target.exists():
         return target
     say(f"images: packing the image of {kind}")
