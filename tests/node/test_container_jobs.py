@@ -58,7 +58,7 @@ JOB_WITH_SERVICES: Mapping[str, Any] = {
             "image": POSTGRES,
             "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": DATA},
             "ports": ["5432:5432"],
-            "options": f"--user {POSTGRES_USER} --cpus 0.15 --health-cmd pg_isready --health-interval 1s "
+            "options": f"--user {POSTGRES_USER} --cpus 0.2 --health-cmd pg_isready --health-interval 1s "
             "--health-retries 120",
         },
         "redis": {"image": REDIS, "ports": ["6379:6379"], "options": f"--user {REDIS_USER}"},
@@ -124,7 +124,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
 
 
 def _pool() -> LabPool:
-    spec = {"containers": {"mode": "kubernetes", "vcpu": "300m", "memoryMib": 512}}
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "450m", "memoryMib": 512}}
     return LabPool(POOL, LABELS, 2, cpu="50m", memory="128Mi", spec=spec)
 
 
