@@ -80,6 +80,10 @@ class ContainerFleet(Fleet):
         super().__init__(system)
         self.proxy = proxy
 
+    def has_ended(self, command: str, pod: str) -> bool:
+        """Return whether a command of the hooks has ended in a runner Pod."""
+        return any((each["command"], each["pod"]) == (command, pod) for each in self.events("hook_ended"))
+
     def hook_objects(self) -> list[str]:
         """Return the names of all hook Pods, and of all Secrets of hooks, in the pool's namespace."""
         found: list[str] = []
@@ -228,14 +232,21 @@ def test_image_that_cannot_be_pulled_fails_the_job_and_leaves_nothing(containers
     eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
 
 
-def test_step_goes_on_while_the_api_server_answers_503_for_ten_seconds(containers: ContainerFleet) -> None:
+def test_job_goes_on_while_the_api_server_is_away_for_ten_seconds(containers: ContainerFleet) -> None:
     steps = [{"run": "i=0; while [ $i -lt 20 ]; do echo $i; sleep 1; i=$((i + 1)); done"}, {"run": "true"}]
     [job] = containers.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": steps})
-    containers.pod_of(job)
+    pod = containers.pod_of(job)
     eventually(containers.hook_objects, "the job has no Pod", within=120)
+    refused = Fault(kind="status", status=503, until_seconds=10)
+    containers.proxy.add(refused)
 
-    with faults(containers, Fault(kind="status", status=503, until_seconds=10)):
-        complete(containers, job)
+    eventually(lambda: containers.has_ended("prepare_job", pod), "the job's Pod is not ready", within=120)
+    containers.proxy.add(refused)
+    containers.proxy.disconnect()
+    complete(containers, job)
+
+    containers.proxy.clear()
+    assert containers.has_ended("run_script_step", pod)
 
 
 @pytest.mark.slow
