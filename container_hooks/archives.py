@@ -20,6 +20,7 @@ _LONGEST_HEADER = 1024 * 1024  # bytes of a long name or of a pax header
 _FILES = frozenset({b"0", b"\0", b"7"})
 _WITHOUT_CONTENT = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders and pipes
 _PREFIXES = frozenset({b"L", b"K", b"x"})  # headers about the next entry
+_CHANGED = re.compile(rb"changed as we read it|removed before we read it|shrank by")
 _PAX_RECORD = re.compile(rb"(\d+) ([^=]+)=")
 
 
@@ -221,6 +222,14 @@ def _clean(name: bytes) -> str:
 
 def _damaged(why: str) -> HookFailed:
     return HookFailed(f"an archive of copied files is damaged: {why}; run the job again")
+
+
+def is_whole(code: int, said: bytes | bytearray) -> bool:
+    """Return whether `tar` has written a whole archive. `said` is the end of its standard error.
+
+    GNU tar ends with code 1 if another process changed or removed files meanwhile.
+    """
+    return code == 0 or (code == 1 and _CHANGED.search(said) is not None)
 
 
 def below(name: str, folder: str) -> bool:

@@ -70,12 +70,18 @@ def create_job_pod(world: World, body: Json, *, nonce: str) -> Made:
 
 
 def create_step_pod(world: World, body: Json, *, nonce: str) -> Made:
-    """Create the Pod of a step, with the first free name. Raises `HookFailed` if all names are in use."""
+    """Create the Pod of a step, with the first free name. Raises `HookFailed` if all names are in use.
+
+    A leftover of an earlier command of this runner Pod is deleted, because the budget of the account counts one step
+    at a time. Its name is not waited for.
+    """
     for n in range(STEPS):
+        name = step_pod(world.pod, n)
         try:
-            return create_pod(world, _named(world, body, step_pod(world.pod, n), nonce), waits=False)
-        except Taken:
-            continue
+            return create_pod(world, _named(world, body, name, nonce), waits=False)
+        except Taken as taken:
+            if taken.uid is not None:
+                delete(world, Made("pods", name, taken.uid))
     raise HookFailed(f"all {STEPS} names of container steps are in use; run fewer container steps at once")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from container_hooks.archives import Entry, Tally, passed
+from container_hooks.archives import Entry, Tally, is_whole, passed
 from container_hooks.failures import HookFailed, failure_of, one_line
 from container_hooks.ports import World
 from ostler.errors import ExecLost, OstlerError
@@ -28,7 +28,6 @@ _STOPS_WITHIN = 10.0  # seconds
 _LONGEST_STDERR = 2000
 _MIB = 1024 * 1024
 _NOT_FOUND = 127
-_CHANGED = b"changed as we read it"
 
 T = TypeVar("T")
 Keep = Callable[[Entry], bool]
@@ -249,7 +248,7 @@ class _Packing:
             code = self._world.exec.run(
                 self._pod, JOB, self._pack, stdout=self._put, stderr=lambda data: _append(errors, data)
             )
-            if code != 0 and not (code == 1 and _CHANGED in errors):  # GNU tar: another process writes the file
+            if not is_whole(code, errors):
                 self._error = command_failed(self._what, code, errors)
         except BaseException as error:  # noqa: BLE001  raised in the thread that uses the archive
             self._error = error

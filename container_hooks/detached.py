@@ -22,6 +22,8 @@ PATIENCE = 300.0
 
 _PAUSE = 1.0  # seconds between two connections
 _STEADY = 30.0  # seconds after which a connection that broke was a working one
+
+# The exit code is the name of a folder, because a full disk still allows to rename a folder.
 _START = """\
 folder=$1; shift
 [ -d "$folder/begun" ] && exit 0
@@ -29,22 +31,22 @@ mkdir -p "$folder" || exit 1
 sh -c '
   folder=$1; shift
   mkdir "$folder/begun" 2>/dev/null || exit 0
-  : > "$folder/output"
-  echo "$$" > "$folder/pid"
+  mkdir "$folder/running" && : > "$folder/output" && echo "$$" > "$folder/pid" || exit 0
   "$@" >> "$folder/output" 2>&1 < /dev/null
-  echo "$?" > "$folder/code.new"
-  mv "$folder/code.new" "$folder/code"
+  mv "$folder/running" "$folder/ended.$?"
 ' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
 exit 0
 """
 _FOLLOW = """\
 folder=$1 seen=$2 absent=0 end=
+ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }
 while :; do
-  if [ -f "$folder/code" ]; then
-    end=$(cat "$folder/code")
-  elif [ -f "$folder/pid" ]; then
+  ended
+  if [ -n "$end" ]; then
+    :
+  elif [ -s "$folder/pid" ]; then
     case $(cat "/proc/$(cat "$folder/pid")/stat" 2>/dev/null) in
-      "" | *") Z "*) [ -f "$folder/code" ] && end=$(cat "$folder/code") || end=killed ;;
+      "" | *") Z "*) ended; end=${end:-killed} ;;
     esac
   else
     absent=$((absent + 1))
@@ -146,7 +148,9 @@ class _Step:
             case "killed":
                 raise StepKilled("it was killed; its container might have used up its memory")
             case "absent":
-                raise StepNotStarted("its shell did not start within 10 seconds")
+                raise StepNotStarted(
+                    "its shell did not start within 10 seconds; check the free disk space of the container"
+                )
             case end if code == 0 and end.isdigit():
                 return int(end)
             case words:

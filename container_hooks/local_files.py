@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
+from container_hooks.archives import is_whole
 from container_hooks.failures import HookFailed, one_line
 
 _CHUNK = 256 * 1024
 _MODE = 0o644
-_CHANGED = b"changed as we read it"
+_LONGEST_STDERR = 2000
 
 
 class LocalFiles:
@@ -20,14 +24,18 @@ class LocalFiles:
         """Yield the chunks of a tar archive of the content of `folder`, or of the paths in `only`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         command = ["tar", "-cf", "-", "-C", folder, "--", *(only or ["."])]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        # A pipe for the errors could be full, and `tar` would then wait for ever.
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
             assert process.stdout is not None  # noqa: S101  it is a pipe
-            assert process.stderr is not None  # noqa: S101  it is a pipe
             try:
                 while chunk := process.stdout.read(_CHUNK):
                     yield chunk
-                said = process.stderr.read()
-                if process.wait() != 0 and not (process.returncode == 1 and _CHANGED in said):
+                process.wait()
+                said = _end_of(errors)
+                if not is_whole(process.returncode, said):
                     raise _failed(f"{folder} of the runner cannot be read", said)
             finally:
                 process.kill()
@@ -36,9 +44,11 @@ class LocalFiles:
         """Unpack a tar archive into `folder`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         command = ["tar", "-xf", "-", "-C", folder]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors) as process,
+        ):
             assert process.stdin is not None  # noqa: S101  it is a pipe
-            assert process.stderr is not None  # noqa: S101  it is a pipe
             try:
                 for chunk in chunks:
                     process.stdin.write(chunk)
@@ -48,9 +58,8 @@ class LocalFiles:
             except BaseException:
                 process.kill()
                 raise
-            said = process.stderr.read()
             if process.wait() != 0:
-                raise _failed(f"files cannot be written into {folder} of the runner", said)
+                raise _failed(f"files cannot be written into {folder} of the runner", _end_of(errors))
 
     def write(self, path: str, content: bytes) -> None:
         """Write one file with mode 0644, and make its folder."""
@@ -61,6 +70,12 @@ class LocalFiles:
             file.chmod(_MODE)
         except OSError as error:
             raise HookFailed(f"{path} of the runner cannot be written ({error.strerror})") from error
+
+
+def _end_of(errors: IO[bytes]) -> bytes:
+    """Return the last bytes that a process wrote into a file."""
+    errors.seek(max(errors.seek(0, os.SEEK_END) - _LONGEST_STDERR, 0))
+    return errors.read()
 
 
 def _failed(what: str, said: bytes) -> HookFailed:

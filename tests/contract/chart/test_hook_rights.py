@@ -462,8 +462,13 @@ PODS: dict[str, tuple[Change, str]] = {
         "tolerates a taint",
     ),
     "priority": (spec(priorityClassName="system-node-critical"), "must not choose a PriorityClass"),
+    "long end": (spec(terminationGracePeriodSeconds=301), "must end within 300 seconds"),
     "no limits": (container(resources={}), "needs limits of cpu and memory"),
     "no limit of memory": (container(resources={"limits": {"cpu": "1"}}), "needs limits of cpu and memory"),
+    "resources of the whole Pod": (
+        spec(resources={"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}),
+        "needs limits of cpu and memory, and no resources besides",
+    ),
     "init container without limits": (container("initContainers", resources={}), "needs limits of cpu and memory"),
     "container that runs as root": (
         container(securityContext=SECURE | {"runAsNonRoot": False}),

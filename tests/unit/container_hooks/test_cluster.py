@@ -183,6 +183,18 @@ def test_leftover_that_was_replaced_meanwhile_is_not_deleted(stage: Stage) -> No
     assert stage.api.names() == [JOB_POD]
 
 
+def test_leftovers_of_steps_do_not_run_beside_the_next_step(stage: Stage) -> None:
+    """Each of these Pods was left behind by a sidecar that was killed. One belongs to another runner Pod."""
+    stage.api.put("pods", f"{POD}-step-0", owner=UID)
+    stage.api.put("pods", f"{POD}-step-1", owner="someone-else")
+    stage.api.put("pods", f"{POD}-step-2", owner=UID)
+
+    made = create_step_pod(stage.world(), BODY, nonce="n")
+
+    assert made.name == f"{POD}-step-3"
+    assert stage.api.names() == [f"{POD}-step-1", f"{POD}-step-3"]
+
+
 def test_two_commands_with_equal_bodies_have_different_digests(stage: Stage) -> None:
     world = stage.world()
     first = create_step_pod(world, BODY, nonce="one")

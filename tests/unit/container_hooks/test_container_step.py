@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +95,36 @@ def test_image_that_cannot_be_pulled_is_one_line(stage: Stage) -> None:
 
 
 def test_first_free_name_is_used(stage: Stage) -> None:
-    stage.api.put("pods", STEP_POD, owner=UID)
+    stage.api.put("pods", STEP_POD, owner="the-runner-before")
     stage.api.put("pods", f"{POD}-step-1", owner=UID, terminating=True)
 
     assert stage.run("run_container_step", action("true"), state=STATE) == 0
 
     assert ("DELETE", "pods", f"{POD}-step-2") in stage.api.calls
     assert stage.api.names() == [f"{POD}-step-0", f"{POD}-step-1", JOB_POD]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("./x: file changed as we read it", 0),
+        ("./x: File removed before we read it", 0),
+        ("./x: File shrank by 7 bytes; padding with zeros", 0),
+        ("./x: Cannot open: Permission denied", 1),
+    ],
+)
+def test_files_that_another_process_changes_do_not_fail_a_step(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, said: str, code: int
+) -> None:
+    """These are the messages of GNU tar when it ends with code 1."""
+    (stage.folder / "bin").mkdir()
+    tar = stage.folder / "bin" / "tar"
+    real = shutil.which("tar")
+    tar.write_text(f"#!/bin/sh\n{real} \"$@\" || exit\n[ $1 = -xf ] || {{ echo '{said}' >&2; exit 1; }}\n")
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tar.parent}:{os.environ['PATH']}")
+
+    assert stage.run("run_container_step", action("true"), state=STATE) == code
 
 
 def test_no_free_name_is_one_line(stage: Stage) -> None:

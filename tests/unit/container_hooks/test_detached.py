@@ -94,6 +94,24 @@ def test_step_returns_its_output_and_its_exit_code(tmp_path: Path, shell: tuple[
     assert run(tmp_path, f"{NUMBERS}; echo oops >&2; exit 7", Shells(shell=shell)) == (7, ALL_LINES + b"oops\n")
 
 
+def test_step_that_fills_the_disk_has_its_exit_code(tmp_path: Path) -> None:
+    """No process can write another byte: the limit of the file size answers as a full disk does."""
+    words = ("sh", "-c", "trap '' XFSZ; exec sh \"$@\"", "sh")
+    shells = Shells(shell=words)
+
+    assert run(tmp_path, "prlimit --pid $PPID --fsize=0 && exit 5", shells) == (5, b"")
+
+
+def test_step_that_meets_a_full_disk_is_not_started(tmp_path: Path) -> None:
+    words = ("sh", "-c", "trap '' XFSZ; ulimit -f 0; exec sh \"$@\"", "sh")
+    shells = Shells(shell=words)
+
+    with pytest.raises(StepNotStarted, match="free disk space"):
+        run(tmp_path, f"echo begun > {tmp_path}/begun", shells)
+
+    assert not (tmp_path / "begun").exists()
+
+
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.one_of(st.integers(-1, 400), st.none()), max_size=6))
 def test_each_byte_arrives_once_wherever_connections_break(

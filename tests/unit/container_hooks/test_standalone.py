@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from container_hooks.failures import HookFailed
 from container_hooks.local_files import LocalFiles
 from container_hooks.standalone import run_once
 from tests.unit.container_hooks.worlds import JOB_POD, NAMESPACE, POD, UID, Stage, container, step
@@ -117,3 +119,19 @@ def test_local_files_are_sent_and_received(tmp_path: Path) -> None:
 
 def test_missing_folder_counts_as_empty(tmp_path: Path) -> None:
     assert b"".join(LocalFiles().send(str(tmp_path / "none"))).strip(b"\0") != b"x"
+
+
+@pytest.mark.timeout(30)
+def test_many_errors_of_tar_do_not_stop_a_copy(tmp_path: Path) -> None:
+    """Both directions of a copy end, although the errors are larger than a pipe."""
+    names = [f"{number:04}-{'x' * 60}" for number in range(2000)]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(f"file/{name}"))
+    (tmp_path / "file").write_text("a file where a folder is expected")
+
+    with pytest.raises(HookFailed, match="cannot be read"):
+        b"".join(LocalFiles().send(str(tmp_path), only=names))
+    with pytest.raises(HookFailed, match="cannot be written"):
+        LocalFiles().receive(str(tmp_path), [buffer.getvalue()])
