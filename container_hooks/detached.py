@@ -118,7 +118,7 @@ def run_detached(
 
 
 class _Step:
-    """A step with what is known of it. `seen` is the number of bytes of output that were passed on."""
+    """A step and its progress. `seen` is the number of bytes of output that were passed on."""
 
     def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
         self._processes = processes

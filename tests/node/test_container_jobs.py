@@ -58,7 +58,8 @@ JOB_WITH_SERVICES: Mapping[str, Any] = {
             "image": POSTGRES,
             "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": DATA},
             "ports": ["5432:5432"],
-            "options": f"--user {POSTGRES_USER} --health-cmd pg_isready --health-interval 1s --health-retries 60",
+            "options": f"--user {POSTGRES_USER} --cpus 0.2 --health-cmd pg_isready --health-interval 1s "
+            "--health-retries 120",
         },
         "redis": {"image": REDIS, "ports": ["6379:6379"], "options": f"--user {REDIS_USER}"},
     },
@@ -78,6 +79,10 @@ class ContainerFleet(Fleet):
     def __init__(self, system: System, proxy: FaultProxy) -> None:
         super().__init__(system)
         self.proxy = proxy
+
+    def has_ended(self, command: str, pod: str) -> bool:
+        """Return whether a command of the hooks has ended in a runner Pod."""
+        return any((each["command"], each["pod"]) == (command, pod) for each in self.events("hook_ended"))
 
     def hook_objects(self) -> list[str]:
         """Return the names of all hook Pods, and of all Secrets of hooks, in the pool's namespace."""
@@ -123,8 +128,8 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
 
 
 def _pool() -> LabPool:
-    spec = {"containers": {"mode": "kubernetes", "vcpu": "100m", "memoryMib": 256}}
-    return LabPool(POOL, LABELS, 3, cpu="50m", memory="128Mi", spec=spec)
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "450m", "memoryMib": 512}}
+    return LabPool(POOL, LABELS, 2, cpu="50m", memory="128Mi", spec=spec)
 
 
 def _lead_through_the_proxy(fleet: ContainerFleet) -> None:
@@ -196,7 +201,7 @@ def faults(fleet: ContainerFleet, *planned: Fault) -> Iterator[None]:
 
 
 def complete(fleet: ContainerFleet, job: int) -> Mapping[str, Any]:
-    """Wait for the end of a job and return it. If it did not succeed, fail with what its hooks said."""
+    """Wait for the end of a job and return it. If it did not succeed, fail with the last errors of its hooks."""
     found = fleet.wait_for(job, "completed", within=900)
     said = [each for each in fleet.events("hook_failed") if each.get("job") in {job, None}]
     assert (found["conclusion"], found["executions"]) == ("success", 1), json.dumps(said[-3:], indent=1)
@@ -227,14 +232,21 @@ def test_image_that_cannot_be_pulled_fails_the_job_and_leaves_nothing(containers
     eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
 
 
-def test_step_goes_on_while_the_api_server_answers_503_for_ten_seconds(containers: ContainerFleet) -> None:
+def test_job_goes_on_while_the_api_server_is_away_for_ten_seconds(containers: ContainerFleet) -> None:
     steps = [{"run": "i=0; while [ $i -lt 20 ]; do echo $i; sleep 1; i=$((i + 1)); done"}, {"run": "true"}]
     [job] = containers.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": steps})
-    containers.pod_of(job)
+    pod = containers.pod_of(job)
     eventually(containers.hook_objects, "the job has no Pod", within=120)
+    refused = Fault(kind="status", status=503, until_seconds=10)
+    containers.proxy.add(refused)
 
-    with faults(containers, Fault(kind="status", status=503, until_seconds=10)):
-        complete(containers, job)
+    eventually(lambda: containers.has_ended("prepare_job", pod), "the job's Pod is not ready", within=120)
+    containers.proxy.add(refused)
+    containers.proxy.disconnect()
+    complete(containers, job)
+
+    containers.proxy.clear()
+    assert containers.has_ended("run_script_step", pod)
 
 
 @pytest.mark.slow
