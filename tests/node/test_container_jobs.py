@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from k8s_adapters.client import object_path
 from lab.bootstrap import LabPool
 from lab.faults import Fault, FaultProxy
 from lab.manifests import Kinds
@@ -128,7 +129,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
 
 
 def _pool() -> LabPool:
-    spec = {"containers": {"mode": "kubernetes", "vcpu": "450m", "memoryMib": 512}}
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "420m", "memoryMib": 512}}
     return LabPool(POOL, LABELS, 2, cpu="50m", memory="128Mi", spec=spec)
 
 
@@ -247,6 +248,38 @@ def test_job_goes_on_while_the_api_server_is_away_for_ten_seconds(containers: Co
 
     containers.proxy.clear()
     assert containers.has_ended("run_script_step", pod)
+
+
+def sleeping(fleet: ContainerFleet) -> tuple[int, str]:
+    """Queue a job with a long step, and return the job and its Pod when the job's container is ready."""
+    [job] = fleet.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": [{"run": "sleep 600"}]})
+    pod = fleet.pod_of(job)
+    eventually(lambda: fleet.has_ended("prepare_job", pod), "the job's Pod is not ready", within=120)
+    return job, pod
+
+
+def test_killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(containers: ContainerFleet) -> None:
+    job, pod = sleeping(containers)
+    [sidecar] = containers.pods(POOL)[pod]["status"]["initContainerStatuses"]
+    _, _, task = sidecar["containerID"].partition("containerd://")
+
+    assert containers.system.real_nodes[0].ctr("tasks", "kill", "-s", "SIGKILL", task).returncode == 0
+
+    assert containers.wait_for(job, "completed", within=120)["conclusion"] == "failure"
+    [said] = [each["what"] for each in containers.events("hook_failed") if each["pod"] == pod]
+    assert "the sidecar hooks does not answer" in said
+    assert containers.has_ended("cleanup_job", pod)
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
+
+
+def test_deleted_runner_pod_takes_its_hook_pods_with_it(containers: ContainerFleet) -> None:
+    _, pod = sleeping(containers)
+    assert containers.hook_objects()
+
+    path = object_path("pods", namespace=containers.system.namespace, name=pod)
+    containers.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=120)
 
 
 @pytest.mark.slow
