@@ -24,6 +24,9 @@ JOB = "job"
 _ATTEMPTS = 5
 _PAUSE = 1.0  # seconds before a call is repeated, times the number of the attempt
 _AHEAD = 16  # chunks between the two ends of a copy
+_SILENT_FOR = 300.0  # seconds without a chunk after which a copy fails
+_CHECKED = 1.0  # seconds between two checks whether a command that waits for a chunk was cancelled
+_LONGEST_LINE = 4096  # bytes of a line of a listing
 _STOPS_WITHIN = 10.0  # seconds
 _LONGEST_STDERR = 2000
 _MIB = 1024 * 1024
@@ -122,7 +125,7 @@ def _unpack(
     tally, listing, errors = Tally(), Listing(), bytearray()
     source = _Guarded(_reported(world, passed(chunks, keep=keep, tally=tally, extra=extra), tally, what))
     code = world.exec.run(
-        pod, JOB, command, stdin=source, stdout=listing.read, stderr=lambda data: _append(errors, data)
+        pod, JOB, command, stdin=source, stdout=listing.read, stderr=lambda data: append(errors, data)
     )
     if source.error is not None:
         raise source.error
@@ -152,6 +155,8 @@ class Listing:
     def read(self, data: bytes) -> None:
         """Read a piece of the listing."""
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            raise HookFailed(f"the listing of the copied files is wrong: a line has more than {_LONGEST_LINE} bytes")
         for line in lines:
             self._count(line)
 
@@ -239,14 +244,28 @@ class _Packing:
             raise own from error
 
     def _yielded(self) -> Iterator[bytes]:
-        while (chunk := self._chunks.get()) is not None:
+        silent = 0.0
+        while True:
+            try:
+                chunk = self._chunks.get(timeout=_CHECKED)
+            except queue.Empty:
+                self._world.timing.clock()  # raises an error if the command was cancelled
+                if self._stopped.is_set():
+                    return
+                silent += _CHECKED
+                if silent >= _SILENT_FOR:
+                    raise HookFailed(f"{self._what}: tar in the container sent nothing for {silent:.0f} s") from None
+                continue
+            if chunk is None:
+                return
+            silent = 0.0
             yield chunk
 
     def _read(self) -> None:
         errors = bytearray()
         try:
             code = self._world.exec.run(
-                self._pod, JOB, self._pack, stdout=self._put, stderr=lambda data: _append(errors, data)
+                self._pod, JOB, self._pack, stdout=self._put, stderr=lambda data: append(errors, data)
             )
             if not is_whole(code, errors):
                 self._error = command_failed(self._what, code, errors)
@@ -273,9 +292,10 @@ class _Packing:
             return
 
 
-def _append(errors: bytearray, data: bytes) -> None:
-    errors += data
-    del errors[:-_LONGEST_STDERR]
+def append(said: bytearray, data: bytes) -> None:
+    """Append bytes of a process, and store only the last ones. A container might send bytes without an end."""
+    said += data
+    del said[:-_LONGEST_STDERR]
 
 
 def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:

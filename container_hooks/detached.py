@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from container_hooks.copies import append
 from container_hooks.ports import Exec
 from ostler.clock import Timing
 from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable
@@ -134,7 +136,8 @@ class _Step:
         if self._started:
             return
         said = bytearray()
-        code = self._run(["sh", "-c", _START, "sh", self._place.folder, *command], said.extend, said.extend)
+        hears = partial(append, said)
+        code = self._run(["sh", "-c", _START, "sh", self._place.folder, *command], hears, hears)
         if code != 0:
             reason = said.decode(errors="replace").strip() or f"the shell ended with {code}"
             raise StepNotStarted(reason)
@@ -143,7 +146,8 @@ class _Step:
     def follow(self) -> int:
         """Pass on the output until the step has ended, and return its exit code."""
         said = bytearray()
-        code = self._run(["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)], self._pass_on, said.extend)
+        words = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
+        code = self._run(words, self._pass_on, partial(append, said))
         match said.decode(errors="replace").strip():
             case "killed":
                 raise StepKilled("it was killed; its container might have used up its memory")

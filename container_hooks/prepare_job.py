@@ -142,7 +142,13 @@ def _set_up(world: World, made: Made) -> bool:
 
     def attempt() -> bool:
         output, errors = bytearray(), bytearray()
-        code = world.exec.run(made.name, copies.JOB, set_up_job(), stdout=output.extend, stderr=errors.extend)
+        code = world.exec.run(
+            made.name,
+            copies.JOB,
+            set_up_job(),
+            stdout=lambda data: copies.append(output, data),
+            stderr=lambda data: copies.append(errors, data),
+        )
         if code != 0:
             raise copies.command_failed(what, code, errors)
         return b"alpine" in output.split()

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -146,6 +147,19 @@ def test_step_that_cannot_be_started_says_why(tmp_path: Path) -> None:
 
     with pytest.raises(StepNotStarted, match="exist"):
         run(tmp_path, "true", Shells())
+
+
+def test_endless_words_of_a_shell_are_not_stored(tmp_path: Path) -> None:
+    class Chatty(Shells):
+        def run(self, *_args: object, **streams: Any) -> int:
+            for _ in range(64):
+                streams["stderr"](bytes(1024 * 1024))
+            return 1
+
+    with pytest.raises(StepNotStarted) as caught:
+        run(tmp_path, "true", Chatty())
+
+    assert len(str(caught.value)) <= 4096
 
 
 def test_container_that_answers_no_more_ends_the_step_after_the_patience(tmp_path: Path) -> None:
