@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,16 +251,27 @@ def test_job_goes_on_while_the_api_server_is_away_for_ten_seconds(containers: Co
     assert containers.has_ended("run_script_step", pod)
 
 
-def sleeping(fleet: ContainerFleet) -> tuple[int, str]:
-    """Queue a job with a long step, and return the job and its Pod when the job's container is ready."""
-    [job] = fleet.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": [{"run": "sleep 600"}]})
+def sleeping(fleet: ContainerFleet, seconds: int) -> tuple[int, str]:
+    """Queue a job with a step of a length that no other job has. Return the job and its Pod when the step runs."""
+    step = {"run": f"sleep {seconds}"}
+    [job] = fleet.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": [step]})
     pod = fleet.pod_of(job)
-    eventually(lambda: fleet.has_ended("prepare_job", pod), "the job's Pod is not ready", within=120)
+    words = f"sleep\0{seconds}\0".encode()
+    eventually(lambda: words in _command_lines(), "the step does not run", within=120)
     return job, pod
 
 
+def _command_lines() -> set[bytes]:
+    """Return the command lines of all processes, also of those in containers."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found.add((process / "cmdline").read_bytes())
+    return found
+
+
 def test_killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(containers: ContainerFleet) -> None:
-    job, pod = sleeping(containers)
+    job, pod = sleeping(containers, 601)
     [sidecar] = containers.pods(POOL)[pod]["status"]["initContainerStatuses"]
     _, _, task = sidecar["containerID"].partition("containerd://")
 
@@ -267,13 +279,13 @@ def test_killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(containers:
 
     assert containers.wait_for(job, "completed", within=120)["conclusion"] == "failure"
     [said] = [each["what"] for each in containers.events("hook_failed") if each["pod"] == pod]
-    assert "the sidecar hooks does not answer" in said
+    assert "the sidecar of container jobs stopped" in said
     assert containers.has_ended("cleanup_job", pod)
     eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
 
 
 def test_deleted_runner_pod_takes_its_hook_pods_with_it(containers: ContainerFleet) -> None:
-    _, pod = sleeping(containers)
+    _, pod = sleeping(containers, 602)
     assert containers.hook_objects()
 
     path = object_path("pods", namespace=containers.system.namespace, name=pod)
