@@ -135,8 +135,8 @@ def capacity(
 ) -> Size:
     """Return the capacity of the fleet's usable nodes for Pods with these tolerations.
 
-    If `lost_before` is given, a node that is not Ready also counts if it was Ready at `lost_before`. A node that is Ready
-    again counts, although Kubernetes removes the taints of its absence a moment later.
+    If `lost_before` is given, a node that is not Ready also counts if it was Ready at `lost_before`. A node that is
+    Ready again counts, although Kubernetes removes the taints of its absence a moment later.
     """
     total = NOTHING
     for node in nodes:
