@@ -40,7 +40,7 @@ def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict:
             except OstlerError as error:
                 failures.append(failure_of(f"{kind} {name} was not deleted", error))
             else:
-                (world.ledger.pods if kind == "pods" else world.ledger.secrets).discard(name)
+                world.ledger.forget(kind, name)
     if failures and strict:
         raise failures[0]
     for each in failures:

@@ -109,7 +109,7 @@ def _create_secret(world: World, kind: str, values: Mapping[str, bytes], nonce: 
         try:
             return create_secret(world, _named(world, body, name, nonce))
         except Taken:
-            continue
+            world.ledger.taken.add(name)
     raise HookFailed(f"all {SECRETS} names of Secrets are in use; use fewer registry credentials in one job")
 
 

@@ -50,7 +50,8 @@ def run_container_step(given: ContainerStep, *, state: dict[str, object], world:
         return _execute(world, given, pod=made[0].name, workspace=workspace)
     finally:
         pods = [each.name for each in made] or sorted(world.ledger.pods - {workflow_pod(world.pod)})
-        remove(world, pods=pods, secrets=sorted(world.ledger.secrets - before), strict=False)
+        own = world.ledger.secrets - world.ledger.taken - before
+        remove(world, pods=pods, secrets=sorted(own), strict=False)
 
 
 def _workspace(given: ContainerStep, state: dict[str, object], world: World) -> str:

@@ -106,6 +106,8 @@ def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
         "image": plan.image,
         "env": _environment(plan, env_secret),
         "resources": {"requests": resources, "limits": dict(resources)},
+        # The log of the job shows the last output of a service that ended, because its Pod is then deleted.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [] if plan.is_service else [{"name": n, "mountPath": p} for n, p in _VOLUMES.items()],
     }
     if not plan.is_service:

@@ -72,7 +72,7 @@ def ended_line(name: str, ended: Json, *, memory: str | None) -> str:
         )
     code, signal = ended.get("exitCode"), ended.get("signal")
     how = f"signal {signal}" if signal else f"exit code {code}"
-    said = one_line(str(ended.get("message") or ""), longest=_LONGEST_REASON)
+    said = one_line(str(ended.get("message") or "")[-_LONGEST_REASON:])  # the end of its output
     reason = ended.get("reason")
     detail = ": ".join(filter(None, (reason if reason not in {"Error", "Completed"} else None, said)))
     return one_line(

@@ -93,6 +93,8 @@ class HookSettings:
 class Ledger:
     """Names of the objects that this process might have created.
 
+    `taken` has the names of Secrets that an earlier process has created.
+
     `complete` is True if no earlier process can have created an object for the same runner Pod. `cleanup_job` then
     asks for these names only. Otherwise it asks for every possible name.
     """
@@ -101,6 +103,7 @@ class Ledger:
     used: bool = False
     pods: set[str] = field(default_factory=set)
     secrets: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
 
     def begin(self, *, first_of_job: bool) -> None:
         """Record the begin of a command.
@@ -110,6 +113,14 @@ class Ledger:
         """
         self.complete = self.complete or (first_of_job and not self.used)
         self.used = True
+
+    def forget(self, kind: str, name: str) -> None:
+        """Remove the name of a deleted object. `kind` is `pods` or `secrets`."""
+        if kind == "pods":
+            self.pods.discard(name)
+        else:
+            self.secrets.discard(name)
+            self.taken.discard(name)
 
 
 @dataclass(frozen=True, kw_only=True)

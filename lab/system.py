@@ -112,7 +112,7 @@ class Options:
     This applies to a real control plane only, and needs Helm.
     """
     chart_values: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the chart from which the identities and the admission policies are rendered."""
+    """Values of the chart for the identities and the admission policies."""
     own_roles: bool = False
     """Connect each web and worker process to Postgres as a role with the name of the process.
 

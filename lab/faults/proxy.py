@@ -76,12 +76,16 @@ class Gateway:
         self._server = await asyncio.start_server(self._accept, host, port, backlog=2048)
         return int(self._server.sockets[0].getsockname()[1])
 
+    def disconnect(self) -> None:
+        """End every connection, as a server that is replaced."""
+        for task in list(self._connections):
+            task.cancel()
+
     async def close(self) -> None:
         """Stop listening and end every connection."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._connections):
-            task.cancel()
+        self.disconnect()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,6 +307,7 @@ class FaultProxy:
         self._host = host
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._gateway: Gateway | None = None
         self._closing: asyncio.Event | None = None
         self._up = threading.Event()
         self._failure: BaseException | None = None
@@ -331,6 +336,11 @@ class FaultProxy:
     def clear(self) -> None:
         """Remove every fault."""
         self._plan.clear()
+
+    def disconnect(self) -> None:
+        """End every connection, as a server that is replaced."""
+        if self._loop is not None and self._gateway is not None:
+            self._loop.call_soon_threadsafe(self._gateway.disconnect)
 
     def kubeconfig(self, source: Path) -> Path:
         """Write a copy of the kubeconfig `source` that uses this proxy and the same token, and return its path.
@@ -363,7 +373,7 @@ class FaultProxy:
 
     async def _serve(self) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
-        gateway = Gateway(upstream=self._upstream, plan=self._plan, control=self._control)
+        self._gateway = gateway = Gateway(upstream=self._upstream, plan=self._plan, control=self._control)
         self._port = await gateway.start(port=self._port, host=self._host)
         self._up.set()
         await self._closing.wait()

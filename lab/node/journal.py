@@ -22,7 +22,9 @@ from ostler.errors import UpstreamError
 EVERY = 0.2
 """Seconds between two readings. The kubelet deletes the logs of a deleted Pod; an open file stays readable."""
 
-_EVENTS_OF_RUNNER = frozenset({"runner_started", "job_started", "script_ended", "job_finished"})
+_EVENTS_OF_RUNNER = frozenset(
+    {"runner_started", "job_started", "script_ended", "hook_ended", "hook_failed", "job_finished"}
+)
 
 
 @dataclass(slots=True)

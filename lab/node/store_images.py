@@ -10,13 +10,15 @@ import tarfile
 from pathlib import Path
 
 from lab.go_build import Say, cache_folder, quiet
-from lab.node.archive import FolderFor, Image, add_file, digest, write_archive
+from lab.node.archive import FolderFor, Image, add_file, add_folder, digest, write_archive
 from lab.node.images import debian_root
 
 POSTGRES = "lab.ostler.dev/postgres:1"
 REDIS = "lab.ostler.dev/redis:1"
 
 _PACKAGES = ("ca-certificates", "postgresql", "redis-server")
+_SOCKETS = "run/postgresql"
+"""Folder for sockets of Postgres, which every user may write to, as in the official image."""
 _SETTINGS = "$1/etc/postgresql-common"
 _NO_CLUSTER = f'mkdir -p "{_SETTINGS}" && echo create_main_cluster=false > "{_SETTINGS}/createcluster.conf"'
 _POSTGRES_SCRIPT = """\
@@ -76,7 +78,8 @@ def redis_image(name: str = REDIS, say: Say = quiet) -> Path:
 
 def _image(kind: str, name: str, script: str, folder_inside: str, say: Say) -> Path:
     root = debian_root(_PACKAGES, say, hooks=[_NO_CLUSTER])
-    target = cache_folder("images") / f"{kind}-{digest(name.encode(), root.name.encode(), script.encode())}.tar"
+    content = [each.encode() for each in (name, root.name, script, _SOCKETS)]
+    target = cache_folder("images") / f"{kind}-{digest(*content)}.tar"
     if target.exists():
         return target
     say(f"images: packing the image of {kind}")
@@ -85,6 +88,7 @@ def _image(kind: str, name: str, script: str, folder_inside: str, say: Say) -> P
         entry.write_text(script)
         with tarfile.open(layer, "w") as tar:
             add_file(tar, entry, "usr/local/bin/docker-entrypoint.sh", mode=0o755)
+            add_folder(tar, _SOCKETS, owner=0, mode=0o1777)
         image = Image(
             name=name,
             layers=[root, layer],

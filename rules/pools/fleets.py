@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
+from rules.pools.pod_template import LOST_NODE_TAINTS
 from rules.pools.scaling import Parts
 
 USABLE = Fraction(9, 10)
@@ -134,13 +135,15 @@ def capacity(
 ) -> Size:
     """Return the capacity of the fleet's usable nodes for Pods with these tolerations.
 
-    If `lost_before` is given, a node that is not Ready also counts if it was Ready at `lost_before`.
+    If `lost_before` is given, a node that is not Ready also counts if it was Ready at `lost_before`. A node that is
+    Ready again counts, although Kubernetes removes the taints of its absence a moment later.
     """
     total = NOTHING
     for node in nodes:
         returns = lost_before is not None and node.may_return(lost_before=lost_before)
         fits = all(node.labels.get(key) == value for key, value in fleet.selector)
-        taints = [taint for taint in node.taints if not (returns and taint.key.startswith(_OF_CONDITIONS))]
+        old = _OF_CONDITIONS if returns else LOST_NODE_TAINTS if node.usable else ()
+        taints = [taint for taint in node.taints if not taint.key.startswith(old)]
         let_in = all(any(each.covers(taint) for each in tolerations) for taint in taints)
         if (node.usable or returns) and fits and let_in:
             total += node.allocatable

@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from k8s_adapters.client import object_path
 from lab.bootstrap import LabPool
 from lab.faults import Fault, FaultProxy
 from lab.manifests import Kinds
@@ -58,7 +60,8 @@ JOB_WITH_SERVICES: Mapping[str, Any] = {
             "image": POSTGRES,
             "env": {"POSTGRES_PASSWORD": "postgres", "PGDATA": DATA},
             "ports": ["5432:5432"],
-            "options": f"--user {POSTGRES_USER} --health-cmd pg_isready --health-interval 1s --health-retries 60",
+            "options": f"--user {POSTGRES_USER} --cpus 0.2 --health-cmd pg_isready --health-interval 1s "
+            "--health-retries 120",
         },
         "redis": {"image": REDIS, "ports": ["6379:6379"], "options": f"--user {REDIS_USER}"},
     },
@@ -78,6 +81,10 @@ class ContainerFleet(Fleet):
     def __init__(self, system: System, proxy: FaultProxy) -> None:
         super().__init__(system)
         self.proxy = proxy
+
+    def has_ended(self, command: str, pod: str) -> bool:
+        """Return whether a command of the hooks has ended in a runner Pod."""
+        return any((each["command"], each["pod"]) == (command, pod) for each in self.events("hook_ended"))
 
     def hook_objects(self) -> list[str]:
         """Return the names of all hook Pods, and of all Secrets of hooks, in the pool's namespace."""
@@ -123,8 +130,8 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFl
 
 
 def _pool() -> LabPool:
-    spec = {"containers": {"mode": "kubernetes", "vcpu": "100m", "memoryMib": 256}}
-    return LabPool(POOL, LABELS, 3, cpu="50m", memory="128Mi", spec=spec)
+    spec = {"containers": {"mode": "kubernetes", "vcpu": "420m", "memoryMib": 512}}
+    return LabPool(POOL, LABELS, 2, cpu="50m", memory="128Mi", spec=spec)
 
 
 def _lead_through_the_proxy(fleet: ContainerFleet) -> None:
@@ -196,7 +203,7 @@ def faults(fleet: ContainerFleet, *planned: Fault) -> Iterator[None]:
 
 
 def complete(fleet: ContainerFleet, job: int) -> Mapping[str, Any]:
-    """Wait for the end of a job and return it. If it did not succeed, fail with what its hooks said."""
+    """Wait for the end of a job and return it. If it did not succeed, fail with the last errors of its hooks."""
     found = fleet.wait_for(job, "completed", within=900)
     said = [each for each in fleet.events("hook_failed") if each.get("job") in {job, None}]
     assert (found["conclusion"], found["executions"]) == ("success", 1), json.dumps(said[-3:], indent=1)
@@ -227,14 +234,64 @@ def test_image_that_cannot_be_pulled_fails_the_job_and_leaves_nothing(containers
     eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
 
 
-def test_step_goes_on_while_the_api_server_answers_503_for_ten_seconds(containers: ContainerFleet) -> None:
+def test_job_goes_on_while_the_api_server_is_away_for_ten_seconds(containers: ContainerFleet) -> None:
     steps = [{"run": "i=0; while [ $i -lt 20 ]; do echo $i; sleep 1; i=$((i + 1)); done"}, {"run": "true"}]
     [job] = containers.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": steps})
-    containers.pod_of(job)
+    pod = containers.pod_of(job)
     eventually(containers.hook_objects, "the job has no Pod", within=120)
+    refused = Fault(kind="status", status=503, until_seconds=10)
+    containers.proxy.add(refused)
 
-    with faults(containers, Fault(kind="status", status=503, until_seconds=10)):
-        complete(containers, job)
+    eventually(lambda: containers.has_ended("prepare_job", pod), "the job's Pod is not ready", within=120)
+    containers.proxy.add(refused)
+    containers.proxy.disconnect()
+    complete(containers, job)
+
+    containers.proxy.clear()
+    assert containers.has_ended("run_script_step", pod)
+
+
+def sleeping(fleet: ContainerFleet, seconds: int) -> tuple[int, str]:
+    """Queue a job with a step of a length that no other job has. Return the job and its Pod when the step runs."""
+    step = {"run": f"sleep {seconds}"}
+    [job] = fleet.send(labels=LABELS, containers={"container": {"image": JOB}, "steps": [step]})
+    pod = fleet.pod_of(job)
+    words = f"sleep\0{seconds}\0".encode()
+    eventually(lambda: words in _command_lines(), "the step does not run", within=120)
+    return job, pod
+
+
+def _command_lines() -> set[bytes]:
+    """Return the command lines of all processes, also of those in containers."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found.add((process / "cmdline").read_bytes())
+    return found
+
+
+def test_killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(containers: ContainerFleet) -> None:
+    job, pod = sleeping(containers, 601)
+    [sidecar] = containers.pods(POOL)[pod]["status"]["initContainerStatuses"]
+    _, _, task = sidecar["containerID"].partition("containerd://")
+
+    assert containers.system.real_nodes[0].ctr("tasks", "kill", "-s", "SIGKILL", task).returncode == 0
+
+    assert containers.wait_for(job, "completed", within=120)["conclusion"] == "failure"
+    [said] = [each["what"] for each in containers.events("hook_failed") if each["pod"] == pod]
+    assert "the sidecar of container jobs stopped" in said
+    assert containers.has_ended("cleanup_job", pod)
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
+
+
+def test_deleted_runner_pod_takes_its_hook_pods_with_it(containers: ContainerFleet) -> None:
+    _, pod = sleeping(containers, 602)
+    assert containers.hook_objects()
+
+    path = object_path("pods", namespace=containers.system.namespace, name=pod)
+    containers.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+    eventually(lambda: not containers.hook_objects(), "hook objects are left", within=120)
 
 
 @pytest.mark.slow

@@ -118,14 +118,16 @@ class ContainerJob:
         for file in files.values():
             file.write_text("")
         inside = "/github/file_commands" if "image" in step else "/__w/_temp/_runner_file_commands"
+        workspace = "/github/workspace" if "image" in step else "/__w/shop/shop"
         variables = self._variables | {name: f"{inside}/{file.name}" for name, file in files.items()}
+        variables["GITHUB_WORKSPACE"] = workspace
         if "image" in step:
             arguments = {
                 **self._container({**step, "env": variables | step.get("env", {})}),
                 "entryPoint": step.get("entrypoint"),
                 "dockerfile": None,
                 "prependPath": [],
-                "workingDirectory": "/github/workspace",
+                "workingDirectory": workspace,
                 **self._mounts(),
             }
             self._hook("run_container_step", arguments)
@@ -137,7 +139,7 @@ class ContainerJob:
                 "entryPointArgs": ["-e", f"/__w/_temp/{script.name}"],
                 "environmentVariables": variables | step.get("env", {}),
                 "prependPath": step.get("prependPath", []),
-                "workingDirectory": "/__w/shop/shop",
+                "workingDirectory": workspace,
             }
             self._hook("run_script_step", arguments)
         self._variables |= _assignments(files["GITHUB_ENV"].read_text())

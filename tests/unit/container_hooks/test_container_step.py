@@ -80,6 +80,20 @@ def test_pod_of_the_step_is_deleted(stage: Stage) -> None:
     assert ("POST", "pods", STEP_POD) in stage.api.calls
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_step_of_a_new_process_deletes_only_its_own_secret(stage: Stage, starts: bool) -> None:
+    variables = {"TOKEN": "t"}
+    assert stage.run("prepare_job", {"container": container(environmentVariables=variables)}) == 0
+    stage.restart()
+    login = {"username": "u", "password": "p", "serverUrl": "r"}
+    stage.api.statuses = [] if starts else [waiting("job", "InvalidImageName", "bad name")]
+
+    code = stage.run("run_container_step", action("true", registry=login), state=STATE)
+
+    assert code == (0 if starts else 1)
+    assert (stage.api.names(), stage.api.names("secrets")) == ([JOB_POD], [f"{POD}-secret-0"])
+
+
 @pytest.mark.parametrize("number", range(7))
 def test_pod_of_the_step_is_deleted_after_each_failure(stage: Stage, number: int) -> None:
     stage.exec.faults = {len(stage.exec.ran) + number: 2}

@@ -41,6 +41,7 @@ def test_each_container_is_restricted() -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
     assert spec["containers"][1]["securityContext"]["runAsUser"] == 70
     assert spec["automountServiceAccountToken"] is False
     assert spec["restartPolicy"] == "Never"

@@ -101,6 +101,7 @@ def test_registry_login_becomes_a_pull_secret_once_per_login(stage: Stage) -> No
             "cannot start (CreateContainerConfigError: no user",
         ),
         ([ended("redis", exitCode=1, reason="Error")], "container redis ended with exit code 1"),
+        ([ended("redis", exitCode=1, message="x" * 2000 + " no such user\n")], "x no such user); check its image"),
         ([ended("redis", exitCode=137, reason="OOMKilled")], "used more memory than its limit of"),
         ([{"phase": "Failed", "reason": "Evicted", "message": "disk"}], "(Evicted: disk)"),
         ([{"phase": "Pending"}] * 400, "was not ready within 600 seconds: container job is not started yet"),

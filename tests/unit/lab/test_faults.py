@@ -1,5 +1,6 @@
 """The fault proxy: what passes, what fails, and what the upstream and the client each saw of it."""
 
+import contextlib
 import errno
 import http.client
 import json
@@ -193,6 +194,19 @@ def test_bytes_pass_both_ways_after_an_upgrade(upstream: Upstream, proxy: FaultP
             assert received.readline() == word.upper()
 
     assert upstream.hung_up.wait(10)
+
+
+def test_disconnecting_ends_both_sides_and_new_connections_work(upstream: Upstream, proxy: FaultProxy) -> None:
+    with _upgraded(proxy) as connection, connection.makefile("rb") as received:
+        assert received.readline().startswith(b"HTTP/1.1 101 ")
+
+        proxy.disconnect()
+
+        with contextlib.suppress(ConnectionResetError):
+            received.read()
+    assert upstream.hung_up.wait(10)
+    with _upgraded(proxy) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 101"
 
 
 def test_a_reset_after_applying_breaks_an_upgrade(upstream: Upstream, proxy: FaultProxy) -> None:

@@ -69,6 +69,19 @@ def test_nodes_that_are_not_ready_cordoned_tainted_or_elsewhere_hold_nothing() -
 
 
 @pytest.mark.parametrize(
+    ("taint", "usable", "counts"),
+    [
+        ("node.kubernetes.io/not-ready", True, True),
+        ("node.kubernetes.io/unreachable", True, True),
+        ("node.kubernetes.io/not-ready", False, False),
+        ("node.kubernetes.io/disk-pressure", True, False),
+    ],
+)
+def test_node_that_is_ready_again_counts_before_its_taint_is_removed(taint: str, usable: bool, counts: bool) -> None:
+    assert (capacity(Fleet(), [node(taint=taint, usable=usable)], ()) != Size(0, 0)) is counts
+
+
+@pytest.mark.parametrize(
     ("toleration", "covers"),
     [
         (Toleration("gpu", "Exists", "", None), True),
