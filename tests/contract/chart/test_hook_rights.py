@@ -377,6 +377,7 @@ def without(*path: Any) -> Change:
 
 
 TWO = "two-0000000a"
+DURING = "DuringSchedulingIgnoredDuringExecution"
 TO_A_HOST = {"httpGet": {"host": "169.254.169.254", "port": 80}}
 PODS: dict[str, tuple[Change, str]] = {
     "name of another runner": (metadata(name=f"{TWO}-workflow"), "the names of its hook Pods only"),
@@ -460,6 +461,10 @@ PODS: dict[str, tuple[Change, str]] = {
     "toleration of a control plane": (
         spec(tolerations=[{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]),
         "tolerates a taint",
+    ),
+    "distance from all other Pods": (
+        spec(affinity={"podAntiAffinity": {f"required{DURING}": [{"topologyKey": "zone", "namespaceSelector": {}}]}}),
+        "must not keep other Pods away",
     ),
     "priority": (spec(priorityClassName="system-node-critical"), "must not choose a PriorityClass"),
     "long end": (spec(terminationGracePeriodSeconds=301), "must end within 300 seconds"),
