@@ -474,6 +474,14 @@ PODS: dict[str, tuple[Change, str]] = {
         spec(resources={"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}),
         "needs limits of cpu and memory, and no resources besides",
     ),
+    "limit of another resource": (
+        container(resources={"limits": LIMITS | {"nvidia.com/gpu": "8"}}),
+        "a resource that hook Pods must not have",
+    ),
+    "huge pages of an init container": (
+        container("initContainers", resources={"limits": LIMITS | {"hugepages-2Mi": "1Gi"}}),
+        "a resource that hook Pods must not have",
+    ),
     "init container without limits": (container("initContainers", resources={}), "needs limits of cpu and memory"),
     "container that runs as root": (
         container(securityContext=SECURE | {"runAsNonRoot": False}),
