@@ -77,7 +77,8 @@ def _create(world: World, given: ContainerStep) -> Made:
         options={JOB: plan.options},
     )
     pull_secrets = create_pull_secrets(world, [given], nonce=nonce)
-    body, more = apply_overlay(step_pod(plan, share=shares[JOB], pull_secrets=pull_secrets), overlay, services={})
+    body = step_pod(plan, share=shares[JOB], pull_secrets=pull_secrets, disk_mib=world.settings.disk_mib)
+    body, more = apply_overlay(body, overlay, services={})
     for line in (*lines, *more):
         world.log.line(line)
     made = attempted("the Pod of the step was not created", lambda: create_step_pod(world, body, nonce=nonce))

@@ -26,6 +26,7 @@ _VOLUMES = {"work": WORK, "externals": EXTERNALS, "github": GITHUB}
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,180}")
 _PUBLIC = frozenset({"CI", "GITHUB_ACTIONS"})
+_DISK = "ephemeral-storage"
 _GRACE = 1  # seconds; `tail` ignores SIGTERM, and nothing that a hook Pod could save is used again
 
 
@@ -45,16 +46,22 @@ def unusable_variables(plan: Plan) -> list[str]:
 
 
 def job_pod(
-    plans: Sequence[Plan], *, shares: Mapping[str, Share], env_secret: str | None, pull_secrets: Sequence[str]
+    plans: Sequence[Plan],
+    *,
+    shares: Mapping[str, Share],
+    env_secret: str | None,
+    pull_secrets: Sequence[str],
+    disk_mib: int | None = None,
 ) -> Json:
     """Return the body of the Pod of a job, without its name and owner.
 
     `env_secret` is the name of the Secret with `secret_values`. `pull_secrets` are the names of Secrets with registry
-    credentials.
+    credentials. `disk_mib` limits the disk space of the whole Pod.
     """
     job = next(each for each in plans if each.name == JOB)
     spec = _spec(job)
     spec["containers"] = [_container(plan, shares[plan.name], env_secret) for plan in plans]
+    _limit_disk(spec, disk_mib)
     _add_volumes(spec, plans)
     if pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
@@ -65,14 +72,27 @@ def job_pod(
     return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
 
 
-def step_pod(plan: Plan, *, share: Share, pull_secrets: Sequence[str]) -> Json:
+def step_pod(plan: Plan, *, share: Share, pull_secrets: Sequence[str], disk_mib: int | None = None) -> Json:
     """Return the body of the Pod of a container step, without its name and owner."""
     spec = _spec(plan)
     spec["containers"] = [_container(plan, share, None)]
+    _limit_disk(spec, disk_mib)
     _add_volumes(spec, [plan])
     if pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+
+
+def _limit_disk(spec: Json, disk_mib: int | None) -> None:
+    """Limit the disk space of a Pod: files of all containers, their logs, and all volumes.
+
+    The kubelet evicts a Pod that uses more than the sum of the limits of its containers, so one limit suffices. The
+    request is 0, because the default would be the limit, and the Pod would need a node with this much free space.
+    """
+    if disk_mib is None:
+        return
+    resources = next(each for each in spec["containers"] if each["name"] == JOB)["resources"]
+    resources["requests"][_DISK], resources["limits"][_DISK] = "0", f"{disk_mib}Mi"
 
 
 def restricted(container: Json) -> Json:

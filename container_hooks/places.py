@@ -15,7 +15,7 @@ from ostler.errors import ConfigurationError
 POD = "ACTIONS_RUNNER_POD_NAME"
 NAMESPACE = "ACTIONS_RUNNER_KUBERNETES_NAMESPACE"
 UID, NODE, POOL = "OSTLER_HOOKS_POD_UID", "OSTLER_HOOKS_NODE", "OSTLER_HOOKS_POOL"
-VCPU, MEMORY = "OSTLER_HOOKS_VCPU", "OSTLER_HOOKS_MEMORY_MIB"
+VCPU, MEMORY, DISK = "OSTLER_HOOKS_VCPU", "OSTLER_HOOKS_MEMORY_MIB", "OSTLER_HOOKS_DISK_MIB"
 TEMPLATE = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE"
 START = "ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS"
 PERIOD, DEADLINE = "ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS", "ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS"
@@ -78,6 +78,7 @@ def read_place(environment: Mapping[str, str]) -> Place:
             defaults,
             vcpu_millicores=int(_number(environment, VCPU, defaults.vcpu_millicores)),
             memory_mib=int(_number(environment, MEMORY, defaults.memory_mib)),
+            disk_mib=int(_number(environment, DISK, 1)) if environment.get(DISK) else None,
             overlay=None if template is None else Path(template),
             start_within=_number(environment, START, defaults.start_within),
         ),

@@ -68,9 +68,10 @@ class Log(Protocol):
 class HookSettings:
     """Settings of the commands. Times are in seconds.
 
-    `vcpu_millicores` and `memory_mib` are the resources of one hook Pod. Its containers share them. `work` and
-    `externals` are folders of the container `runner`. `workspace` is the workspace of the job, relative to `work`, if
-    the environment names it. `overlay` is the file of `ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE`.
+    `vcpu_millicores` and `memory_mib` are the resources of one hook Pod. Its containers share them. `disk_mib` is the
+    limit of the disk space of a hook Pod, or None without a limit. `work` and `externals` are folders of the container
+    `runner`. `workspace` is the workspace of the job, relative to `work`, if the environment names it. `overlay` is the
+    file of `ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE`.
 
     `start_within` limits the time until a hook Pod is ready. `pull_errors_for` is the time during which errors of an
     image pull are tolerated. The kubelet repeats the pull in this time. `progress_every` is the interval of the lines
@@ -79,6 +80,7 @@ class HookSettings:
 
     vcpu_millicores: int = 1000
     memory_mib: int = 2048
+    disk_mib: int | None = None
     work: str = "/home/runner/_work"
     externals: str = "/home/runner/externals"
     workspace: str | None = None

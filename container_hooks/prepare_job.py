@@ -67,7 +67,7 @@ def _create(world: World, given: PrepareJob, plans: Sequence[Plan], overlay: Jso
     if values:
         what = "the Secret with the environment of the containers was not created"
         env_secret = attempted(what, lambda: create_env_secret(world, values, nonce=nonce)).name
-    body = job_pod(plans, shares=shares, env_secret=env_secret, pull_secrets=pull_secrets)
+    body = job_pod(plans, shares=shares, env_secret=env_secret, pull_secrets=pull_secrets, disk_mib=settings.disk_mib)
     services = {plan.context: plan.name for plan in plans if plan.context is not None}
     body, more = apply_overlay(body, overlay, services=services)
     for line in (*lines, *more):

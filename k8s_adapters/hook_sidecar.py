@@ -55,6 +55,7 @@ def _sidecar(name: str, pool: PoolSeen, containers: HookPods, image: str) -> Jso
             {"name": "OSTLER_HOOKS_SOCKET", "value": SOCKET},
             {"name": "OSTLER_HOOKS_VCPU", "value": str(containers.vcpu_millicores)},
             {"name": "OSTLER_HOOKS_MEMORY_MIB", "value": str(containers.memory_mib)},
+            *_disk(pool),
         ],
         # The limits equal the requests, so that the Pod keeps the quality of service `Guaranteed`.
         "resources": {
@@ -77,6 +78,12 @@ def _sidecar(name: str, pool: PoolSeen, containers: HookPods, image: str) -> Jso
             {"name": HOOKS_TOKEN_VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True},
         ],
     }
+
+
+def _disk(pool: PoolSeen) -> list[Json]:
+    """Return the variable with the limit of disk space. The limit of container `runner` is that of a hook Pod too."""
+    limit = pool.ephemeral_storage_limit_mib
+    return [] if limit is None else [{"name": "OSTLER_HOOKS_DISK_MIB", "value": str(limit)}]
 
 
 def _field(path: str) -> Json:

@@ -34,6 +34,7 @@ OTHERS = frozenset(
         "OSTLER_HOOKS_POOL",
         "OSTLER_HOOKS_VCPU",
         "OSTLER_HOOKS_MEMORY_MIB",
+        "OSTLER_HOOKS_DISK_MIB",
     }
 )
 """Variables that are not settings. Tests, Docker Compose, or the poller or sidecar of a runner Pod read them."""

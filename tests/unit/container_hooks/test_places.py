@@ -18,6 +18,10 @@ from tests.unit.container_hooks.worlds import Stage
 FIELDS = {"metadata.uid": "u-1", "spec.nodeName": "node-1"}
 
 
+def test_limit_of_disk_space_of_the_pool_is_that_of_its_hook_pods() -> None:
+    assert read_place(environment(OSTLER_HOOKS_DISK_MIB="20480")).settings.disk_mib == 20480
+
+
 def environment(**more: str) -> dict[str, str]:
     """Return the environment of the sidecar in a Pod that Ostler builds."""
     metadata = {"name": "small", "namespace": "runners", "uid": "u"}
@@ -47,6 +51,7 @@ def test_sidecar_reads_the_environment_that_its_pod_has() -> None:
     assert (place.pool, place.node) == ("small", "node-1")
     assert (place.settings.vcpu_millicores, place.settings.memory_mib) == (1500, 4096)
     assert (place.heartbeat.period, place.heartbeat.deadline) == (5, 61)
+    assert place.settings.disk_mib is None
 
 
 def test_variables_of_the_sidecar_are_no_unknown_settings() -> None:

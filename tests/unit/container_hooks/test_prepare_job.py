@@ -219,3 +219,14 @@ def test_missing_container_is_refused_before_anything_is_created(stage: Stage) -
     with pytest.raises(HookFailed, match="the job has no container"):
         stage.run("prepare_job", {"services": SERVICES})
     assert stage.api.calls == []
+
+
+def test_job_has_the_limit_of_disk_space_of_its_pool(stage: Stage) -> None:
+    stage.settings = {"disk_mib": 500}
+    services = [{"contextName": "db", "image": "postgres:17"}]
+
+    assert stage.run("prepare_job", {"container": container(), "services": services}) == 0
+
+    job, db = (each["resources"] for each in stage.api.objects["pods", JOB_POD]["spec"]["containers"])
+    assert (job["requests"]["ephemeral-storage"], job["limits"]["ephemeral-storage"]) == ("0", "500Mi")
+    assert "ephemeral-storage" not in db["limits"]

@@ -59,6 +59,13 @@ def with_containers(**overlay: Any) -> Json:
     return build(read(containers=CONTAINERS, **more))
 
 
+def test_sidecar_knows_the_limit_of_disk_space_of_its_pool() -> None:
+    limited = read(containers=CONTAINERS, resources={"cpu": 2, "memory": "4Gi", "ephemeralStorageLimit": "20Gi"})
+
+    assert {"name": "OSTLER_HOOKS_DISK_MIB", "value": "20480"} in of(build(limited), "hooks")["env"]
+    assert "OSTLER_HOOKS_DISK_MIB" not in {each["name"] for each in of(with_containers(), "hooks")["env"]}
+
+
 def mounts(container: Json) -> dict[str, Json]:
     return {each["name"]: each for each in container["volumeMounts"]}
 
