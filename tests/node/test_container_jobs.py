@@ -278,9 +278,9 @@ def test_killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(containers:
     assert containers.system.real_nodes[0].ctr("tasks", "kill", "-s", "SIGKILL", task).returncode == 0
 
     assert containers.wait_for(job, "completed", within=120)["conclusion"] == "failure"
-    [said] = [each["what"] for each in containers.events("hook_failed") if each["pod"] == pod]
-    assert "the sidecar of container jobs stopped" in said
-    assert containers.has_ended("cleanup_job", pod)
+    eventually(lambda: containers.has_ended("cleanup_job", pod), "the job was not cleaned up", within=30)
+    said = eventually(lambda: [each["what"] for each in containers.events("hook_failed") if each["pod"] == pod])
+    assert "the sidecar of container jobs stopped" in said[0]
     eventually(lambda: not containers.hook_objects(), "hook objects are left", within=60)
 
 
