@@ -377,6 +377,7 @@ def without(*path: Any) -> Change:
 
 
 TWO = "two-0000000a"
+DURING = "DuringSchedulingIgnoredDuringExecution"
 TO_A_HOST = {"httpGet": {"host": "169.254.169.254", "port": 80}}
 PODS: dict[str, tuple[Change, str]] = {
     "name of another runner": (metadata(name=f"{TWO}-workflow"), "the names of its hook Pods only"),
@@ -461,6 +462,10 @@ PODS: dict[str, tuple[Change, str]] = {
         spec(tolerations=[{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]),
         "tolerates a taint",
     ),
+    "distance from all other Pods": (
+        spec(affinity={"podAntiAffinity": {f"required{DURING}": [{"topologyKey": "zone", "namespaceSelector": {}}]}}),
+        "must not keep other Pods away",
+    ),
     "priority": (spec(priorityClassName="system-node-critical"), "must not choose a PriorityClass"),
     "long end": (spec(terminationGracePeriodSeconds=301), "must end within 300 seconds"),
     "no limits": (container(resources={}), "needs limits of cpu and memory"),
@@ -468,6 +473,14 @@ PODS: dict[str, tuple[Change, str]] = {
     "resources of the whole Pod": (
         spec(resources={"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}),
         "needs limits of cpu and memory, and no resources besides",
+    ),
+    "limit of another resource": (
+        container(resources={"limits": LIMITS | {"nvidia.com/gpu": "8"}}),
+        "a resource that hook Pods must not have",
+    ),
+    "huge pages of an init container": (
+        container("initContainers", resources={"limits": LIMITS | {"hugepages-2Mi": "1Gi"}}),
+        "a resource that hook Pods must not have",
     ),
     "init container without limits": (container("initContainers", resources={}), "needs limits of cpu and memory"),
     "container that runs as root": (

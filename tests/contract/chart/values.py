@@ -45,6 +45,7 @@ MATRIX: dict[str, dict[str, Any]] = {
                 "labels": ["team"],
                 "annotations": ["example.com/a"],
                 "tolerations": ["ci"],
+                "resources": ["nvidia.com/gpu"],
                 "priorityClasses": ["jobs"],
                 "runtimeClasses": ["gvisor"],
                 "pullSecrets": ["registry"],
