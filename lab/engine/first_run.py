@@ -110,10 +110,11 @@ def untouched_problem(project: Project) -> str | None:
 
 def run(project: Project, system: System, *, jobs: int, say: Say) -> list[str]:
     """Start Ostler as the README says, send jobs, and wait for them. Return everything that is wrong, one line each."""
-    project.run("up", "--build", "--detach", "--wait", within=_UP_WITHIN)
-    say("every service is healthy")
-    project.run("exec", "-T", "web", "ostler", "crd", within=_COMMAND_WITHIN)
     with contextlib.closing(system.kube()) as kube:
+        kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": system.namespace}})
+        project.run("up", "--build", "--detach", "--wait", within=_UP_WITHIN)
+        say("every service is healthy")
+        project.run("exec", "-T", "web", "ostler", "crd", within=_COMMAND_WITHIN)
         pools = [on_real_node(_POOL, github_url=system.github_url)]
         put_pools_in_place(kube, namespace=system.namespace, pools=pools)
     body = {"repository": "acme/shop", "labels": list(LABELS), "count": jobs, "duration_seconds": 1}
