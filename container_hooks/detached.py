@@ -174,8 +174,8 @@ class _Step:
     def follow(self) -> int:
         """Pass on the output until the step has ended, and return its exit code."""
         said = bytearray()
-        words = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
-        code = self._run(words, self._pass_on, partial(append, said))
+        command = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
+        code = self._run(command, self._pass_on, partial(append, said))
         match said.decode(errors="replace").strip():
             case "killed":
                 raise StepKilled("it was killed; its container might have used up its memory")
