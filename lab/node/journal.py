@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,7 +18,11 @@ from typing import IO, Any
 from k8s_adapters.client import make_client
 from lab.kubelet.journal import Journal
 from lab.kubelet.processes import WORK
+from lab.node.phases import LastPhases
 from ostler.errors import UpstreamError
+
+WATCHED_WITHIN = 30.0
+"""Seconds until the watch has delivered the end of a Pod. After them the last listed phase counts."""
 
 EVERY = 0.2
 """Seconds between two readings. The kubelet deletes the logs of a deleted Pod; an open file stays readable."""
@@ -37,6 +42,7 @@ class _Pod:
     phase: str = "Pending"
     """Phase before the Pod was deleted."""
     ended: bool = False
+    missing_since: float | None = None
 
     def close(self) -> None:
         """Close the log files."""
@@ -53,6 +59,7 @@ class NodeJournal:
         self._namespace = namespace
         self._kubeconfig = kubeconfig
         self._pods: dict[str, _Pod] = {}
+        self._phases = LastPhases(namespace=namespace, kubeconfig=kubeconfig)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="node-journal", daemon=True)
         self.failure: BaseException | None = None
@@ -60,12 +67,14 @@ class NodeJournal:
 
     def start(self) -> None:
         """Start the thread."""
+        self._phases.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Read what is left, write it, and end the thread."""
         self._stopping.set()
         self._thread.join(30)
+        self._phases.stop()
 
     def _run(self) -> None:
         try:
@@ -108,9 +117,18 @@ class NodeJournal:
                     pod.phase = present[uid].get("status", {}).get("phase", pod.phase)
                 self._read_end(pod, present[uid].get("status", {}))
             elif not any((logs / f"{self._namespace}_{pod.name}_{uid}").exists() for logs in self._pod_logs):
-                self._write(pod, "pod_deleted", phase=pod.phase, job=pod.job)
-                pod.close()
-                del self._pods[uid]
+                self._read_deletion(pod)
+
+    def _read_deletion(self, pod: _Pod) -> None:
+        """Write the deletion of a Pod when the watch knows its last phase, or when the watch is too late."""
+        phase = self._phases.of_deleted(pod.uid)
+        if phase is None and not self._stopping.is_set():
+            pod.missing_since = pod.missing_since or time.monotonic()
+            if time.monotonic() - pod.missing_since < WATCHED_WITHIN:
+                return
+        self._write(pod, "pod_deleted", phase=phase or pod.phase, job=pod.job)
+        pod.close()
+        del self._pods[pod.uid]
 
     def _read_logs(self, pod: _Pod) -> None:
         for container, file in pod.files.items():

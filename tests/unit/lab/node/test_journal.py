@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from lab import liveness
+from lab.node import journal
 from lab.node.journal import NodeJournal, exit_codes
+from lab.node.phases import LastPhases
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from ostler.errors import Retryable
@@ -29,6 +31,16 @@ class Api:
         return {"items": self.pods}
 
 
+class Phases:
+    """The watch of Pods, which knows the last phase of some deleted Pods."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+
+    def of_deleted(self, uid: str) -> str | None:
+        return self.known.get(uid)
+
+
 class World:
     """A node's folder of logs, its API server and its journal, which is read when a test says so."""
 
@@ -37,6 +49,8 @@ class World:
         self.path = folder / "journal.jsonl"
         self.api = Api()
         self.journal = NodeJournal(self.path, pod_logs=[self.logs], namespace=NAMESPACE, kubeconfig=folder / "unused")
+        self.phases = Phases()
+        self.journal._phases = self.phases  # type: ignore[assignment]
         self.journal._journal.__enter__()
 
     def write(self, container: str, text: str, *, end: str = "\n") -> None:
@@ -49,7 +63,9 @@ class World:
         ended = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in (codes or {}).items()]
         self.api.pods = [{"metadata": {"uid": UID}, "status": {"phase": phase, "containerStatuses": ended}}]
 
-    def delete_pod(self) -> None:
+    def delete_pod(self, *, last_phase: str | None = "Running") -> None:
+        if last_phase is not None:
+            self.phases.known[UID] = last_phase
         folder = self.logs / f"{NAMESPACE}_small-1_{UID}"
         for path in sorted(folder.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -171,3 +187,39 @@ def test_journal_that_ends_with_an_error_ends_the_run(tmp_path: Path) -> None:
     system._journal.stop()
 
     assert liveness.lost(system) == "the cluster"
+
+
+def test_pod_that_ended_and_disappeared_between_two_lists_was_not_running(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.write("runner", '{"event": "job_finished", "job": 11}')
+    world.read()
+
+    world.delete_pod(last_phase="Succeeded")
+
+    assert world.read()[-1] == ("pod_deleted", None)
+    assert read_log(world.path)[-1]["phase"] == "Succeeded"
+
+
+def test_deletion_that_the_watch_does_not_know_is_written_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.delete_pod(last_phase=None)
+    assert world.read() == [("job_started", 11)]
+
+    monkeypatch.setattr(journal, "WATCHED_WITHIN", 0.0)
+
+    assert world.read() == [("job_started", 11), ("pod_deleted", 11)]
+    assert read_log(world.path)[-1]["phase"] == "Running"
+
+
+def test_watch_keeps_the_phase_before_the_deletion(tmp_path: Path) -> None:
+    phases = LastPhases(namespace=NAMESPACE, kubeconfig=tmp_path / "unused")
+    phases.record("ADDED", {"metadata": {"uid": UID}, "status": {"phase": "Running"}})
+    assert phases.of_deleted(UID) is None
+    going = {"uid": UID, "deletionTimestamp": "2026-11-24T10:00:00Z"}
+    phases.record("MODIFIED", {"metadata": going, "status": {"phase": "Failed"}})
+    phases.record("DELETED", {"metadata": going, "status": {"phase": "Failed"}})
+
+    assert phases.of_deleted(UID) == "Running"
