@@ -89,6 +89,8 @@ LOOPS: Mapping[str, str] = {
     # worker
     "alive": NO_DATABASE,
     "kubernetes-events": NO_DATABASE,
+    # sidecar of container jobs
+    "exec-stdin": NO_DATABASE,
 }
 """By the name of a thread or of an asyncio task, else by the function or class that starts it."""
 
