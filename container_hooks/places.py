@@ -14,7 +14,7 @@ from ostler.errors import ConfigurationError
 
 POD = "ACTIONS_RUNNER_POD_NAME"
 NAMESPACE = "ACTIONS_RUNNER_KUBERNETES_NAMESPACE"
-UID, NODE, POOL = "OSTLER_HOOKS_POD_UID", "OSTLER_HOOKS_NODE", "OSTLER_HOOKS_POOL"
+UID, POOL = "OSTLER_HOOKS_POD_UID", "OSTLER_HOOKS_POOL"
 VCPU, MEMORY, DISK = "OSTLER_HOOKS_VCPU", "OSTLER_HOOKS_MEMORY_MIB", "OSTLER_HOOKS_DISK_MIB"
 TEMPLATE = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE"
 START = "ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS"
@@ -31,7 +31,6 @@ class Place:
     pod: str
     uid: str
     pool: str
-    node: str | None
     settings: HookSettings
     heartbeat: Heartbeat
 
@@ -45,7 +44,6 @@ class Place:
             pod=self.pod,
             uid=self.uid,
             pool=self.pool,
-            node=self.node,
             files=files,
             exec=exec_,
             log=log,
@@ -73,7 +71,6 @@ def read_place(environment: Mapping[str, str]) -> Place:
         pod=pod,
         uid=_required(environment, UID),
         pool=environment.get(POOL) or pod[:-_POOL_SUFFIX],
-        node=environment.get(NODE) or None,
         settings=replace(
             defaults,
             vcpu_millicores=int(_number(environment, VCPU, defaults.vcpu_millicores)),

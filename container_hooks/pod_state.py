@@ -17,7 +17,7 @@ _SIGNALS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one read of a Pod shows.
+    """State of a Pod in one answer of the API server.
 
     `ready` is True if every container runs and every health command has succeeded. `failed` is one line if the Pod can
     never become ready. `pull_error` is one line if an image pull failed, which might succeed later. `waits_for` says

@@ -129,7 +129,7 @@ class Ledger:
 class World:
     """Everything that the commands use: the API server, the files of the runner, processes in Pods, and the log.
 
-    `pod` and `uid` identify the runner Pod, and `pool` is the name of its pool. `node` is the node of the runner Pod.
+    `pod` and `uid` identify the runner Pod, and `pool` is the name of its pool.
     Use one `World` for all commands of a runner Pod, so that its `ledger` is not lost.
     """
 
@@ -141,7 +141,6 @@ class World:
     files: Files
     exec: Exec
     log: Log
-    node: str | None = None
     timing: Timing = field(default_factory=Timing)
     settings: HookSettings = field(default_factory=HookSettings)
     ledger: Ledger = field(default_factory=Ledger)

@@ -50,7 +50,6 @@ def _sidecar(name: str, pool: PoolSeen, containers: HookPods, image: str) -> Jso
             {"name": "ACTIONS_RUNNER_POD_NAME", "value": name},
             {"name": "ACTIONS_RUNNER_KUBERNETES_NAMESPACE", "value": pool.namespace},
             {"name": "OSTLER_HOOKS_POD_UID", "valueFrom": _field("metadata.uid")},
-            {"name": "OSTLER_HOOKS_NODE", "valueFrom": _field("spec.nodeName")},
             {"name": "OSTLER_HOOKS_POOL", "value": pool.name},
             {"name": "OSTLER_HOOKS_SOCKET", "value": SOCKET},
             {"name": "OSTLER_HOOKS_VCPU", "value": str(containers.vcpu_millicores)},

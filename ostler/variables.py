@@ -30,7 +30,6 @@ OTHERS = frozenset(
         "OSTLER_HOOKS_SOCKET",
         "OSTLER_HOOKS_WAIT",
         "OSTLER_HOOKS_POD_UID",
-        "OSTLER_HOOKS_NODE",
         "OSTLER_HOOKS_POOL",
         "OSTLER_HOOKS_VCPU",
         "OSTLER_HOOKS_MEMORY_MIB",

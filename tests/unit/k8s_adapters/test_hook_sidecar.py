@@ -146,7 +146,6 @@ def test_sidecar_knows_its_pod_and_the_size_of_a_hook_pod() -> None:
     assert (values["OSTLER_HOOKS_POOL"], values["OSTLER_HOOKS_SOCKET"]) == ("small", SOCKET)
     assert (values["OSTLER_HOOKS_VCPU"], values["OSTLER_HOOKS_MEMORY_MIB"]) == ("1500", "3000")
     assert sources["OSTLER_HOOKS_POD_UID"]["fieldPath"] == "metadata.uid"
-    assert sources["OSTLER_HOOKS_NODE"]["fieldPath"] == "spec.nodeName"
 
 
 def test_resources_of_the_sidecar_count_in_the_needs_of_a_pod() -> None:
