@@ -13,8 +13,10 @@ from container_hooks.permissions import missing_rights
 from container_hooks.ports import World
 from container_hooks.prepare_job import prepare_job
 from container_hooks.script_step import run_script_step
+from ostler import logging
 from ostler.errors import OstlerError
 
+log = logging.get_logger(__name__)
 FAILED = 1
 """Exit code of a command that was not executed. A step that ran has its own exit code."""
 
@@ -35,6 +37,9 @@ def execute(given: HookInput, *, world: World) -> int:
         world.log.line(error_line(f"{failure}{more}"))
         return failure.code
     except Exception as error:  # noqa: BLE001  the log of a job must not contain a traceback
+        # Without the message, which might contain a secret of the job.
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        log.error("hooks.command_broken", command=given.command.value, error=type(error).__name__, stack=stack)  # noqa: TRY400
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}"
         world.log.line(error_line(f"{given.command.value} failed because of a bug in Ostler ({where}); report it"))

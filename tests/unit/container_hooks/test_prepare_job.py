@@ -230,3 +230,17 @@ def test_job_has_the_limit_of_disk_space_of_its_pool(stage: Stage) -> None:
     job, db = (each["resources"] for each in stage.api.objects["pods", JOB_POD]["spec"]["containers"])
     assert (job["requests"]["ephemeral-storage"], job["limits"]["ephemeral-storage"]) == ("0", "500Mi")
     assert "ephemeral-storage" not in db["limits"]
+
+
+def test_bug_is_one_line_for_the_job_and_a_stack_for_the_operator(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.exec.faults = {0: KeyError("password-of-the-job")}
+
+    assert stage.run("prepare_job", {"container": container()}) == 1
+
+    assert "failed because of a bug in Ostler (KeyError in" in stage.log.errors[0]
+    logged = capsys.readouterr().out
+    assert "hooks.command_broken" in logged
+    assert "in prepare_job" in logged
+    assert "password-of-the-job" not in logged + "".join(stage.log.lines)
