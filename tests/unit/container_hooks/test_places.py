@@ -48,7 +48,7 @@ def test_sidecar_reads_the_environment_that_its_pod_has() -> None:
     place = read_place(environment())
 
     assert (place.namespace, place.pod, place.uid) == ("runners", "small-0000000a", "u-1")
-    assert (place.pool, place.node) == ("small", "node-1")
+    assert place.pool == "small"
     assert (place.settings.vcpu_millicores, place.settings.memory_mib) == (1500, 4096)
     assert (place.heartbeat.period, place.heartbeat.deadline) == (5, 61)
     assert place.settings.disk_mib is None
