@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cli.cluster import cause_of
@@ -10,7 +10,8 @@ from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.kubeconfigs import choose
 from k8s_adapters.access import CONTAINER_RIGHTS, RIGHTS, Right, may, who_am_i
-from k8s_adapters.admission import refuses_other_pods, refuses_other_roles, refuses_the_collector
+from k8s_adapters.admission import PolicyAnswer, refuses_other_pods, refuses_other_roles, refuses_the_collector
+from k8s_adapters.client import KubeClient
 from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import API_VERSION, PLURAL
@@ -152,40 +153,52 @@ def _absent(value: Any, place: str, key: str) -> list[str]:
 
 def admission(context: Context) -> Verdict:
     """Check that the admission policy prevents the garbage collector from deleting Pods that are not over."""
-    lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
-    answer = refuses_the_collector(context.kube, context.place.namespace)
-    if answer.refused:
-        return ok("the garbage collector cannot delete a runner Pod that is not over")
-    if lab:
-        return ok("the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's")
-    if answer.refused is False:
-        return failed(answer.why, answer.cure or "apply the admission policy of the chart")
-    return unknown(answer.why, answer.cure)
+    return _judge_policy(
+        context,
+        refuses_the_collector,
+        good="the garbage collector cannot delete a runner Pod that is not over",
+        lab="the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's",
+    )
 
 
 def pod_creation(context: Context) -> Verdict:
     """Check that the admission policy prevents workers from creating Pods that are not runner Pods."""
-    lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
-    answer = refuses_other_pods(context.kube, context.place.namespace)
-    if answer.refused:
-        return ok("workers can create no Pods but runner Pods")
-    if lab:
-        return ok("the lab's API server has no admission policies; a cluster gets the chart's")
-    if answer.refused is False:
-        return warning(answer.why, answer.cure or "apply the admission policy of the chart")
-    return unknown(answer.why, answer.cure)
+    return _judge_policy(
+        context,
+        refuses_other_pods,
+        good="workers can create no Pods but runner Pods",
+        lab="the lab's API server has no admission policies; a cluster gets the chart's",
+        missing=warning,
+    )
 
 
 def role_creation(context: Context) -> Verdict:
     """Check that workers can create no Roles besides those of runner Pods with container jobs."""
-    lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
-    answer = refuses_other_roles(context.kube, context.place.namespace)
+    return _judge_policy(
+        context,
+        refuses_other_roles,
+        good="workers can create no Roles with rights of their choice",
+        lab="the lab's API server has no access control; a cluster gets the chart's Roles and policies",
+    )
+
+
+def _judge_policy(
+    context: Context,
+    ask: Callable[[KubeClient, str], PolicyAnswer],
+    *,
+    good: str,
+    lab: str,
+    missing: Callable[[str, str], Verdict] = failed,
+) -> Verdict:
+    """Return the verdict on one admission policy. `missing` makes the verdict if the cluster does not refuse."""
+    in_lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
+    answer = ask(context.kube, context.place.namespace)
     if answer.refused:
-        return ok("workers can create no Roles with rights of their choice")
-    if lab:
-        return ok("the lab's API server has no access control; a cluster gets the chart's Roles and policies")
+        return ok(good)
+    if in_lab:
+        return ok(lab)
     if answer.refused is False:
-        return failed(answer.why, answer.cure or "apply the admission policies of the chart")
+        return missing(answer.why, answer.cure or "apply the admission policies of the chart")
     return unknown(answer.why, answer.cure)
 
 
