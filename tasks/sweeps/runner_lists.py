@@ -65,11 +65,10 @@ def _find_or_take(tick: Pace, *, installation_id: int, scope: str) -> RunnerList
     wanted = Wanted(installation_id, scope, reader=secrets.token_hex(8))
     until = time.monotonic() + min(LONGEST_WAIT, remaining() / 2)
     while True:
-        now = utcnow()
-        shared = rt.transaction(runner_lists.find, wanted, now=now)
+        shared = rt.transaction(runner_lists.find, wanted, now=NOW)
         if shared is not None:
             return shared
-        if rt.transaction(runner_lists.begin, wanted, seconds=TURN, now=now):
+        if rt.transaction(runner_lists.begin, wanted, seconds=TURN, now=NOW):
             return _take(tick, wanted)
         if time.monotonic() + PAUSE > until:
             raise Retryable("another process lists these runners")

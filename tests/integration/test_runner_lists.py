@@ -164,6 +164,22 @@ def test_who_comes_while_another_lists_waits_for_that_list(rt: StubRuntime) -> N
     assert [(each.busy, each.online) for each in found[-1].runners.values()] == [(True, True)]
 
 
+def test_a_list_that_was_made_while_a_process_waited_for_its_connection_is_not_of_the_future(
+    rt: StubRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt.github = Slow(lambda: [RUNNER])
+    begin_transaction = rt.transaction
+
+    def late(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(rt, "transaction", begin_transaction)
+        ask(rt)
+        return begin_transaction(function, *args, **kwargs)
+
+    monkeypatch.setattr(rt, "transaction", late)
+    assert list(ask(rt).runners) == ["runner-7"]
+    assert rt.github.calls == 1
+
+
 def test_a_list_that_breaks_off_is_nobodys(rt: StubRuntime) -> None:
     def breaks() -> list[RunnerSeen]:
         raise Retryable("GitHub listed fewer runners than its own count")
