@@ -183,7 +183,7 @@ def lift(
     return job_holds.end_waits(
         db,
         """
-            pool_id = :pool AND state = 'queued' AND hold_reason = :hold
+            pool_id = :pool AND state IN ('queued', 'claimed') AND hold_reason = :hold
             AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
             AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
             AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)

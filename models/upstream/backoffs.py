@@ -201,6 +201,18 @@ def delete(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
     return gone.rowcount > 0
 
 
+def keep(db: Connection, kind: str, key: str) -> bool:
+    """Return True if a backoff exists, and prevent its end until this transaction ends.
+
+    A transaction that ends a backoff also ends the waits of its jobs. Without this lock, such a transaction could miss
+    a job whose hold is not committed yet. The job would then wait for a backoff that does not exist any more.
+    """
+    found = db.execute(
+        text("SELECT 1 FROM backoffs WHERE kind = :kind AND key = :key FOR KEY SHARE"), {"kind": kind, "key": key}
+    )
+    return found.one_or_none() is not None
+
+
 def delete_repositories(db: Connection, *, login: str) -> None:
     """End the backoffs of all repositories of an owner that was renamed. `login` is the owner's former login."""
     db.execute(
@@ -209,8 +221,10 @@ def delete_repositories(db: Connection, *, login: str) -> None:
 
 
 def delete_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
-    """End every backoff of an account and of its installation, because GitHub might now accept the refused calls."""
-    delete(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
+    """End every backoff of an account and of its installations, because GitHub might now accept the refused calls."""
+    found = db.execute(text("SELECT id FROM installations WHERE account_id = :account"), {"account": account_id})
+    former = [("installation", str(each)) for each in found.scalars()]
+    delete(db, [*former, ("installation", str(installation_id)), (ACCOUNT, str(account_id))])
     db.execute(
         text("""
             DELETE FROM backoffs WHERE (kind = 'runner_group' AND starts_with(key, :installation))
@@ -223,12 +237,13 @@ def delete_account(db: Connection, *, installation_id: int, account_id: int, log
 def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
     """End the waits of all jobs of an account that have the hold `backoff`. Return how many waits were ended.
 
-    The next tick of the sweep `rematch` checks these jobs. Locked rows are skipped, because the callers hold other
+    The next tick of the sweep `rematch` checks the queued jobs. A job whose claim is not released yet is checked after
+    its release. Locked rows are skipped, because the callers hold other
     locks. A job with a locked row is checked when its own wait is over.
     """
     return job_holds.end_waits(
         db,
-        "hold_reason = :hold AND state = 'queued' AND account_id = :account",
+        "hold_reason = :hold AND state IN ('queued', 'claimed') AND account_id = :account",
         hold=HoldReason.BACKOFF,
         account=account_id,
         now=now,

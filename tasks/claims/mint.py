@@ -327,7 +327,10 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
             not_before=until,
             now=now,
         )
-        refuse(rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF, not_before=until)
+        cause = ("installation", str(work.installation_id))
+        refuse(
+            rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF, not_before=until, cause=cause
+        )
         return
 
     def wait(db: Connection) -> None:
@@ -369,7 +372,8 @@ def leave(
         log.info("mint.installation_replaced", installation=key, successor=successor)
         raise self.retry(countdown=0)
     until = rt.transaction(installations.leave, installation_id=key, reason=reason, gone=gone, now=NOW)
-    refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=until)
+    cause = ("installation", str(key))
+    refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=until, cause=cause)
 
 
 def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Gone) -> None:
@@ -420,7 +424,7 @@ def back_off(
     reason = with_words(f"GitHub answers {status} to a mint", error)
     not_before = rt.transaction(backoffs.record_failure, kind=kind, key=key, reason=reason, job_id=work.job_id, now=NOW)
     detail = f"{describe(kind, key)}: {reason}"
-    refuse(rt, work, attempt_id, reason=detail, hold=HoldReason.BACKOFF, not_before=not_before)
+    refuse(rt, work, attempt_id, reason=detail, hold=HoldReason.BACKOFF, not_before=not_before, cause=(kind, key))
 
 
 def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Invalid) -> None:
@@ -458,7 +462,8 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
             probing=work.probing,
             now=now,
         )
-        refuse(rt, work, None, reason="GitHub does not answer", hold=HoldReason.BACKOFF, not_before=not_before)
+        reason, cause = "GitHub does not answer", ("installation", str(work.installation_id))
+        refuse(rt, work, None, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before, cause=cause)
         return
     rt.transaction(claim_leases.give_back, work, due_at=now + wait, error=name)
     raise Unknown(f"mint: {name}")
@@ -472,12 +477,14 @@ def refuse(
     reason: str,
     hold: HoldReason = HoldReason.SET_ASIDE,
     not_before: datetime | None = None,
+    cause: tuple[str, str] | None = None,
 ) -> None:
     """Hold the job with the reason `hold` and release the claim.
 
     `reason`: explanation for people. `attempt_id`: the attempt to close as refused, or None if GitHub might have
-    registered a runner. `not_before`: time at which the hold is checked again, by default in an hour. If this mint
-    belongs to an older chain, its attempt is closed and neither the job nor the claim is changed (L6).
+    registered a runner. `not_before`: time at which the hold is checked again, by default in an hour. `cause`: kind and
+    key of the backoff that causes the hold. If this backoff has ended in the meantime, the hold is checked at once. If
+    this mint belongs to an older chain, its attempt is closed and neither the job nor the claim is changed (L6).
     """
     now = utcnow()
 
@@ -486,9 +493,10 @@ def refuse(
             releases.lock_job(db, work.job_id)
         begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
         if begun and work.job_id is not None:
-            job_holds.hold_job(
-                db, work.job_id, reason=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
-            )
+            until = not_before or now + SET_ASIDE
+            if cause is not None and not backoffs.keep(db, *cause):
+                until = now
+            job_holds.hold_job(db, work.job_id, reason=hold, detail=reason, not_before=until, now=now)
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=now)
         claim_leases.give_back(db, work, due_at=now, error=reason)

@@ -268,10 +268,13 @@ def test_a_job_is_set_aside_after_three_runners_and_tried_hourly(stage: Stage) -
     assert match(stage, pool, now=at(400)) == ()
 
 
-def test_job_set_aside_is_checked_at_once_when_the_pool_is_fixed(stage: Stage) -> None:
+@pytest.mark.parametrize("state", ["queued", "claimed"], ids=["released", "not released yet"])
+def test_job_set_aside_is_checked_at_once_when_the_pool_is_fixed(stage: Stage, state: str) -> None:
     pool = fleet(stage, 1, jobs=1)
     for number in range(3):
         fail(stage, match(stage, pool, now=at(100 * number)), now=at(100 * number + 40))
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE jobs SET state = :state"), {"state": state})
 
     mended = transaction(stage.engine, lambda db: runner_failures.clear_old_templates(db, pool, "mended", now=at(500)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Retry
 from cryptography.fernet import Fernet
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from github_adapters.endpoints.runners import Jit
 from models.claims.names import INSTALLATION_NOW
@@ -20,11 +20,13 @@ from models.restore import restoring
 from models.routing import installations
 from models.sweeps import catch_up
 from models.sweeps.orphans import scopes_of_runners
+from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
-from ostler.errors import NotInstalled
+from ostler.errors import NotInstalled, Suspended
 from ostler.secrets import Secret
 from rules.claims.fairness import Budget
+from tasks.claims import mint as minting
 from tasks.claims.mint import mint
 from tasks.worker.limits import make_left
 from tests.integration.tasks.conftest import Stage
@@ -172,6 +174,70 @@ def test_mint_without_another_installation_holds_its_job(stage: Stage) -> None:
         "backoff",
         "the App is no longer installed for this account or repository",
     )
+
+
+class GitHubThatSuspended:
+    """Refuses every mint."""
+
+    def mint(self, **_rest: Any) -> Jit:
+        raise Suspended("the App's installation is suspended")
+
+
+def job_is_due(stage: Stage) -> bool:
+    """Return whether the hold of the job is checked at once."""
+    (job,) = stage.rows("SELECT hold_reason, not_before <= now() AS due FROM jobs")
+    assert job.hold_reason == "backoff"
+    return bool(job.due)
+
+
+@pytest.mark.parametrize(("github", "back"), [(GitHubWithout(501), 612), (GitHubThatSuspended(), 501)])
+class TestInstallationThatComesBackWhileAMintIsRefused:
+    """The job waits for no backoff that has ended, whenever the event arrives."""
+
+    @pytest.fixture(autouse=True)
+    def claim(self, stage: Stage, github: Any) -> int:
+        """A claim of the only installation of the account, and the GitHub that refuses its mint."""
+        stage.rows("DELETE FROM installations WHERE id = :id", id=FORGED)
+        stage.rt.github = github
+        return stage.claim("pod", job_id=1, state="claimed")
+
+    def test_before_the_claim_is_released(self, stage: Stage, claim: int, back: int) -> None:
+        mint.run(claim_id=claim, chain_no=None)
+        assert not job_is_due(stage)
+
+        told(stage, back, at=utcnow())
+
+        assert job_is_due(stage)
+
+    def test_before_the_job_is_held(self, stage: Stage, claim: int, back: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        refuse = minting.refuse
+
+        def late(*args: Any, **kwargs: Any) -> None:
+            told(stage, back, at=utcnow())
+            refuse(*args, **kwargs)
+
+        monkeypatch.setattr(minting, "refuse", late)
+        mint.run(claim_id=claim, chain_no=None)
+
+        assert job_is_due(stage)
+
+    def test_before_the_hold_is_committed(
+        self, stage: Stage, claim: int, back: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keep = backoffs.keep
+        event = threading.Thread(target=lambda: told(stage, back, at=utcnow()))
+
+        def slow(db: Connection, kind: str, key: str) -> bool:
+            kept = keep(db, kind, key)
+            event.start()
+            until_blocked(stage)
+            return kept
+
+        monkeypatch.setattr(backoffs, "keep", slow)
+        mint.run(claim_id=claim, chain_no=None)
+        event.join(10)
+
+        assert job_is_due(stage)
 
 
 def test_mint_that_works_shows_that_its_installation_did_not_leave(stage: Stage) -> None:
