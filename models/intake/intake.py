@@ -160,7 +160,7 @@ def _has_started(event: WorkflowJobEvent) -> bool:
 
 
 def _is_waiting(event: WorkflowJobEvent) -> bool:
-    # GitHub also sends `queued` with status `waiting` for a job behind an environment (octokit/webhooks).
+    # GitHub also sends `queued` with status `waiting` for a job that waits for an environment (octokit/webhooks).
     return event.action == "waiting" or (event.action == "queued" and event.status == "waiting")
 
 
