@@ -243,8 +243,8 @@ class Settings(Stores, App, Timed, Logs):
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. While you change "
-            "the secret, set both the new and the old secret"
+            "Webhook secrets of the GitHub App, separated by commas. Each secret has 16 characters or more. While "
+            "you change the secret, set both the new and the old secret"
         )
     )
 
@@ -440,9 +440,8 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Maximum number of objects, such as Pods and runners, that one run of a sweep can delete, as a "
-            "percentage of the objects that the run listed. Larger values repair faster, but a run with wrong "
-            "data deletes more"
+            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can "
+            "delete. Larger values repair faster, but a run with wrong data deletes more"
         ),
     )
 

@@ -165,8 +165,8 @@ class Timings(BaseModel):
         default=300,
         gt=0,
         description=(
-            "How long a job waits for room in the budget of its account before Ostler reserves room for the job, "
-            "in seconds. With larger values, small jobs overtake a large job for longer"
+            "Time after which Ostler reserves budget of the account for a job that waits for budget, in seconds. "
+            "With larger values, small jobs overtake a large job for longer"
         ),
     )
 

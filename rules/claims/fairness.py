@@ -131,8 +131,8 @@ def plan_batch(
 
     `heads` may be in any order. `totals` is the sum of the budgets of all accounts. `reservations` has at most one
     reservation per account id. `last` maps ids of accounts to positive numbers. The accounts in `last` come after all
-    other accounts, whatever their usage. Among the accounts in `last`, the account with the smallest number comes
-    first.
+    other accounts, even if their usage is lower. Among the accounts in `last`, the account with the smallest number
+    comes first.
     """
     reserved = reservations or {}
     places = last or {}

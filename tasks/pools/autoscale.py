@@ -7,7 +7,7 @@ only effect is a later scale-down.
 
 If two runs overlap, they see the same pools, but only one of them scales a pool. The patch names the version of the
 pool that was read, so the second run gets a `Conflict`. The reconciler plans new Pods under the pool's lock.
-Overlapping runs therefore never cause a surplus Pod, whatever the value of `replicas` is.
+Overlapping runs therefore never cause a surplus Pod.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pace of a sweep's tick: read complete lists, then check row by row.
 
-A tick goes on while time is left, its lease is valid, and the sweep is not paused.
+A tick continues while time is left, its lease is valid, and the sweep is not paused.
 """
 
 from __future__ import annotations
