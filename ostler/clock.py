@@ -4,9 +4,9 @@
 machines with different clocks therefore agree on when something expires. `models.db.engine` measures the offset at each
 new connection and every ten seconds.
 
-For tests and chaos runs, the developer variable `OSTLER_CLOCK_OFFSET` moves the machine's clock as one process reads it
-in this module. The clock of the machine does not change. Celery and other libraries read the clock of the machine, so
-the variable does not move their times.
+For tests and chaos runs, the developer variable `OSTLER_CLOCK_OFFSET` shifts the time that this module reads from the
+machine's clock. It affects one process only. Celery and other libraries read the machine's clock directly, so the
+variable does not shift their times.
 
 A function that compares times takes `now` as an argument. Only the outermost callers use this module. Code uses
 `machine_now` for a time that a third system compares with its own clock. An example is the `iat` of a JWT for GitHub.
@@ -48,8 +48,8 @@ LARGEST_OFFSET = 86400.0
 class Reading:
     """One reading of the clock of Postgres.
 
-    `theirs` is the time that Postgres returned. `asked` is the start of the query, and `answered` is its end. Both are
-    seconds of a monotonic clock.
+    `theirs` is the time that Postgres returned. `asked` is the start of the query, and `answered` is the end of the
+    query. `asked` and `answered` are seconds of a monotonic clock.
     """
 
     theirs: datetime

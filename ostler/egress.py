@@ -134,7 +134,7 @@ def check_bundle(path: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
     except ssl.SSLError:
-        raise ValueError("must be a file with certificates in PEM, but it contains none") from None
+        raise ValueError("must be a file with certificates in PEM, but the file contains no certificate") from None
     except OSError as error:
         raise ValueError(f"must be a readable file ({os.strerror(error.errno or 0).lower()})") from None
 
@@ -142,8 +142,8 @@ def check_bundle(path: str) -> None:
 def trust(environment: Mapping[str, str]) -> ssl.SSLContext:
     """Return the TLS context that verifies servers with the system's and the private certificate authorities.
 
-    OpenSSL replaces the system's file with the file in `SSL_CERT_FILE`. This function therefore loads the system's file
-    as well. Raises `ConfigurationError` if a file is not usable.
+    OpenSSL replaces the system's file with the file in `SSL_CERT_FILE`. Therefore this function also loads the system's
+    file. Raises `ConfigurationError` if a file is not usable.
     """
     context = ssl.create_default_context()
     if environment.get(SYSTEM_CA):

@@ -66,13 +66,13 @@ def _problem_of_arguments(message: Mapping[str, Any]) -> str | None:
 
 def _problem_of_task(message: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
     if not all(isinstance(headers.get(key), str) for key in ("task", "id")):
-        return "it names no task"
+        return "it does not name a task"
     if message.get("content-type") != _CONTENT_TYPE or message.get("content-encoding") not in {"utf-8", "utf8"}:
         return "it is not JSON in UTF-8"
     if headers.get("compression"):
         return "it is compressed"
     if not isinstance(headers.get("retries", 0), int | None):
-        return "its retries are not a number"
+        return "its number of retries is not a number"
     match headers.get("timelimit"):
         case None | [_, _]:
             return _problem_of_arguments(message)

@@ -18,7 +18,7 @@ class ConfigurationError(OstlerError):
 class StoreUnreachable(OstlerError):
     """Postgres or Redis did not answer. A later attempt might succeed.
 
-    Commands raise this exception, and so do processes that start.
+    Commands raise this exception, and processes raise it at their start.
 
     The message is one line.
     """

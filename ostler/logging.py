@@ -85,9 +85,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _is_step(record: logging.LogRecord) -> bool:
-    """Return True for a migration that runs, and False for the two lines of each check of the database's revision.
+    """Return True if a log line of Alembic shows a migration that runs; False if it shows a check of the revision.
 
-    Web checks the revision for each readiness probe.
+    Each readiness probe of web checks the revision of the database, and Alembic logs two lines for each check.
     """
     return record.levelno > logging.INFO or str(record.msg).startswith("Running")
 
@@ -95,7 +95,7 @@ def _is_step(record: logging.LogRecord) -> bool:
 def configure(*, process: str, level: str = "INFO", style: Literal["json", "console"] = "json") -> None:
     """Write the logs of this process and of its libraries to stderr.
 
-    Every line contains `process`, the name of the process. `level` is the lowest level that is written.
+    Every line contains `process`, the name of the process. Lines below `level` are not written.
     """
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
@@ -132,7 +132,7 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     trace.removeFilter(_is_news)
     if level != "DEBUG":
         trace.addFilter(_is_news)
-    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # logs one line per plugin at each start
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # it logs one line per plugin
     migration = logging.getLogger("alembic.runtime.migration")
     migration.removeFilter(_is_step)
     migration.addFilter(_is_step)

@@ -158,8 +158,8 @@ class App(BaseSettings):
     github_api_url: str = Field(
         default="https://api.github.com",
         description=(
-            "Root address of GitHub's REST API. Set it only if it differs from the address that Ostler derives from "
-            "OSTLER_GITHUB_URL"
+            "Root address of GitHub's REST API. Set this address only if it differs from the address that Ostler "
+            "derives from OSTLER_GITHUB_URL"
         ),
     )
     github_app_id: str = Field(description="Client id or app id of the GitHub App")
@@ -184,7 +184,7 @@ class App(BaseSettings):
     @classmethod
     def _api(cls, value: str) -> str:
         if (right := misplaced(value)) is not None:
-            raise ValueError(f"is the address for browsers; must be {right}")
+            raise ValueError(f"this is the address for browsers; it must be {right}")
         return value
 
     @field_validator("github_private_key", mode="before")
@@ -219,8 +219,8 @@ class Settings(Stores, App, Timed, Logs):
         default=None,
         description=(
             "Path of a file whose modification time shows that a worker or a watch still works. A worker touches "
-            "the file with each heartbeat, and a watch with each answer of the cluster. `ostler healthy worker` "
-            "and `ostler healthy watch` read the file"
+            "the file at each heartbeat. A watch touches the file at each answer from the cluster. `ostler healthy "
+            "worker` and `ostler healthy watch` read the file"
         ),
     )
     worker_threads: int = Field(
@@ -243,8 +243,8 @@ class Settings(Stores, App, Timed, Logs):
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Webhook secrets of the GitHub App, separated by commas. Each has 16 characters or more. While you change "
-            "the secret, set both the new and the old secret"
+            "Webhook secrets of the GitHub App, separated by commas. Each secret has 16 characters or more. While "
+            "you change the secret, set both the new and the old secret"
         )
     )
 
@@ -282,16 +282,16 @@ class Settings(Stores, App, Timed, Logs):
     hooks_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods with container jobs, which is Ostler's own image. If it changes, "
-            "every such Pod that is not busy is replaced. If this setting is empty, pools with `containers` are "
-            "Degraded"
+            "Image of the sidecar of runner Pods with container jobs. The sidecar uses Ostler's own image. If this "
+            "setting changes, every such Pod that is not busy is replaced. If this setting is empty, pools with "
+            "`containers` are Degraded"
         ),
     )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
-            "Audience of the ServiceAccount tokens that runner Pods send with a poll. If it changes, every Pod "
-            "that is not busy is replaced"
+            "Audience of the ServiceAccount tokens that runner Pods send with a poll. If this setting changes, "
+            "every Pod that is not busy is replaced"
         ),
     )
 
@@ -328,7 +328,7 @@ class Settings(Stores, App, Timed, Logs):
         default=True,
         validate_default=True,
         description=(
-            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable it when every Pod polls over TLS"
+            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable this setting when every Pod polls over TLS"
         ),
     )
     web_private_port: int = Field(
@@ -337,8 +337,8 @@ class Settings(Stores, App, Timed, Logs):
     web_public_polls: bool = Field(
         default=True,
         description=(
-            "True if OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable it when no "
-            "such Pod is left"
+            "True if OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable this setting "
+            "when no such Pod is left"
         ),
     )
     intake_queue: int = Field(
@@ -354,9 +354,9 @@ class Settings(Stores, App, Timed, Logs):
     new_accounts: Literal["hold", "serve"] = Field(
         default="hold",
         description=(
-            "Access of accounts that appear for the first time. `hold` holds their jobs until `ostler account "
-            "allow`, except for the owner of the GitHub App. `serve` runs the jobs of every account that installs "
-            "the App, within the default budget"
+            "Access of new accounts. With `hold`, the jobs of a new account are held until an operator runs `ostler "
+            "account allow`. The owner of the GitHub App is allowed without this command. With `serve`, the jobs of "
+            "every account that installs the App run within the default budget"
         ),
     )
     default_budget_count: int = Field(
@@ -368,7 +368,7 @@ class Settings(Stores, App, Timed, Logs):
         default=80,
         ge=0,
         description=(
-            "Number of vCPU that a new account can use at the same time. Larger values allow more or larger jobs "
+            "Number of vCPUs that a new account can use at the same time. Larger values allow more or larger jobs "
             "at once"
         ),
     )
@@ -385,8 +385,8 @@ class Settings(Stores, App, Timed, Logs):
         default=300,
         gt=0,
         description=(
-            "How long a Pod can go without a poll before Ostler replaces it, in seconds. Larger values give slow "
-            "images more time. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
+            "Time without a poll after which Ostler replaces a Pod, in seconds. Larger values give slow images more "
+            "time. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
         ),
     )
     node_lost_after: float = Field(
@@ -440,9 +440,8 @@ class Settings(Stores, App, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Maximum number of objects, such as Pods and runners, that one run of a sweep can delete, as a "
-            "percentage of the objects that the run listed. Larger values repair faster, but a run with wrong "
-            "data deletes more"
+            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can "
+            "delete. Larger values repair faster, but a run with wrong data deletes more"
         ),
     )
 
@@ -557,7 +556,9 @@ class FlowerSettings(RedisAlone):
     )
     flower_without_login: bool = Field(
         default=False,
-        description="True if Flower is served without a login. Enable it only behind a proxy that requires a login",
+        description=(
+            "True if Flower is served without a login. Enable this setting only behind a proxy that requires a login"
+        ),
     )
     flower_state_file: str | None = Field(
         default=None,
@@ -691,7 +692,7 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
         hint = f"; {unread[0]} is set: is it misspelt?" if unread else ""
         return f"{variable(name)}: it is not set; {field.description}{hint}"
     hidden = "Secret" in str(field.annotation)
-    found = "found a value that does not fit (hidden)" if hidden else f"found {problem['input']!r}"
+    found = "found an invalid value (hidden)" if hidden else f"found {problem['input']!r}"
     return f"{variable(name)}: {found}; {_expected(problem)}; {field.description}"
 
 

@@ -122,8 +122,8 @@ HINTS: Final = frozenset(
 )
 """Tasks with messages that expire after `EXPIRES` seconds.
 
-A later run would be useless, because by then a sweep has done the work. No sweep repeats `pod_events`: its result is
-shown to people, and no other code needs it.
+A later run would be useless, because by then a sweep has done the work. The exception is `pod_events`, which no sweep
+repeats. The result of `pod_events` is only shown to people, so Ostler works without it.
 """
 
 EXPIRES: Final = 60

@@ -1,12 +1,12 @@
 """Metrics of all processes: the counters, gauges and histograms that code updates. `docs/metrics.md` lists them.
 
-Code updates a metric where the event happens. Other metrics are computed at each scrape from rows or from the memory of
-a process; `web.health.metrics` has these. No label has an unbounded number of values (job, claim, Pod, account,
+Code updates a metric where the event happens. `web.health.metrics` has the other metrics, which are computed at each
+scrape from rows or from the memory of a process. No label has an unbounded number of values (job, claim, Pod, account,
 repository or token), and no label contains a secret (law L13). A metric starts at 0 for every label value that is known
 in advance.
 
-If several processes share one port, `PROMETHEUS_MULTIPROC_DIR` names a folder in which the client library stores their
-values. Each of these processes then answers a scrape with the values of all of them.
+If several processes share one port, `PROMETHEUS_MULTIPROC_DIR` names a folder. The client library stores the values of
+all these processes in the folder. Each process then answers a scrape with the values of all processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ BUILD = Gauge(
 BUILD.labels(version("ostler"), platform.python_version()).set(1)
 
 WEBHOOKS = Counter(
-    "ostler_webhooks_total", "Webhooks answered, by event and outcome", ("event", "outcome"), registry=_registry
+    "ostler_webhooks_total",
+    "Webhooks that web answered, by event and outcome",
+    ("event", "outcome"),
+    registry=_registry,
 )
 WEBHOOK_SECONDS = Histogram(
     "ostler_webhook_seconds",
@@ -59,17 +62,15 @@ WEBHOOK_SECONDS = Histogram(
     buckets=_FAST,
     registry=_registry,
 )
-REMAPS = Counter(
-    "ostler_remaps_total", "Jobs that ran on another runner than the one minted for them", registry=_registry
-)
+REMAPS = Counter("ostler_remaps_total", "Jobs that ran on a runner that was minted for another job", registry=_registry)
 RUNNER_UPDATES = Counter(
     "ostler_runner_updates_total",
-    "Checks of `unused_runners` that found a runner online which might be updating itself",
+    "Checks of `unused_runners` that found an offline runner that might be updating itself",
     registry=_registry,
 )
 RUNNER_START_SECONDS = Histogram(
     "ostler_runner_start_seconds",
-    "Seconds from the delivery of a JIT to the execution on its runner, self-updates included",
+    "Seconds from the delivery of a JIT to the execution on its runner, including self-updates",
     buckets=_STALL_BUCKETS,
     registry=_registry,
 )
@@ -81,7 +82,7 @@ JOB_WAIT_SECONDS = Histogram(
 )
 MESSAGES_MALFORMED = Counter(
     "ostler_messages_malformed_total",
-    "Queue entries dropped because they are not valid messages",
+    "Queue entries that were dropped because they are not valid messages",
     registry=_registry,
 )
 TRANSITIONS = Counter(
@@ -94,7 +95,9 @@ TRANSACTION_RETRIES = Counter(
     "ostler_transaction_retries_total", "Transactions that were retried, by cause", ("why",), registry=_registry
 )
 STAMPS_MISSED = Counter(
-    "ostler_stamps_missed_total", "Stamps that were not applied in time and were abandoned", registry=_registry
+    "ostler_stamps_missed_total",
+    "Stamps that were not applied in time, so that the claim continued without its stamp",
+    registry=_registry,
 )
 TASKS = Counter("ostler_task_runs_total", "Executions of tasks, by outcome", ("task", "outcome"), registry=_registry)
 TASK_SECONDS = Histogram(
@@ -115,7 +118,7 @@ REPAIRS = Counter(
 )
 REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total",
-    "Repairs deferred to a later tick by a budget or a closed gate",
+    "Repairs that a budget or a closed gate deferred to a later tick",
     ("sweep",),
     registry=_registry,
 )
@@ -127,9 +130,9 @@ KUBERNETES_EVENTS = Counter(
 )
 for _became in ("written", "dropped", "failed"):
     KUBERNETES_EVENTS.labels(_became)
-PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods created", registry=_registry)
+PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods that reconcilers created", registry=_registry)
 PODS_RETIRED = Counter(
-    "ostler_pods_retired_total", "Retire claims created by reconcilers, by reason", ("why",), registry=_registry
+    "ostler_pods_retired_total", "Retire claims that reconcilers created, by reason", ("why",), registry=_registry
 )
 PODS_LOST = Counter(
     "ostler_pods_lost_total",
@@ -183,7 +186,7 @@ UPSTREAM_CALLS = Counter(
 )
 GATE_CHANGES = Counter(
     "ostler_gate_changes_total",
-    "Gates closed and opened by this process",
+    "Gates that this process closed or opened",
     ("upstream", "to"),
     registry=_registry,
 )
@@ -201,14 +204,14 @@ API_REQUESTS = Counter(
 )
 API_UNAUTHORIZED = Counter(
     "ostler_api_unauthorized_total",
-    "Requests to the REST API refused because of their token, by cause",
+    "Requests to the REST API that were refused because of their token, by cause",
     ("why",),
     registry=_registry,
 )
 
 CLOCK_SKEW = Gauge(
     "ostler_clock_skew_seconds",
-    "Measured offset of the clock of Postgres from this machine's clock in seconds, which is corrected",
+    "Seconds between the clocks of this machine and of Postgres; Ostler corrects its own times by this difference",
     registry=_registry,
     multiprocess_mode="livemax",
 )
@@ -225,7 +228,7 @@ WATCH_CONNECTED = Gauge(
     multiprocess_mode="max",
 )
 WATCH_EVENTS = Counter(
-    "ostler_watch_events_total", "Events received by the watch, by type", ("type",), registry=_registry
+    "ostler_watch_events_total", "Events that the watch received, by type", ("type",), registry=_registry
 )
 WATCH_LAST_EVENT = Gauge(
     "ostler_watch_last_event_timestamp_seconds",
@@ -236,8 +239,10 @@ WATCH_LAST_EVENT = Gauge(
 WATCH_RESTARTS = Counter(
     "ostler_watch_restarts_total", "Watches that were restarted, by cause", ("why",), registry=_registry
 )
-WATCH_LISTS = Counter("ostler_watch_lists_total", "Lists requested before a watch starts", registry=_registry)
-WATCH_HINTS = Counter("ostler_watch_hints_total", "Hints sent by the watch, by kind", ("hint",), registry=_registry)
+WATCH_LISTS = Counter(
+    "ostler_watch_lists_total", "Lists that the watch requested before it started to receive events", registry=_registry
+)
+WATCH_HINTS = Counter("ostler_watch_hints_total", "Hints that the watch sent, by kind", ("hint",), registry=_registry)
 
 TASK_OUTCOMES = ("succeeded", "retried", "failed")
 WEBHOOK_OUTCOMES = {

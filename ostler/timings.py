@@ -123,7 +123,7 @@ class Timings(BaseModel):
         default=10,
         gt=0,
         description=(
-            "How long a claim can make no progress before `resume` repeats its step, in seconds. A step is not "
+            "Time without progress after which `resume` repeats the step of a claim, in seconds. A step is not "
             "repeated while its message might still wait in a queue. With larger values, lost steps are repeated "
             "later"
         ),
@@ -140,16 +140,16 @@ class Timings(BaseModel):
         default=20,
         gt=0,
         description=(
-            "How long the release of an undelivered claim tries to deregister the runner and to remove the stamp, "
-            "in seconds. The job is then queued again. If the stamp could not be removed, the Pod is retired. "
-            "With larger values, the job waits longer"
+            "Time during which Ostler tries to deregister the runner and to remove the stamp before it releases an "
+            "undelivered claim, in seconds. After this time, Ostler queues the job again. If the stamp could not be "
+            "removed, Ostler retires the Pod. With larger values, the job waits longer"
         ),
     )
     spare_after: float = Field(
         default=60,
         gt=0,
         description=(
-            "How long a spare can wait for a job before its runner is deregistered, in seconds. Larger values "
+            "Time without a job after which Ostler deregisters the runner of a spare, in seconds. Larger values "
             "need fewer mints, but Pods stay idle longer"
         ),
     )
@@ -157,16 +157,16 @@ class Timings(BaseModel):
         default=10,
         gt=0,
         description=(
-            "How often Ostler tries one job of an installation whose mints fail, in seconds. With larger values, "
-            "Ostler notices the recovery of the installation later"
+            "Time between two tries of a job of an installation whose mints fail, in seconds. With larger values, "
+            "Ostler detects the recovery of the installation later"
         ),
     )
     reserve_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "How long a job waits for room in the budget of its account before Ostler reserves room for the job, "
-            "in seconds. With larger values, small jobs overtake a large job for longer"
+            "Time after which Ostler reserves budget of the account for a job that waits for budget, in seconds. "
+            "With larger values, small jobs overtake a large job for longer"
         ),
     )
 
@@ -184,8 +184,8 @@ class Timings(BaseModel):
         default=15,
         gt=0,
         description=(
-            "How long a Pod with a minted JIT can go without a poll before Ostler removes its stamp, in seconds. "
-            "The stamp might block the polls of the Pod. With larger values, such a Pod waits longer"
+            "Time without a poll after which Ostler removes the stamp of a Pod with a minted JIT, in seconds. The "
+            "stamp might block the polls of the Pod. With larger values, such a Pod waits longer"
         ),
     )
     missing_stamp_after: float = Field(
@@ -219,16 +219,16 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "How long a delivered runner can be without an execution before Ostler asks GitHub about it, in "
-            "seconds. With larger values, unused runners are found later"
+            "Time without an execution after which Ostler asks GitHub about a delivered runner, in seconds. With "
+            "larger values, unused runners are found later"
         ),
     )
     unused_polling_after: float = Field(
         default=150,
         gt=0,
         description=(
-            "How long a Pod can still poll for its JIT after the delivery, in seconds. The time `unused_after` "
-            "begins at the end of this time. Larger values give the Pod more polls"
+            "Time after the delivery during which a Pod can still poll for its JIT, in seconds. The time "
+            "`unused_after` begins when this time ends. Larger values give the Pod more polls"
         ),
     )
     spent_after: float = Field(
@@ -243,17 +243,17 @@ class Timings(BaseModel):
         default=120,
         gt=0,
         description=(
-            "How long a job that needs a claim can be without one before Ostler asks GitHub about the job, in "
-            "seconds. The interval grows with each request. With larger values, lost jobs are found later"
+            "Time after which Ostler asks GitHub about a job that needs a claim and has no claim, in seconds. The "
+            "time between two requests grows with each request. With larger values, lost jobs are found later"
         ),
     )
     unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "How long a job can make no progress before Ostler asks GitHub about it, in seconds. This applies to "
-            "a job that is in the state `waiting`, is set aside, or runs on a runner that Ostler did not "
-            "register. With larger values, Ostler asks less often"
+            "Time without progress after which Ostler asks GitHub about a job, in seconds. The setting applies to a "
+            "job that is in the state `waiting`, is set aside, or runs on a runner that Ostler did not register. "
+            "With larger values, Ostler asks less often"
         ),
     )
     finished_job_after: float = Field(
@@ -268,8 +268,9 @@ class Timings(BaseModel):
         default=90,
         ge=0,
         description=(
-            "How long a Pod can run on after the end of its job, in seconds. The Pod is then retired if its "
-            "runner was missing in two lists from GitHub. With larger values, such a Pod runs longer"
+            "Time after the end of a job after which Ostler retires a Pod that still runs, in seconds. Ostler "
+            "retires the Pod only if its runner was missing in two lists from GitHub. With larger values, such a "
+            "Pod runs longer"
         ),
     )
     orphaned_runner_after: float = Field(
@@ -303,8 +304,8 @@ class Timings(BaseModel):
         default=120,
         gt=0,
         description=(
-            "How long Ostler waits before it asks GitHub once more to send a failed webhook again, in seconds. "
-            "The wait doubles with each request. With larger values, Ostler asks less often"
+            "Time between the first two requests to GitHub to send a failed webhook again, in seconds. Each further "
+            "request doubles the time. With larger values, Ostler asks less often"
         ),
     )
     redelivery_overlap: float = Field(
@@ -413,7 +414,8 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Minimum number of failed calls that closes a gate. With larger values, a gate with few calls closes later"
+            "Minimum number of failed calls that closes a gate. With larger values, the gate of an upstream with "
+            "few calls closes later"
         ),
     )
     gate_closes_at: float = Field(

@@ -1,9 +1,9 @@
 """Redis transport of kombu with three changes.
 
 One client per channel: this transport creates one `redis.Redis` object per channel. Kombu itself creates an object for
-every command. The object contains only the channel's connection pool and a table of about a hundred callbacks, but
-filling the table takes longer than the command. Threads can share one client, because all connections belong to the
-pool. The pool also detects broken connections.
+every command. Such an object contains only the channel's connection pool and a table of about a hundred callbacks.
+Filling this table takes longer than the command itself. Threads can share one client, because all connections belong to
+the pool. The pool also detects broken connections.
 
 Send times: every message has a header with the time at which it was sent. Code that reads the oldest messages of a
 queue can therefore decide which messages might still wait in the queue.

@@ -16,7 +16,7 @@ from enum import StrEnum
 from ostler import telemetry
 
 COUNTED_FROM = 1.0
-"""Seconds. If the time limit of a call is at least this long, a time-out of the call is a failure of the upstream.
+"""Shortest time limit, in seconds, of a call whose time-out counts as a failure of the upstream.
 
 A call with a shorter limit can time out although the upstream is healthy. An example is a token review with a limit of
 0.3 seconds.

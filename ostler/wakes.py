@@ -181,8 +181,8 @@ class Waker:
     def single_flight(self, what: str) -> Iterator[bool]:
         """Yield True if no other block with the same name `what` began within the last 5 s; False otherwise.
 
-        If several workers find the same work at the same time, only one of them then does the work. This is not a lock:
-        if Redis loses its key or does not answer, several workers can get True. If the block raises an exception after
+        If several workers find the same work at the same time, only one worker does the work. This is not a lock: if
+        Redis loses its key or does not answer, several workers can get True. If the block raises an exception after
         True, the key is deleted, so that another worker can do the work at once.
         """
         key = f"ostler:single_flight:{what}"
@@ -199,7 +199,7 @@ class Waker:
             raise
 
     def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
-        """Send a reconcile of this pool, unless one is waiting. The reconcile runs `after` seconds from now, or later.
+        """Send a reconcile of this pool, unless one is waiting. The reconcile runs after at least `after` seconds.
 
         The reconcile of a large pool also waits for the time that `may_reconcile` requires. If `shared` is true, the
         reconcile is shared: it may use a list of all pools' Pods that was made for several reconciles. This list might

@@ -1,8 +1,8 @@
 """API tokens: the credentials of the callers of the REST API, with their scopes and expiry times.
 
 A token is `ostler_<key id>_<secret>`. The row of a token is found by the key id. The secret consists of 32 random
-bytes, and only the SHA-256 of the secret is stored. A slow password hash would slow every request without a benefit,
-because 256 random bits cannot be guessed. A token is shown only once, at its creation.
+bytes, and only the SHA-256 of the secret is stored. A slow password hash is not needed, because 256 random bits cannot
+be guessed. It would only slow every request. A token is shown only once, at its creation.
 """
 
 from __future__ import annotations

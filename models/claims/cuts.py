@@ -92,9 +92,8 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
 def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
     """Lease a claim for its un-stamp. `seen` is the claim as `suspect` returned it.
 
-    Returns None if the claim has left the state `delivered`, was delivered again, or is leased by another step. Returns
-    None too if the poller ended before the un-stamp began. If the un-stamp has not begun yet, this function begins the
-    un-stamp.
+    Returns None if the claim has left the state `delivered`, was delivered again, or is leased by another step, or if
+    the poller ended before the un-stamp began. If the un-stamp has not begun yet, this function begins the un-stamp.
     """
     row = lease(
         db,

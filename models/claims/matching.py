@@ -109,7 +109,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
 
     Raises the lock error of Postgres if another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """
-    # The statements go in one message. The last statement takes its snapshot after the lock is acquired.
+    # The client sends the statements in one message. The last statement takes its snapshot after the lock is acquired.
     # Sequential scans are off, because a plan that was prepared for a small table would stay when the table has grown.
     row = db.execute(
         text(f"""

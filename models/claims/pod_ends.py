@@ -118,7 +118,7 @@ class Named:
 def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named | None:
     """Return the name of a Pod if the Pod ended before its job and the Events of the Pod must still be read.
 
-    Returns None otherwise. Returns None too if the Events of `most` Pods were already read after `since`.
+    Returns None otherwise. The result is also None if the Events of `most` Pods were already read after `since`.
     """
     row = db.execute(
         text(f"""

@@ -295,14 +295,14 @@ class Ended:
 def end_never_delivered(
     db: Connection, work: ReleaseWork, *, warmth: Warmth, retire_due: float, now: datetime, who: str
 ) -> Ended | None:
-    """End a claim whose JIT was never delivered, and queue its job at the job's old age.
+    """End a claim whose JIT was never delivered, and queue its job. The job keeps its age.
 
     A `warm` Pod can be claimed again at once. A Pod of `unknown` warmth gets its retire claim in the same transaction,
     even while the rows are not trusted. The retirement itself waits until the rows are trusted, and checks the Pod
     before it deletes the Pod (L7).
 
-    Returns None if the claim has ended, was delivered, or has a newer chain number. Returns None too while Postgres is
-    known to be older than the cluster.
+    Returns None if the claim has ended, was delivered, or has a newer chain number. The result is also None while
+    Postgres is known to be older than the cluster.
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:

@@ -1,7 +1,7 @@
 """Failures: Pods that received a JIT but never executed a job.
 
-`rules.claims.runner_brakes` derives the brake of a pool from these failures. A failure is recorded by an INSERT, which
-waits for no other session. The brake itself is not stored, so it ends as soon as the failures are marked as cleared.
+`rules.claims.runner_brakes` derives the brake of a pool from these failures. An INSERT records a failure and waits for
+no other session. The brake is not stored. It therefore ends as soon as the failures are marked as cleared.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Held:
 
     Up to `slots` claims are allowed. The limit applies to the account `account_id`, or to the whole pool if
     `account_id` is None. A probe of the whole pool takes a job of an account in `last` only if no other account has a
-    job. The accounts in `last` are used in the given order.
+    job. The probe tries the accounts in `last` in the given order.
     """
 
     account_id: int | None

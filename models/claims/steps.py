@@ -1,6 +1,6 @@
 """Database work before and after two steps of a claim: the stamp and the mint.
 
-A step leases its claim with `lease`, does one thing outside Postgres, and ends with a guarded update that tests
+A step leases its claim with `lease`, does one operation outside Postgres, and ends with a guarded update that tests
 `chain_no` again. Even if the message of a step arrives several times, the step never runs twice at the same time. A
 late execution of an older chain changes nothing (L6).
 """
@@ -325,7 +325,7 @@ def commit_mint(
         work.claim_id,
         now=now,
         who=who,
-        why="JIT made",
+        why="GitHub minted the JIT",
         guard="AND chain_no = :chain_no AND EXISTS (SELECT FROM mint_attempts m WHERE m.id = :attempt_id "
         "AND m.claim_id = claims.id AND m.outcome = 'open')",
         values={

@@ -2,7 +2,7 @@
 
 libpq has no time limit for an answer, and `statement_timeout` takes effect only while the server works. TCP's own
 limits do not help if the peer acknowledges packets but never answers. Examples are a frozen server and a proxy without
-a backend. A thread that queries such a peer would wait for ever, and would never release its locks, its claim and its
+a backend. A thread that queries such a peer would wait forever. It would never release its locks, its claim and its
 connection.
 
 psycopg2 therefore waits through the callback `wait`. The callback raises an error a few seconds after the server would
@@ -42,7 +42,10 @@ LOCK = 5.0
 BRIEF = 0.3
 """Seconds that a loop waits for the first locked row of a page."""
 NEXT = 0.02
-"""Seconds that a loop waits for each further locked row of a page. Many locked rows must not add up to a long wait."""
+"""Seconds that a loop waits for each further locked row of a page.
+
+The limit is short, so that many locked rows do not add up to a long wait.
+"""
 
 _MADE = {extensions.STATUS_READY, extensions.STATUS_BEGIN, extensions.STATUS_PREPARED}
 

@@ -46,7 +46,7 @@ ATTEMPTS = 4
 """Greatest number of runs of one transaction: the first run and up to three retries."""
 
 PING_AFTER = 1.0
-"""A connection that was idle in the pool for this number of seconds is pinged before its next use."""
+"""Seconds without use after which a connection of the pool is pinged before its next use."""
 
 SKEW_WARNED = 2.0
 """Ostler logs a warning if the clocks of this machine and of Postgres differ by at least this number of seconds."""
@@ -246,7 +246,8 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
             if attempt == ATTEMPTS or why is None:
                 raise
             telemetry.TRANSACTION_RETRIES.labels(why).inc()
-            # A webhook starts over in normal operation, when it finds more rows to lock. A deadlock is not normal.
+            # A transaction of a webhook starts over in normal operation, if it finds more rows to lock. A deadlock is
+            # an anomaly.
             level = logging.INFO if isinstance(error, StartOver) else logging.WARNING
             log.log(level, "transaction.retried", why=why, attempt=attempt)
     raise AssertionError("unreachable")

@@ -5,7 +5,7 @@ The task `epoch` sets `older_since` when the cluster has a later epoch than Post
 delivered, and no Pod is retired.
 
 The rows are trusted until `trusted_until`. Each successful comparison of the two epochs extends this time. A restart of
-the Postgres server ends the trust too, because a restored backup and a standby after a failover both run as a newly
+the Postgres server also ends the trust, because a restored backup and a standby after a failover both run as a newly
 started server. Work that could harm a busy Pod therefore stops with the first transaction on such a server, before any
 comparison. Dispatch continues while the rows are not trusted, unless the rows are frozen.
 """

@@ -8,8 +8,8 @@ Two rules apply:
 
 - A prepared statement names its result columns. With `*`, a migration would change the result. Postgres would then
   refuse the prepared statement until its connection is closed.
-- Ostler connects to Postgres without a pooler. A pooler that shares one connection among clients would lose track of
-  the prepared statements. LISTEN needs a direct connection too.
+- Ostler connects to Postgres without a pooler. A pooler that shares one connection among clients would not know which
+  statements each client has prepared. LISTEN needs a direct connection too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Prepared:
         Raises every error of the database. If the error is in `_FORGOTTEN`, this connection is discarded first, so the
         next transaction uses another connection.
         """
-        prepared: set[str] = db.info.setdefault("prepared", set())  # it lives as long as the connection
+        prepared: set[str] = db.info.setdefault("prepared", set())  # the set exists as long as the connection
         try:
             if self.name not in prepared:
                 db.exec_driver_sql(self._prepare)

@@ -1,7 +1,7 @@
 """Cache of SQL statements, so that a process makes one `TextClause` per statement.
 
-SQLAlchemy caches the compilation of a statement. For each new `TextClause`, it first parses the SQL and computes the
-cache key. Without the cache of this module, this work would cost more than the compilation.
+SQLAlchemy caches the compilation of a statement, but for each new `TextClause` it first parses the SQL and computes the
+cache key. Without the cache of this module, this work would take more time than the compilation.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ RENAMES = ("organization", "installation_target", "repository")
 TAKEN = {"workflow_job": ACTIONS, "installation": installations.BACK, **dict.fromkeys(RENAMES, ("renamed",))}
 """Events and actions of webhooks. Ostler requests the redelivery of such a webhook if the webhook was lost.
 
-`suspend` and `deleted` are missing on purpose. The next mint detects both actions. Also, a late delivery could hold the
+`suspend` and `deleted` are missing on purpose. The next mint detects both actions, and a late delivery could hold the
 jobs of an installation that works again.
 """
 

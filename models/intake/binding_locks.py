@@ -28,7 +28,7 @@ class Contended(Exception):
     """
 
     def __init__(self, jobs: frozenset[int]) -> None:
-        super().__init__(f"rows of {len(jobs)} jobs are locked by others")
+        super().__init__(f"other sessions have locked rows of {len(jobs)} jobs")
         self.jobs = jobs
 
 

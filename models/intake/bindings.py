@@ -185,8 +185,8 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
 def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | None) -> None:
     """Move `job` to `claim`. `loser` is the claim that had `job`, or None if no claim had it.
 
-    If `may_swap` allows the exchange, `loser` gets the former job of `claim`. If not, `loser` has no job any more, and
-    a former job in the state `claimed` returns to its queue.
+    If `may_swap` allows the exchange, `loser` gets the former job of `claim`. Otherwise `loser` loses its job, and a
+    former job in the state `claimed` returns to its queue.
     """
     former = None if claim.job_id is None else batch.locked.jobs[claim.job_id]
     swap = loser is not None and may_swap(claim, loser, former)

@@ -160,7 +160,7 @@ def _has_started(event: WorkflowJobEvent) -> bool:
 
 
 def _is_waiting(event: WorkflowJobEvent) -> bool:
-    # GitHub also sends `queued` with status `waiting` for a job behind an environment (octokit/webhooks).
+    # GitHub also sends `queued` with status `waiting` for a job that waits for an environment (octokit/webhooks).
     return event.action == "waiting" or (event.action == "queued" and event.status == "waiting")
 
 
@@ -275,7 +275,7 @@ class _Router:
 
 
 def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dict[int, str]:
-    # Both statements go in one message. The lock timeout applies to the rest of the transaction.
+    # The client sends both statements in one message. The lock timeout applies to the rest of the transaction.
     within = "" if lock_ms is None else f"SET LOCAL lock_timeout = {lock_ms:d}; "
     rows = db.execute(
         text(f"{within}SELECT id, state FROM jobs WHERE id = ANY(:ids)"),

@@ -94,7 +94,7 @@ def to_ask(db: Connection, *, now: datetime) -> str | None:
     """Return a version whose end must be requested from GitHub, and mark it as asked. Return None if there is none.
 
     The end of a version is the time at which GitHub begins to refuse the version. If two processes ask about the same
-    version at once, the only cost is one extra call.
+    version at once, Ostler makes one extra call and nothing else happens.
     """
     version: str | None = db.execute(
         text("""

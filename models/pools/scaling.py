@@ -26,7 +26,7 @@ from rules.pools.demand import Places, Queue
 USUAL_EVERY = timedelta(seconds=60)
 """Maximum age of a computed usual load.
 
-A shorter time would gain nothing, because the usual load is computed from the peaks of whole minutes.
+A shorter time has no benefit, because the usual load is computed from the peaks of whole minutes.
 """
 
 MINUTES = 60

@@ -214,7 +214,7 @@ def reap_finished(
         )
         if moved is None:
             return None
-        if moved.job_id is not None and pod.asks_for is not None:  # no job stays claimed without a claim (L4)
+        if moved.job_id is not None and pod.asks_for is not None:  # a job must not stay claimed without a claim (L4)
             apply_job_outcome(db, moved.job_id, job_outcome, now=now, who=who)
     retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     return None if retire_id is None else Reaped(None, retire_id)

@@ -177,8 +177,8 @@ def record_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> 
     """Record that web refused the payloads of these deliveries, so that they are not requested again soon.
 
     The deliveries are requested again after `MALFORMED_AGAIN`, whether or not GitHub's list has shown them yet. A row
-    that another session has locked is skipped. The delivery of this row is then requested once more. Web refuses the
-    delivery again, and a later call records the refusal.
+    that another session has locked is skipped, so its delivery is requested once more. Web refuses the delivery again,
+    and a later call records the refusal.
     """
     db.execute(
         text("""

@@ -2,7 +2,8 @@
 
 The lease of a sweep is stored in the sweep's row and expires. Each tick that takes the lease increases the lease
 number. If a process is killed, its lease expires. A late write of the killed process contains the old lease number and
-is rejected. Session advisory locks are not used, because a pooled connection would keep such a lock after the tick.
+is rejected. Ostler does not use session advisory locks here, because a pooled connection would keep such a lock after
+the tick.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Backoffs of installations, accounts, repositories and runner groups, stored so that they survive a restart.
 
 `rules.claims.mint_questions` decides which kind of backoff a refused mint causes. When the wait of a backoff is over,
-one held job becomes the probe of the backoff (`WaitBook`). Ostler tries to mint for the probe first. If this mint
-succeeds, the other held jobs continue. If this mint fails, the next wait is twice as long.
+one held job becomes the probe of the backoff (`WaitBook`). Ostler tries to mint for the probe first. If the mint
+succeeds, the other held jobs continue. If the mint fails, the next wait is twice as long.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class BusyVerdict:
 def may_hold_jit(evidence: PodEvidence, *, job_over_after: float = JOB_OVER_AFTER) -> BusyVerdict:
     """Return whether the Pod might hold a JIT. `job_over_after` is in seconds.
 
-    If the last check of GitHub contradicts a proof, the proof does not count. For example, a runner that was reported
-    as removed might be online. If the evidence is doubtful, the Pod counts as busy.
+    A proof does not count if the last check of GitHub contradicts it. An example is a runner that was reported as
+    removed and is now online. If the evidence is doubtful, the Pod counts as busy.
     """
     proofs = _proofs(evidence, job_over_after)
     if proofs:

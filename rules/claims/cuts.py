@@ -45,7 +45,7 @@ def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
         (not seen.delivered_seconds >= after, "the JIT was delivered a moment ago"),
         (not seen.stamped, "the Pod carries no stamp"),
         (not seen.poller_running, "its poller does not run"),
-        (seen.runner_began, "container runner is ready, or has ended"),
+        (seen.runner_began, "its container `runner` is ready or has ended"),
         (seen.github_runner_seen not in {"offline", "absent"}, f"its runner is {seen.github_runner_seen} on GitHub"),
     )
     found = next((why for holds, why in against if holds), None)

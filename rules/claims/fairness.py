@@ -73,8 +73,8 @@ class Reservation:
     """Part of an account's budget that is reserved for a job of `pool_id`, because the job has waited long for budget.
 
     Jobs of this pool may use the reserved part. Jobs of the account's other pools may use the reserved part only if
-    they are older than the job with the reservation. Otherwise two pools of an account with budget for one job would
-    wait for each other for ever.
+    they are older than the job with the reservation. Otherwise, if the budget is enough for only one job, two pools of
+    the account would wait for each other forever.
 
     A reservation lasts for the whole batch, even after a job of this pool was selected. The caller must check whether
     the selected job was the job with the reservation.
@@ -131,8 +131,8 @@ def plan_batch(
 
     `heads` may be in any order. `totals` is the sum of the budgets of all accounts. `reservations` has at most one
     reservation per account id. `last` maps ids of accounts to positive numbers. The accounts in `last` come after all
-    other accounts, whatever their usage. Among the accounts in `last`, the account with the smallest number comes
-    first.
+    other accounts, even if their usage is lower. Among the accounts in `last`, the account with the smallest number
+    comes first.
     """
     reserved = reservations or {}
     places = last or {}

@@ -51,8 +51,9 @@ def from_github(
     GitHub also answers 404 if the App lacks access, for example after a repository was removed from the installation. A
     404 therefore ends no job here. If GitHub continues to answer 404, `rules.sweeps.unresolved` judges the job.
 
-    `run` is the job's run if the run is over, else None. A job that still waits in a run that is over will never start.
-    The next step of such a job is `FINISH`. For example, a run that ends as `startup_failure` leaves its jobs queued.
+    `run` is the job's run if the run is over, else None. If the run is over and the job still waits, the job will never
+    start. The next step of such a job is `FINISH`. For example, a run that ends as `startup_failure` leaves its jobs
+    queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"

@@ -76,16 +76,16 @@ class Answer:
     cancels_unstamp: bool = False
 
 
-_LOCKED = Answer(Verdict.NOT_YET, "another transaction holds a row that the offer of this Pod needs")
+_LOCKED = Answer(Verdict.NOT_YET, "another transaction has locked a row that the offer of this Pod needs")
 _SUPERSEDED = Answer(Verdict.NOTHING, "a newer poll of this Pod has the offer")
 
 
 def answer(facts: PollFacts) -> Answer:
     """Return the answer to a poll, from the facts in the rows."""
     if not facts.known:
-        return Answer(Verdict.LOOK_UP, "no row of this Pod")
+        return Answer(Verdict.LOOK_UP, "Ostler has no row of this Pod")
     if not facts.bound:
-        return Answer(Verdict.NOT_YET, "the row of this Pod is being written by another transaction")
+        return Answer(Verdict.NOT_YET, "another transaction is writing the row of this Pod")
     if facts.gone:
         return Answer(Verdict.REFUSE, "this Pod is terminal or gone")
     if facts.used:
@@ -95,17 +95,21 @@ def answer(facts: PollFacts) -> Answer:
     if not facts.offered:
         return _LOCKED if facts.locked else _SUPERSEDED
     claim = facts.claim
-    return Answer(Verdict.HOLD, "no claim") if claim is None else _of_undelivered(claim, arrived=facts.arrived)
+    return (
+        Answer(Verdict.HOLD, "this Pod has no live claim")
+        if claim is None
+        else _of_undelivered(claim, arrived=facts.arrived)
+    )
 
 
 def _of_undelivered(claim: PolledClaim, *, arrived: bool) -> Answer:
     if claim.state is not ClaimState.MINTED:
-        return Answer(Verdict.HOLD, f"claim is {claim.state}")
+        return Answer(Verdict.HOLD, f"the claim is {claim.state}")
     if claim.stamp is Stamp.REMOVING and arrived:
-        return Answer(Verdict.DELIVER, "the Pod reaches web, stamped or not", claim.id, cancels_unstamp=True)
+        return Answer(Verdict.DELIVER, "the Pod reaches web, with or without its stamp", claim.id, cancels_unstamp=True)
     if claim.stamp is Stamp.REMOVING:
         return Answer(Verdict.HOLD, "nothing is delivered while the stamp is being removed")
-    return Answer(Verdict.DELIVER, "claim is minted", claim.id)
+    return Answer(Verdict.DELIVER, "the claim is minted", claim.id)
 
 
 def _of_claim(claim: PolledClaim) -> Answer | None:

@@ -1,4 +1,4 @@
-"""Brakes for pools whose runners never execute: the time when dispatch is braked, and the time of each probe.
+"""Brakes for pools whose runners never execute: the start of a brake, and the time of each probe.
 
 A probe is the one claim that a braked pool or account gets. It tests whether the runners execute jobs again.
 
@@ -25,7 +25,7 @@ If GitHub refuses the version of the runner, one failure is enough.
 
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 300.0
-"""Maximum seconds before a probe. `FIRST_WAIT` is the number of seconds before the first probe.
+"""Longest wait before a probe in seconds. `FIRST_WAIT` is the wait before the first probe.
 
 Each failed probe doubles the wait, up to `LONGEST_WAIT`.
 """

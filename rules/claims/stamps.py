@@ -20,7 +20,7 @@ _VALUE = re.compile(r"(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class StampValue:
-    """The id of the claim that wrote last, and the number of that write. Id 0 means that no claim has written yet.
+    """The id of the claim that wrote last, and the number of that write. An id of 0 means that no claim wrote yet.
 
     Raises ValueError if one of the numbers is negative or does not fit into a bigint.
     """

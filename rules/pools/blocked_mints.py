@@ -41,7 +41,10 @@ class BlockedMints:
 
     @property
     def reason(self) -> str:
-        """Return the reason of the condition: `MintsBackOff` for a backoff of an installation, else `MintsRefused`."""
+        """Return the reason of the condition.
+
+        The reason is `MintsBackOff` for a backoff of an installation, and `MintsRefused` for any other backoff.
+        """
         return "MintsBackOff" if self.kind == INSTALLATION else "MintsRefused"
 
     def describe(self, *, busy: int, now: datetime) -> str:

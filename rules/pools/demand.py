@@ -1,7 +1,7 @@
 """Demand of pools: how many queued jobs lack only a Pod, because the budgets of their accounts admit them.
 
 A job that its account's budget does not admit needs no Pod. If such a job counted, the autoscaler would add a Pod that
-stays idle. On shared nodes the idle Pod would take the room of a Pod for a job that could run.
+stays idle. On shared nodes, the idle Pod would also use the capacity that a Pod for another job needs.
 
 The free part of an account's budget is given to the account's pools one job at a time. The pool with the most urgent
 first job comes first. An account whose jobs wait in several pools therefore gets no more Pods than its budget allows,

@@ -1,16 +1,16 @@
 """Shares of pools that use the same nodes: real load first, then floors, then headroom.
 
-Real load is the Pods that have jobs or are needed for queued jobs. A floor is the `minWarm` of a pool. Headroom is the
-further Pods that a pool wants (`rules.pools.scaling`).
+Real load is the number of Pods that have jobs or are needed for queued jobs. A floor is the `minWarm` of a pool.
+Headroom is the number of further Pods that a pool wants (`rules.pools.scaling`).
 
 Real load is always granted in full, even beyond the capacity. If such a Pod stays pending, a node autoscaler or an
-operator adds a node. The floors get the rest of the capacity, and the headroom gets what the floors leave. If the rest
-is too small for all floors or all headroom, it is split in proportion and rounded down. Nothing is left for the next
-tier then.
+operator adds a node. The floors get the rest of the capacity, and the headroom gets the capacity that the floors do not
+use. If the capacity is too small for a tier (all floors, or all headroom), it is split in proportion and rounded down.
+The next tier then gets nothing.
 
-If the capacity is unknown or appears to be zero, every pool gets all Pods that it wants. Doubt about nodes must never
-cause the deletion of Pods (law L8). A node that is not Ready might become Ready again, so `capacity` can count the node
-for a while.
+If the capacity is unknown or appears to be zero, every pool gets all Pods that it wants. If it is unclear which nodes
+exist, no Pod may be deleted for lack of capacity (law L8). A node that is not Ready might become Ready again, so
+`capacity` can count the node for a while.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def capacity(
     """Return the capacity of the fleet's usable nodes for Pods with these tolerations.
 
     If `lost_before` is given, a node that is not Ready also counts if it was Ready at `lost_before`. A node that is
-    Ready again counts, although Kubernetes removes the taints of its absence a moment later.
+    Ready again also counts, although Kubernetes has not yet removed the taints that it added to the node.
     """
     total = NOTHING
     for node in nodes:

@@ -1,13 +1,13 @@
 """Autoscaler of all pools: share the fleets, decide for each pool, and leave doubtful pools unchanged.
 
 Pools that are deleted, paused or invalid stay unchanged. All pools stay unchanged while the gate of GitHub or
-Kubernetes is closed. During a failure of an upstream, more Pods do not help the jobs that accumulate. Existing Pods
-might also seem to be missing (decision 0013). No pool shrinks while the rows might be older than the cluster.
+Kubernetes is closed. While an upstream fails, jobs accumulate, and more Pods do not help them. Existing Pods might also
+seem to be missing (decision 0013). No pool shrinks while the rows might be older than the cluster.
 
 If a pool would shrink because a node is not Ready, the node still counts for `scaleDownDelay`. The node might become
 Ready again, and the loss of the node must not delete healthy Pods on other nodes. A pool does not grow if its jobs wait
-long although the pool has idle Pods, because these jobs do not lack Pods (actions/actions-runner-controller#4397
-describes such statistics).
+long although the pool has idle Pods, because these jobs do not lack Pods (compare
+actions/actions-runner-controller#4397).
 """
 
 from __future__ import annotations

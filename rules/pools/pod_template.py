@@ -2,8 +2,8 @@
 
 The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named items merge by name, and every
 other list is replaced. The overlay may contain only fields that are known to be harmless. A field that a later version
-of Kubernetes adds is therefore refused until the field has been reviewed. Container `poller` holds the token and
-container `runner` runs foreign code. A field must not weaken the separation of the two containers.
+of Kubernetes adds is therefore refused until the field has been reviewed. The container `poller` has the token of the
+Pod, and the container `runner` runs the code of jobs. A field must not weaken the separation of the two containers.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
 def _misshapen(value: Any, where: str) -> Iterator[str]:
     """Yield a reason for each field that must be a map or a list but is not, and for each field that removes something.
 
-    A null or `$patch` removes everything below its field.
+    A null or a `$patch` removes its field with everything below the field.
     """
     if isinstance(value, dict):
         for key, inner in value.items():

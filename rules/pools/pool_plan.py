@@ -71,7 +71,7 @@ class ObservedPool:
     - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
     - `max_concurrent`: maximum number of Pods that may be starting at the same time.
     - `starts`: the failed starts of the pool, and the backoff after them.
-    - `web_beats`: a web process was up for all of `start_timeout`. Otherwise a Pod might have been unable to poll.
+    - `web_beats`: a web process ran during all of `start_timeout`. Otherwise a Pod might have been unable to poll.
     - `gate_open`: the gate of Kubernetes is open. While the gate is closed, no Pod is retired.
     - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
       tick, and these runs share one budget.
@@ -302,7 +302,7 @@ def _leaves(pod: ObservedPod) -> bool:
 
 
 def _is_lost(pod: ObservedPod) -> bool:
-    """Return whether a Pod is not spent and its node is gone. Without its node, the Pod might stay for ever."""
+    """Return whether a Pod is not spent and its node is gone. Without its node, the Pod might stay forever."""
     return pod.node_gone and pod.state is not PodState.SPENT
 
 
@@ -312,7 +312,7 @@ Overdue = tuple[ObservedPod, Trouble, str]
 def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
     """Return the Pods that did not poll in time, each with the cause.
 
-    The result is empty if web was not up for all of the time, because no web process could then receive a poll.
+    The result is empty if there was a time without a web process, because no process could then receive a poll.
     """
     if not pool.web_beats:
         return []

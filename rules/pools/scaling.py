@@ -7,9 +7,8 @@ is the number of Pods that was enough in 95 % of the last hour's minutes.
 A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
 is a hard limit and applies at once.
 
-Surplus Pods cost money, and missing Pods cost waiting time. Neither direction is therefore safe if an input of the
-formula is unknown. In this case, the replicas stay unchanged (law L8). The reason of every verdict states the inputs in
-numbers.
+Surplus Pods cost money, and missing Pods make jobs wait. If an input of the formula is unknown, the replicas therefore
+stay unchanged (law L8). The reason of every verdict states the inputs in numbers.
 """
 
 from __future__ import annotations

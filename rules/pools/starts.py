@@ -29,7 +29,7 @@ class Trouble(StrEnum):
     - `image`: the kubelet cannot pull the image.
     - `container`: the kubelet cannot create or run a container, for example because a Secret is missing.
     - `unschedulable`: no node accepts the Pod.
-    - `poller`: the poller ended before its first poll was accepted.
+    - `poller`: the poller ended before web accepted its first poll.
     - `unresponsive`: the Pod runs, but no poll arrives.
     - `refused`: the API server refuses the Pod (Pod Security, admission, an invalid field).
     - `quota`: the namespace's quota is used up. The pool waits, and the wait does not count as a failure.
@@ -143,7 +143,7 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
     evicted the Pod.
     """
     if reason is not None:
-        return Trouble.UNSCHEDULABLE, f"the node did not admit or evicted the Pod: {reason}"
+        return Trouble.UNSCHEDULABLE, f"the node evicted the Pod or did not admit it: {reason}"
     if poller_exit_code is not None:
         return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
     return Trouble.CONTAINER, "the Pod ended before its poller ran"

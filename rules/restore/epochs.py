@@ -50,7 +50,7 @@ class EpochVerdict:
 
     @property
     def older(self) -> bool:
-        """Return whether rows might be missing. In this case, a missing row in Postgres proves nothing."""
+        """Return whether rows might be missing. If rows might be missing, the absence of a row proves nothing."""
         return self.standing in {Standing.OLDER, Standing.FOREIGN}
 
 

@@ -1,7 +1,7 @@
 """Verdicts of `ostler restore` on Pods, from the Pod, its stamp and GitHub's runners.
 
-The rows are too old to decide alone. If the evidence is doubtful, a Pod stays. A Pod that might hold a JIT gets a
-claim, whatever else is known about the Pod.
+The rows are too old to decide alone. If the evidence is doubtful, a Pod stays. A Pod that might hold a JIT always gets
+a claim.
 """
 
 from __future__ import annotations

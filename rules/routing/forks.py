@@ -2,8 +2,8 @@
 
 Anyone can fork a public repository and open a pull request with a changed workflow. A pool serves the jobs of such a
 pull request only if the pool allows forks (`spec.allowForks`). A webhook about a job does not contain the origin, but
-GitHub's answer about the run does (GitHub docs, "Get a workflow run": `head_repository`, `event`, `pull_requests`). An
-unclear origin counts as a fork, because doubt means no (law L8).
+GitHub's answer about the run does (GitHub docs, "Get a workflow run": `head_repository`, `event`, `pull_requests`). If
+the origin is unclear, the run counts as a run of a fork (law L8).
 """
 
 from __future__ import annotations

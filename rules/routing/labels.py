@@ -6,11 +6,12 @@ A pool serves a job under three conditions:
 - The pool's allow lists name the job's account and repository, or are empty.
 - The job is not from a fork, or the pool allows forks.
 
-If several pools serve the job, the pool with exactly the job's labels wins. If there is no such pool, the pool with the
-fewest labels wins. Among pools with the same number of labels, the highest `spec.routingPriority` wins. If pools are
-still equal, the job is held until a person decides. An arbitrary choice would change with the order of the rows.
+If several pools serve the job, the pool with exactly the job's labels gets the job. If there is no such pool, the pool
+with the fewest labels gets the job. Among pools with the same number of labels, the pool with the highest
+`spec.routingPriority` gets the job. If pools are still equal, the job is held until a person decides. An arbitrary
+choice would change with the order of the rows.
 
-No pool serves a job without labels. Every pool would cover such a job, and GitHub never sends such a job.
+No pool serves a job without labels, because every pool would cover such a job. GitHub never sends such a job.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Rule(StrEnum):
 class PoolLabels:
     """Fields of a pool that decide whether the pool serves a job.
 
-    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Between equal
-    pools, the higher `routing_priority` wins. `runner_group` is the number or the name of a group of the job's owner.
+    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Among equal
+    pools, the pool with the highest `routing_priority` gets the job. `runner_group` is the number or the name of a
+    group of the job's owner.
     """
 
     id: int

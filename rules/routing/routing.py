@@ -47,8 +47,8 @@ def route(
     - `budget_count`: number of jobs that the budget of the job's account allows.
     - `group`: the refusal of the pool's runner group, or None.
     - `backoff`: the longest wait of the job's installation, account or repository, or None.
-    - `access`: access of the job's account. If the account is not allowed, the job is held for this reason, whatever
-      the other arguments are.
+    - `access`: access of the job's account. If the account is not allowed, the job is held for this reason, and the
+      other arguments are ignored.
     """
     if access is not Access.ALLOWED:
         return Route(None, HoldReason.UNKNOWN_ACCOUNT, "no operator has allowed its account", None)

@@ -1,9 +1,10 @@
 """Gone nodes: when to replace a node's Pods, and when to delete the Pods without waiting for a kubelet.
 
 A node is *gone* in three cases: its object was deleted, it is out of service and not Ready, or it has been unreachable
-for longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a failed
-list proves nothing. While more than half of all nodes are unreachable at once, no Pod is deleted by force. The cause is
-then probably that the control plane cannot reach its nodes.
+for longer than `lost_after`. If the evidence is unclear, the node is not gone (law L8). A missing time, a time in the
+future or a failed list proves nothing. If the kubelet reports, the node is not unreachable. While more than half of all
+nodes are unreachable at once, no Pod is deleted by force. The cause is then probably that the control plane cannot
+reach its nodes.
 """
 
 from __future__ import annotations

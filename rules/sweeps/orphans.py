@@ -95,7 +95,7 @@ class QuietPod:
     """A Pod that has no claim and no offer.
 
     `quiet_seconds` counts from the Pod's last poll. If the Pod never polled, `quiet_seconds` counts from the creation
-    of the Pod. `web_beats` is true if a web process was up for all of the grace period. Otherwise the Pod might have
+    of the Pod. `web_beats` is true if a web process ran during the whole grace period. Otherwise the Pod might have
     been unable to poll.
     """
 

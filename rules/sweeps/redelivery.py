@@ -4,7 +4,7 @@ GitHub never repeats a webhook without a request. GitHub stores deliveries for t
 Ostler reads GitHub's list of deliveries in two ways: by short checks and by scans.
 
 A short check of the newest deliveries runs every minute, so that a lost webhook is sent again soon. A short check
-usually costs one page.
+usually reads one page.
 
 `overlap` is the setting `redelivery_overlap`. A scan begins when `overlap` has passed since the start of the last
 complete scan. A scan reads the list back to `overlap` before this start. The scan finds deliveries that GitHub listed
@@ -80,8 +80,8 @@ def page_end(*, oldest: datetime | None, is_first: bool, is_full: bool, has_next
 def next_ask_after(asks: int, *, again_after: timedelta, kept: timedelta) -> timedelta:
     """Return the time between request number `asks` (from 1) for a webhook and the next request.
 
-    Each request doubles the time, up to GitHub's retention. If the number of requests were fixed, a long interruption
-    of the route to Ostler would lose the webhook for ever. The doubling still limits the number of requests. For
+    Each request doubles the time, up to GitHub's retention. If the number of requests were fixed, a webhook would be
+    lost forever after a long interruption of the route to Ostler. The doubling still limits the number of requests. For
     example, with two minutes and three days there are twelve requests.
     """
     return min(again_after * (1 << min(asks - 1, 16)), kept)

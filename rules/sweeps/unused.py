@@ -34,7 +34,7 @@ class ClaimedJob(StrEnum):
     - `queued`: the job is queued.
     - `in_progress_here`: the job runs on the runner of this claim.
     - `in_progress_elsewhere`: the job runs on another runner.
-    - `terminal`: the job is completed, or GitHub is certain that there is no such job.
+    - `terminal`: the job is completed, or it is certain that GitHub has no such job.
     - `terminal_here`: the job was completed on the runner of this claim.
     - `unknown`: GitHub was asked, and gave no usable answer.
     """
@@ -136,7 +136,9 @@ def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) ->
     A claim whose age is below `grace_seconds` always waits.
     """
     if not claim.age_seconds >= grace_seconds:
-        return UnusedVerdict(UnusedAction.WAIT, "delivered a moment before the runners were listed", counts=False)
+        return UnusedVerdict(
+            UnusedAction.WAIT, "the JIT was delivered a moment before the runners were listed", counts=False
+        )
     if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
         # GitHub's answer alone is proof. A runner list that does not show the execution is older than the answer.
         return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")

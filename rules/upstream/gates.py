@@ -1,10 +1,10 @@
 """Gates of upstreams: when a gate closes and opens again, from counts of calls alone.
 
-A closed gate stops reaping and the autoscaler, but never dispatch. If an upstream answers only half of the calls, its
-answers are no evidence for a kill (law L8). A gate closes after one bad evaluation, because waiting costs only time. A
-gate opens after several consecutive good evaluations. The number of good evaluations is drawn at random for each
-closing, so that deployments with the same upstream do not reopen their gates together. If the share of failed calls is
-between the two thresholds, an open gate stays open and a closed gate stays closed.
+While a gate is closed, sweeps delete nothing and the autoscaler changes no pool. Dispatch continues. If an upstream
+answers only half of the calls, its answers are no evidence for a kill (law L8). A gate closes after one bad evaluation,
+because waiting costs only time. A gate opens after several consecutive good evaluations. The number of good evaluations
+is drawn at random for each closing, so that deployments with the same upstream do not reopen their gates together. If
+the share of failed calls is between the two thresholds, an open gate stays open and a closed gate stays closed.
 """
 
 from __future__ import annotations

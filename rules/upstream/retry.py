@@ -51,9 +51,10 @@ class RetryPolicy:
 ONCE = RetryPolicy(attempts=1)
 
 HOOKS = RetryPolicy(base=1.0, growth=3.5, jitter=(0.75, 1.25), deadline=120.0)
-"""Calls of container jobs. A failed call ends the job, so the four attempts outlast an outage of 12 seconds.
+"""Calls of container jobs.
 
-The deadline leaves time for three waits of 30 seconds that the server asks for.
+A failed call ends the job. The four attempts therefore take longer than an outage of 12 seconds. The deadline leaves
+time for three waits of 30 seconds that the server asks for.
 """
 
 
@@ -88,9 +89,9 @@ def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failur
         return RetryDecision(retry=False, wait=0.0, reason="another attempt would get the same answer")
     wait = wait_before_next(policy=policy, attempt=attempt, failure=failure, roll=roll)
     if attempt >= policy.attempts:
-        return RetryDecision(retry=False, wait=wait, reason=f"{attempt} of {policy.attempts} attempts made")
+        return RetryDecision(retry=False, wait=wait, reason=f"{attempt} of {policy.attempts} attempts were made")
     if policy.deadline is not None and elapsed + wait >= policy.deadline:
-        return RetryDecision(retry=False, wait=wait, reason="the next attempt would start past the deadline")
+        return RetryDecision(retry=False, wait=wait, reason="the next attempt would start after the deadline")
     cause = failure.network.value if failure.status is None and failure.network else f"status {failure.status}"
     return RetryDecision(retry=True, wait=wait, reason=cause)
 

@@ -23,10 +23,10 @@ CHECKS = 2
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
     """Write the claim annotation and the owner label of a Pod. If `owner` is None, remove the label.
 
-    If the Pod has another annotation than the claim's row expects, the annotation of the Pod is stored in this row. The
-    write is then repeated once, if this process still has the lease of the claim. If the Pod has the stamp of a later
-    claim, no stamp is written: the Pod already works for the later claim. The rows might lack the later claim, because
-    Postgres was restored to an earlier state (L12). Raises what the Kubernetes adapter raises.
+    If the annotation of the Pod differs from the annotation in the claim's row, the annotation of the Pod is stored in
+    the row. If this process still has the lease of the claim, the write is then repeated once. If the Pod has the stamp
+    of a later claim, no stamp is written: the Pod already works for the later claim. The rows might lack the later
+    claim if Postgres was restored to an earlier state (L12). Raises what the Kubernetes adapter raises.
     """
     expected = work.expected
     for look in range(1, CHECKS + 1):

@@ -84,7 +84,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
         except OperationalError as error:
             if not is_locked(error):
                 raise
-            log.info("dispatch.postponed_pool_locked")
+            log.info("dispatch.postponed_because_pool_is_locked")
             # The wake key is cleared first. While the key is set, a wake counts as already sent and sends no message.
             clear_wake(rt, pool_id)
             rt.waker.wake(pool_id, after=BUSY_PAUSE)
@@ -100,7 +100,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
             rt.waker.autoscale()
         if not matched.again:
             if matched.skipped:
-                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions have locked needed rows for a moment
+                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions have locked rows that this run needs
             return
     rt.waker.wake(pool_id)
 

@@ -272,7 +272,7 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 def go_on(rt: Runtime, work: steps.MintWork) -> None:
     """End the backoff of the account's waiting jobs and send `rematch`, because GitHub answers mints again.
 
-    A job that is missed here is matched when its own wait ends.
+    If this function skips a job, the job is matched when its own wait ends.
     """
     ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
@@ -503,5 +503,5 @@ def refuse(
         return begun
 
     if rt.transaction(body):
-        log.warning("mint.failed_job_held", reason=reason)
+        log.warning("mint.failed_and_job_held", reason=reason)
         send_release(rt, work.claim_id)

@@ -1,6 +1,6 @@
 """`ostler.release(claim_id)` undoes a claim.
 
-The job returns to the queue at its old age. The Pod becomes warm or is retired.
+The job returns to the queue and keeps its age. The Pod becomes warm or is retired.
 
 For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
 is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest. If GitHub has not
@@ -96,7 +96,7 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
     """
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
-    log.info("release.refused_runner_busy")
+    log.info("release.refused_because_runner_is_busy")
     if not refused:
         postpone(rt, work, "GitHub says that its runner is busy", after=SELDOM)
 
@@ -224,7 +224,8 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Ask GitHub for the result of the job, then end the claim and retire the Pod.
 
     The Pod might hold the JIT of this claim although no runner is left to deregister. The claim then stays live until
-    the Pod has ended by itself. JITs of other claims of the Pod do not matter here, because the retirement checks them.
+    the Pod has ended by itself. JITs of other claims of the Pod are not checked here, because the retirement checks
+    them.
     """
     verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
     if verdict.busy:  # rare: no registration was recorded; the Pod itself is read

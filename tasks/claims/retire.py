@@ -14,7 +14,7 @@ be installed again.
 This task is the only way to delete a Pod that is not terminal. The task decides by the current state of the Pod and its
 rows, not by the state that the sender of the message saw.
 
-A Pod on a gone node stays in Terminating for ever. If the sweep `gone_nodes` allowed a forced deletion, the task reads
+A Pod on a gone node stays in Terminating forever. If the sweep `gone_nodes` allowed a forced deletion, the task reads
 the node again and then deletes the Pod without waiting for the kubelet.
 """
 
@@ -56,7 +56,7 @@ def retire(*, claim_id: int) -> None:
 
 
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Deregister the Pod's runners if needed, delete the Pod, and end the claim if the Pod is gone."""
+    """Deregister the Pod's runners if necessary, delete the Pod, and end the claim if the Pod is gone."""
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     gone = seen is None or seen.uid != work.pod_uid
     living = None if gone else seen

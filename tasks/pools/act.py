@@ -89,14 +89,14 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
         pod = observed.by_uid.get(row.uid or "")
         try:
             finish_pod(rt, row, pod, namespace=observed.pool.namespace, unavailable=unavailable, now=observed.at)
-        except (UpstreamError, DBAPIError) as error:  # a Pod that fails stops no other (L14)
+        except (UpstreamError, DBAPIError) as error:  # an error of one Pod must not stop the other Pods (L14)
             log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
     return complete
 
 
 def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
-    """Set the deadlines of running jobs. Then ask GitHub about the jobs of Pods that are over, and end their claims.
+    """Set the deadlines of running jobs. Then ask GitHub about the jobs of Pods that are over, and end the claims.
 
     `complete`: True if every other Pod that is over was finished. If the Pods with a job claim are finished as well,
     this function records when the list of Pods began. Another reconcile that gets the same shared list then does
@@ -106,7 +106,7 @@ def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
     pool_id, listed = observed.pool.id, observed.listed
     limit_jobs(rt, pool_id, listed.own_pods, max_job_seconds=planned.pool_row.max_job_seconds)
     rows = list(observed.over_with_job)
-    random.shuffle(rows)  # if the time runs out, other Pods are left out than last time (L14)
+    random.shuffle(rows)  # so that a run without enough time does not always skip the same Pods (L14)
     complete &= finish_pods(rt, observed, rows)
     if complete:
         rt.transaction(pool_mirror.record_listed, pool_id=pool_id, at=listed.began, now=NOW)

@@ -7,7 +7,7 @@ only effect is a later scale-down.
 
 If two runs overlap, they see the same pools, but only one of them scales a pool. The patch names the version of the
 pool that was read, so the second run gets a `Conflict`. The reconciler plans new Pods under the pool's lock.
-Overlapping runs therefore never cause a surplus Pod, whatever the value of `replicas` is.
+Overlapping runs therefore never cause a surplus Pod.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ def autoscale() -> None:
     nodes = nodes_of(rt)
     now = utcnow()
     decided = rt.transaction(decide_all, pools, nodes, namespace=rt.settings.namespace, now=now)
-    random.shuffle(decided)  # if the time runs out, other pools are left out than last time (L14)
+    random.shuffle(decided)  # so that a run without enough time does not always skip the same pools (L14)
     for scaled in decided:
         if remaining() < RESERVE:
             log.info("autoscale.ran_out_of_time")
             return
         try:
             carry_out(rt, scaled)
-        except (UpstreamError, DBAPIError) as error:  # an error of one pool stops no other (L14)
+        except (UpstreamError, DBAPIError) as error:  # an error of one pool must not stop the others (L14)
             telemetry.SCALINGS.labels("failed").inc()
             log.warning("pool.scaling_failed", pool=scaled.pool.name, error=words_of(error), detail=_detail(error))
 

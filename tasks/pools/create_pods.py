@@ -57,7 +57,7 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
-        log.info("pool.pods_not_created_template_differs", pool=row.name)
+        log.info("pool.pods_not_created_because_template_differs", pool=row.name)
         return
     create_each(rt, planned, pool)
 
@@ -142,7 +142,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             policy=calls(SWEEP),
         )
     except Conflict:
-        log.warning("pod.not_created_name_in_use", pod=pod_name)
+        log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)
         rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
         return
 

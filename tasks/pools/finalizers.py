@@ -37,7 +37,7 @@ def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
     halt("add_finalizer.before_call")
     try:
         added = add_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
-    except UpstreamError as error:  # an error of one pool stops no other (L14)
+    except UpstreamError as error:  # an error of one pool must not stop the others (L14)
         log.warning("pool.finalizer_not_added", pool=pool.name, error=meaning_of(error))
         return
     halt("add_finalizer.after_call")

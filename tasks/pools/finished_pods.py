@@ -88,7 +88,7 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
     """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
-        log.error("pod.not_deleted_might_hold_jit", pod=row.name)
+        log.error("pod.not_deleted_because_it_might_hold_jit", pod=row.name)
         return
     if row.claim_id is None and not pod.is_terminal:
         # If no other container runs, the kubelet is about to report the Pod as terminal, unless its node is lost.
@@ -166,9 +166,9 @@ def end_claim(
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
-    This function ends a claim that is executing, and a delivered claim that is already releasing. The release of the
-    second kind might wait for GitHub for ever, for example because the App was removed. Any other claim is released
-    instead, and the release deregisters the runner.
+    This function ends a claim that is executing, and a delivered claim that is already releasing. The release of a
+    claim of the second kind might wait for GitHub forever, for example because the App was removed. Any other claim is
+    released instead, and the release deregisters the runner.
 
     `found_by`: the source that showed the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone.
     `unavailable`: installations whose calls to GitHub failed in this run. The claims of these installations wait for
@@ -302,8 +302,8 @@ def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable:
     """Deregister the runner of a claim that ends and whose job returns to the queue.
 
     Return True if the claim can end; False if the next run must try the removal again. GitHub might have assigned a job
-    to this runner, and the runner never began the job. No other runner gets this job before GitHub has withdrawn the
-    job from this runner. No other code removes this runner.
+    that this runner never began. No other runner gets this job before GitHub has withdrawn it from this runner. No
+    other code removes this runner.
     """
     try:
         deregister(rt, claim.registrations, policy=SWEEP_ROW)

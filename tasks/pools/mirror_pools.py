@@ -48,7 +48,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
     for pool in seen:
         try:
             changed |= mirror_listed_pool(rt, pool)
-        except DBAPIError as error:  # an error of one pool stops no other (L14)
+        except DBAPIError as error:  # an error of one pool must not stop the others (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
     for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):

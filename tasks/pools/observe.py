@@ -98,7 +98,7 @@ def report_foreign_pod(uid: str, name: str, pool: str) -> None:
     Each process logs such a Pod once. Ostler neither counts nor deletes it.
     """
     cure = f"remove the label {POOL_LABEL} from the Pod, or ignore this message: the Pod is neither counted nor deleted"
-    log.warning("pod.ignored_not_created_by_ostler", pod=name, pod_uid=uid, pool=pool, remedy=cure)
+    log.warning("pod.ignored_because_ostler_did_not_create_it", pod=name, pod_uid=uid, pool=pool, remedy=cure)
 
 
 def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:

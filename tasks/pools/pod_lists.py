@@ -53,8 +53,8 @@ _TIMES = tuple(_FIELDS.index(name) for name in ("created_at", "deletion_at", "st
 class Listed:
     """The listed Pods of one pool, and when that list began.
 
-    `shared`: True if the list was made for all pools of a tick. `dealt`: True if a reconcile has already handled
-    everything that the list shows, by this list or by a newer list.
+    `shared`: True if the list was made for all pools of a tick. `dealt`: True if a reconcile has already handled this
+    list or a newer list.
     """
 
     pods: Sequence[PodSeen]

@@ -3,7 +3,7 @@
 The epoch of Postgres is raised first. A higher epoch in the cluster therefore proves that Postgres was restored to an
 earlier state. The rows are then frozen until `ostler restore`. If Postgres or the cluster cannot be read, nothing is
 written, and the trust in the rows expires (L8). This task is not a sweep: a pause of the sweeps must not stop the
-comparison, because releases and retirements wait for the trust in the rows.
+comparison, because releases and retirements wait until the rows are trusted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
     """
 
     def body(db: Connection) -> bool:
-        if clock.process.is_unsteady():  # the clock is measured, if it is due, when a connection is taken
+        if clock.process.is_unsteady():  # a due measurement of the clock runs when a connection is taken
             epochs.record_doubt(db, why="the clock of Postgres jumped, and ages are not trusted for two minutes")
             return False
         return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)

@@ -68,7 +68,7 @@ log = structlog.get_logger(__name__)
 QUIET_SECONDS = 10.0
 """Wait in seconds after the start of the freeze.
 
-During this wait, the kubelet reports every poller that exited before the freeze.
+Within this time, the kubelet reports every poller that exited before the freeze.
 """
 
 STEPS_END = 30.0

@@ -164,7 +164,7 @@ def _why(error: Exception) -> str:
 
 
 def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
-    """For a while, skip repositories that GitHub does not show to the App. No job is changed because of this (L8)."""
+    """Postpone the checks of repositories that GitHub does not show to the App. No job changes because of this (L8)."""
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
@@ -269,7 +269,7 @@ class _Visit:
         if first.unchanged and known is not None:
             self._place.lists[status] = before
             return known[1]
-        if first.etag is not None and first.total <= PAGE:  # an etag is of one page only
+        if first.etag is not None and first.total <= PAGE:  # an etag applies to one page only
             self._place.lists[status] = {"etag": first.etag, "runs": [_stored(run) for run in runs]}
         return runs
 
@@ -362,7 +362,9 @@ class _Visit:
             return False
         if listed is not None and listed.status == "completed":
             over_for = utcnow() - (listed.completed_at or listed.created_at)
-            waits = job.state is JobState.RUNNING and over_for < self._over_after  # webhook or Pod will report the end
+            waits = (
+                job.state is JobState.RUNNING and over_for < self._over_after
+            )  # the webhook or the Pod will report the end
             return not waits and self._finish(listed, job.state, why="GitHub says that the job is over")
         if job.state is JobState.RUNNING:
             return False
@@ -372,7 +374,7 @@ class _Visit:
             and listed is not None
             and listed.status != "in_progress"
             and (
-                run.attempt >= listed.run_attempt  # an answer about an earlier attempt than the job's proves nothing
+                run.attempt >= listed.run_attempt  # an answer about an attempt before the job's attempt proves nothing
             )
         ):
             how = run.conclusion or "unknown"

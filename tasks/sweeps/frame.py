@@ -7,13 +7,12 @@ A new sweep in ten minutes
    reason.
 3. Act, in `tasks/sweeps/<name>.py`::
 
-       @sweep(ORPHANED_THINGS)
-       def orphaned_things(tick: Tick) -> None:
-           pages = metadata_pages(tick.rt.kube, "pods", namespace=..., selector=OF_POOLS, policy=calls(SWEEP_LIST))
-           pods = [pod for page in tick.whole("Pods", pages) for pod in page]
-           things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows second (L8)
-           tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, changes nothing
-           tick.each(things, lambda thing: check(tick, pods, thing))            # a failed row stops no other (L14)
+       @sweep(ORPHANED_THINGS) def orphaned_things(tick: Tick) -> None: pages = metadata_pages(tick.rt.kube, "pods",
+       namespace=..., selector=OF_POOLS, policy=calls(SWEEP_LIST)) pods = [pod for page in tick.whole("Pods", pages) for
+       pod in page] things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows
+       second (L8) tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, changes nothing
+       tick.each(things, lambda thing: check(tick, pods, thing))            # a failed row must not stop the others
+       (L14)
 
        def check(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
            verdict = judge_orphan(...)
@@ -86,7 +85,7 @@ log = structlog.get_logger(__name__)
 LEASE = 25.0
 """Duration of a lease in seconds.
 
-A lease must be longer than the time of one page. Otherwise two ticks could take over from each other for ever.
+A lease must be longer than the time of one page. Otherwise two ticks could take over from each other forever.
 """
 
 NO_LEASE = 0

@@ -53,7 +53,7 @@ def check(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> No
         pod_uid=claim.pod_uid,
         before=claim.state,
         expects=Expect.CLAIM_ENDED,
-        witnesses=(Witness(Source.KUBERNETES, "not in the list, nor under its name and UID"),),
+        witnesses=(Witness(Source.KUBERNETES, "no Pod in the list has its UID, and no Pod has its name and UID"),),
     )
     tick.repair_by(
         case,

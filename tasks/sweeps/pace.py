@@ -1,6 +1,6 @@
 """Pace of a sweep's tick: read complete lists, then check row by row.
 
-A tick goes on while time is left, its lease is valid, and the sweep is not paused.
+A tick continues while time is left, its lease is valid, and the sweep is not paused.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Pace:
     # Continue
 
     def each(self, rows: Iterable[T], check: Callable[[T], object]) -> bool:
-        """Check one row after the other while there is time.
+        """Check one row after the other until the time of the tick is used up.
 
         A failed check does not stop the checks of other rows (L14). Returns True if all rows were checked; False if
         rows are left to the next tick.

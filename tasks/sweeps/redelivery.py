@@ -153,7 +153,7 @@ class _Sweep:
                     return
         except Invalid:  # the cursor is too old, so the scan starts again
             self._save(replace(self._progress, scan_began=None, scan_cursor=None))
-            log.warning("redelivery.scan_restarted_cursor_expired")
+            log.warning("redelivery.scan_restarted_because_cursor_expired")
         except UpstreamError as error:
             _failed(error)
         log.info("redelivery.scan_unfinished", must_read_back_to=floor.isoformat())
@@ -165,7 +165,7 @@ class _Sweep:
         limit = self._rt.timings.redelivery_batch
         due = [*self._rt.transaction(asks.due, limit=limit, now=NOW), *self._unwritten()]
         if due and not self._rt.transaction(asks.web_beats, now=NOW):
-            log.warning("redelivery.postponed_no_web_process", deliveries=len(due))
+            log.warning("redelivery.postponed_because_no_web_process_runs", deliveries=len(due))
             return
         failures = 0
         for each in due:
@@ -176,7 +176,7 @@ class _Sweep:
                 failures = 0 if self._ask_in_turn(each) else failures
             except RateLimited:
                 raise
-            except (UpstreamError, DBAPIError) as error:  # one failed request stops no other (L14)
+            except (UpstreamError, DBAPIError) as error:  # one failed request must not stop the others (L14)
                 failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are answers of GitHub
                 self._counts["requests_failed"] += 1
                 self._tick.skipped(error, delivery=each.guid, request_count=each.asks)
@@ -213,7 +213,7 @@ class _Sweep:
             time.sleep(after)
 
     def _unwritten(self) -> list[asks.Due]:
-        """Return the redeliveries that a dry run would have stored and requested."""
+        """Return the redeliveries that the tick would have stored and requested without the dry run."""
         known = self._tick.read(asks.known, list(self._shown))
         return [asks.Due(each.guid, each.delivery_id, 1) for each in self._shown.values() if each.guid not in known]
 

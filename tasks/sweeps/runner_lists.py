@@ -29,9 +29,10 @@ from tasks.worker.base import SWEEP_LIST, calls, remaining
 from tasks.worker.transactions import NOW
 
 TURN = 30.0
-"""Duration of a reservation in seconds. If the reservation was not extended, another process may make the list then.
+"""Duration of a reservation in seconds.
 
-The duration exceeds the time of two pages.
+After this time, another process may make the list, unless the reservation was extended. The duration exceeds
+the time of two pages.
 """
 
 EXTEND_AFTER = 5.0
@@ -46,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
-    """Return the runners of a scope from a list that began at most a minute ago, or earlier if listing took longer.
+    """Return the runners of a scope from a list that began within the last minute, or earlier if listing took longer.
 
     Raises what GitHub's adapter raises. Raises `Retryable` if another process is listing these runners. Raises
     `Conflict` if another session has locked the row of this scope. After a `Conflict`, the lists of other scopes might
@@ -82,7 +83,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
     def between() -> RetryPolicy:
         """Return the retry policy of the next page. If listing takes long, give the task a new deadline first.
 
-        Thousands of runners take longer to list than one page of a sweep may take.
+        A list of thousands of runners takes longer than one page of a sweep may take.
         """
         nonlocal renewed
         if time.monotonic() - renewed > EXTEND_AFTER:

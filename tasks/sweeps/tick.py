@@ -150,7 +150,7 @@ class Tick(Pace):
             self.finish_repair(begun, Repaired.MOVED_ON)
         else:
             telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
-        log.info("sweep.repair_dropped_row_changed", sweep=self._spec.name, action=case.what, **_subject(case))
+        log.info("sweep.repair_dropped_because_row_changed", sweep=self._spec.name, action=case.what, **_subject(case))
 
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
         """Make many repairs with one statement, which finds the rows and changes them.

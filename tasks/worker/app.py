@@ -1,9 +1,9 @@
-"""The Celery application. Its settings are asserted when a process starts.
+"""The Celery application. A process checks its settings at its start.
 
 The settings come from measurements with Celery 5.7 on Redis. With late acknowledgement and reject-on-lost, the task of
 a killed worker is delivered again. Prefetch is 1. A socket timeout and a health check are both needed. With only one of
-the two, a worker receives nothing more after its connection was cut silently. Messages are JSON only, and there is no
-result backend.
+the two, a worker receives no more messages after its connection was lost silently. Messages are JSON only, and there is
+no result backend.
 """
 
 from __future__ import annotations
@@ -154,16 +154,18 @@ def assert_in_force(celery: Celery) -> None:
     """Raise `ConfigurationError` if a setting that the laws depend on is not in force."""
     for name in _ASSERTED:
         if celery.conf[name] != SETTINGS[name]:
-            raise ConfigurationError(f"celery setting {name}: found {celery.conf[name]!r}, needs {SETTINGS[name]!r}")
+            raise ConfigurationError(f"celery setting {name}: found {celery.conf[name]!r}, must be {SETTINGS[name]!r}")
     options = celery.conf.broker_transport_options
     for name in ("socket_timeout", "health_check_interval", "visibility_timeout"):
         wanted = SETTINGS["broker_transport_options"][name]
         if options.get(name) != wanted:
             raise ConfigurationError(
-                f"celery setting broker_transport_options.{name}: found {options.get(name)!r}, needs {wanted!r}"
+                f"celery setting broker_transport_options.{name}: found {options.get(name)!r}, must be {wanted!r}"
             )
     if celery.conf.result_backend not in {None, "disabled://"}:
-        raise ConfigurationError("celery setting result_backend: must not be set, state lives in Postgres")
+        raise ConfigurationError(
+            "celery setting result_backend: must not be set, because Ostler stores all state in Postgres"
+        )
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]

@@ -142,6 +142,6 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
 
 
 def clear() -> None:
-    """Drop the cached list, so that the next check lists the nodes again. For tests, which cannot wait ten seconds."""
+    """Drop the cached list, so that the next check lists the nodes again. Only tests call this function."""
     with _asking:
         _known.clear()

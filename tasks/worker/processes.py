@@ -21,7 +21,7 @@ from tasks.worker.runtime import Runtime, install
 READS_WITHIN = 30.0
 """A worker is alive if it read its queues within this time in seconds. One read waits one second for a message.
 
-After a silent cut of the network, a worker reads again within 21 seconds.
+After a silent loss of the network connection, a worker reads again within 21 seconds.
 """
 
 

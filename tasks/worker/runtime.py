@@ -30,7 +30,9 @@ class HeldAcrossNetwork(AssertionError):
 
 def _outside() -> None:
     if in_transaction():
-        raise HeldAcrossNetwork("a network call was made while a transaction is open")
+        raise HeldAcrossNetwork(
+            "a network client was requested during a transaction; end the transaction before the call"
+        )
 
 
 class Runtime(Transactions):

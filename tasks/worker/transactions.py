@@ -22,8 +22,8 @@ class _BeginTime(datetime):
 NOW: Final[datetime] = _BeginTime(1, 1, 1)
 """Placeholder for the begin time of a transaction, passed as the argument `now` of `Transactions.transaction`.
 
-Leases are granted from the begin time. Therefore the clock is read when the connection is available, and again in each
-retry. A time that the caller read earlier would be too old, because it would precede the wait for a connection.
+A lease starts at the begin time of its transaction. Therefore the clock is read when the connection is available, and
+again in each retry. A time that the caller read before the wait for a connection would be too old.
 """
 
 

@@ -99,7 +99,8 @@ def test_private_authorities_are_added_to_those_of_the_system(
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "no such file"), ("", "contains none"), ("no certificate", "contains none")]
+    ("content", "why"),
+    [(None, "no such file"), ("", "contains no certificate"), ("no certificate", "contains no certificate")],
 )
 def test_file_without_certificates_is_named(content: str | None, why: str, tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
