@@ -164,7 +164,7 @@ def test_who_comes_while_another_lists_waits_for_that_list(rt: StubRuntime) -> N
     assert [(each.busy, each.online) for each in found[-1].runners.values()] == [(True, True)]
 
 
-def test_a_list_that_was_made_while_a_process_waited_for_its_connection_is_not_of_the_future(
+def test_a_list_made_while_a_process_waited_for_its_connection_is_used(
     rt: StubRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rt.github = Slow(lambda: [RUNNER])
