@@ -20,6 +20,7 @@ from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.runner_scripts import RunnerScripts
 from lab.control_plane import ClusterAccess
 from lab.redis import Redis
 from models.claims import releases
@@ -105,6 +106,7 @@ class StubRuntime(Transactions):
         self.github: Any = None
         self._kube = kube
         self.events = Telling()
+        self.scripts = RunnerScripts()
 
     @property
     def timings(self) -> Timings:
