@@ -20,7 +20,7 @@ def config_maps(stage: Stage) -> dict[str, Json]:
 
 
 def mounted(stage: Stage, pod: str) -> str:
-    """Return the name of the ConfigMap from which a Pod mounts its scripts."""
+    """Return the name of the ConfigMap with the scripts that a Pod mounts."""
     spec = stage.kube.request("GET", object_path("pods", namespace=stage.namespace, name=pod))["spec"]
     (found,) = [each["configMap"]["name"] for each in spec["volumes"] if each["name"] == "ostler-scripts"]
     return str(found)
@@ -91,7 +91,7 @@ def release(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def names() -> object:
-    """Have the digest of each test's scripts computed anew."""
+    """Have the digest of each test's scripts computed again."""
     runner_scripts.scripts_name.cache_clear()
     yield
     runner_scripts.scripts_name.cache_clear()
