@@ -1,8 +1,8 @@
-"""Scripts of runner Pods: the immutable ConfigMap from which both containers of a runner Pod mount them.
+"""Scripts of runner Pods: the immutable ConfigMap that both containers of a runner Pod mount.
 
 The image of a pool therefore needs no file of Ostler. The name of the ConfigMap contains the digest of the scripts. A
-new release with other scripts creates another ConfigMap, and a running Pod keeps the scripts with which it started. An
-upgrade that leaves the scripts as they are does not change the template of any Pod.
+new release with other scripts creates another ConfigMap, and a running Pod keeps its scripts. An upgrade that leaves
+the scripts as they are does not change the template of any Pod.
 """
 
 from __future__ import annotations
