@@ -154,9 +154,9 @@ def trouble_of(
     """
     if poller_exit_code is not None:
         return _of_poller(poller_exit_code)
-    if runner_exit_code in UNUSABLE:
-        return Trouble.IMAGE, f"{UNUSABLE_IMAGE}: {UNUSABLE[runner_exit_code]}"
     if runner_exit_code is not None:
+        if runner_exit_code in UNUSABLE:
+            return Trouble.IMAGE, f"{UNUSABLE_IMAGE}: {UNUSABLE[runner_exit_code]}"
         return Trouble.CONTAINER, f"the container runner exited {runner_exit_code} before the first poll"
     if waiting in IMAGE_REFUSED | IMAGE_MISSED:
         return Trouble.IMAGE, f"{waiting}"
