@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.names import GROUP, PLURAL
+from k8s_adapters.runner_scripts import scripts_name
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -62,6 +63,7 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         *_rights("create list", "events", "events.k8s.io"),
         *_rights("create", "configmaps"),
         *_rights("get patch", "configmaps", name=EPOCH),
+        *_rights("get", "configmaps", name=scripts_name()),
         *_rights("get list", "nodes", cluster=True),
     ),
     "watch": (

@@ -216,7 +216,11 @@ def _routing() -> Json:
 def _shape() -> Json:
     """Return the fields of the schema that describe a Pod of the pool."""
     return {
-        "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
+        "image": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Image of both containers of a Pod. It must contain the runner.",
+        },
         "resources": {
             "type": "object",
             "default": {},

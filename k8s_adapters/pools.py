@@ -36,13 +36,14 @@ from k8s_adapters.names import (
     KIND,
     PLURAL,
 )
+from k8s_adapters.runner_scripts import scripts_name
 from ostler.errors import Conflict, Gone
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
-_TEMPLATE_VERSION = 3  # increase this version if a change of Ostler makes another Pod from the same spec
+_TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes another Pod from the same spec
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
@@ -416,12 +417,13 @@ def pod_hash(
 
     If the hash in the row of a Pod differs from the hash of its pool, the Pod is stale.
 
-    The hash covers the template, the audience and the URL for polls. The URL is included because a Pod would never get
-    a job if its URL is no longer served. Of the CAs, only the name of the ConfigMap is included, because a changed CA
-    also reaches running Pods. The image of the sidecar `hooks` is included if the pool has container jobs. An upgrade
-    of Ostler then replaces all Pods that are not busy, so that no job runs with an old sidecar.
+    The hash covers the template, the audience, the scripts and the URL for polls. The URL is included because a Pod
+    would never get a job if its URL is no longer served. Of the CAs, only the name of the ConfigMap is included,
+    because a changed CA also reaches running Pods. The image of the sidecar `hooks` is included if the pool has
+    container jobs. An upgrade of Ostler then replaces all Pods that are not busy, so that no job runs with an old
+    sidecar.
     """
-    shape: list[Any] = [pool.template_hash, dispatch_url, audience]
+    shape: list[Any] = [pool.template_hash, dispatch_url, audience, scripts_name()]
     if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:
         shape.append(name)
     if pool.containers is not None:

@@ -28,8 +28,18 @@ from k8s_adapters.names import (
 from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
 from k8s_adapters.resources import Created, create_pod, create_role, create_role_binding, create_service_account
+from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone
-from rules.pools.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
+from rules.pools.pod_template import (
+    CA_VOLUME,
+    JIT_VOLUME,
+    POLLER,
+    RUNNER,
+    SCRIPTS_VOLUME,
+    TOKEN_VOLUME,
+    lay_over,
+    outlive_lost_nodes,
+)
 from rules.upstream.retry import RetryPolicy
 
 JIT_FOLDER = "/var/run/ostler"
@@ -69,6 +79,8 @@ def create_runner(
 
     If the pool has container jobs, the Role and the RoleBinding for them are created before the Pod, so that the rights
     exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod.
+
+    The Pod starts when the ConfigMap with its scripts exists (`runner_scripts`).
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
     that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler has no right to create these objects.
@@ -233,8 +245,8 @@ def build_pod(
     """Return the JSON of a runner Pod.
 
     Its container `poller` polls for a JIT, and its container `runner` executes the job. Only the poller has the Pod's
-    ServiceAccount token. The two containers share nothing but the volume in memory. The pool's overlay is merged into
-    the Pod.
+    ServiceAccount token. The two containers can write to one common volume, which is in memory. They execute the
+    scripts of a ConfigMap, which they mount read-only. The pool's overlay is merged into the Pod.
 
     `dispatch_ca` is the name of the ConfigMap with the CAs for an https `dispatch_url`. The kubelet copies changes of
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
@@ -269,6 +281,7 @@ def build_pod(
             "containers": [_poller(pool, dispatch_url), _runner(pool)],
             "volumes": [
                 {"name": JIT_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {"name": SCRIPTS_VOLUME, "configMap": {"name": scripts_name(), "defaultMode": MODE}},
                 {
                     "name": TOKEN_VOLUME,
                     "projected": {
@@ -325,7 +338,7 @@ def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
     return {
         "name": POLLER,
         "image": pool.image,
-        "command": ["/bin/sh", "/opt/ostler/poll.sh"],
+        "command": ["/bin/sh", POLL],
         "env": [
             {"name": "OSTLER_DISPATCH_URL", "value": dispatch_url},
             {"name": "OSTLER_TOKEN_FILE", "value": f"{_TOKEN_FOLDER}/token"},
@@ -335,6 +348,7 @@ def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
         "securityContext": _security(),
         "volumeMounts": [
             {"name": JIT_VOLUME, "mountPath": JIT_FOLDER},
+            _scripts_mount(),
             {"name": TOKEN_VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True},
         ],
     }
@@ -355,10 +369,10 @@ def _runner(pool: PoolSeen) -> Json:
     return {
         "name": RUNNER,
         "image": pool.image,
-        "command": ["/bin/sh", "/opt/ostler/run.sh"],
+        "command": ["/bin/sh", RUN],
         "env": [
             {"name": "OSTLER_JIT_DIR", "value": JIT_FOLDER},
-            {"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": "/opt/ostler/job-started.sh"},
+            {"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": JOB_STARTED},
         ],
         "resources": _runner_resources(pool),
         "securityContext": _security(),
@@ -367,8 +381,12 @@ def _runner(pool: PoolSeen) -> Json:
             "periodSeconds": 2,
             "failureThreshold": 1,
         },
-        "volumeMounts": [{"name": JIT_VOLUME, "mountPath": JIT_FOLDER}],
+        "volumeMounts": [{"name": JIT_VOLUME, "mountPath": JIT_FOLDER}, _scripts_mount()],
     }
+
+
+def _scripts_mount() -> Json:
+    return {"name": SCRIPTS_VOLUME, "mountPath": SCRIPTS_FOLDER, "readOnly": True}
 
 
 def _runner_resources(pool: PoolSeen) -> Json:

@@ -6,13 +6,17 @@
 # that has ended. The termination message is the claim id, or the reason why there is no work. The token and the JIT are
 # only copied from file to file. They never enter a variable, an argument or a log.
 #
+# The script needs an HTTP client that reads a header with the token from a file, and that verifies certificates: curl,
+# or else GNU wget. Before the first poll, the script waits until run.sh in container `runner` has checked the image.
+#
 #   OSTLER_DISPATCH_URL     full address of the dispatch endpoint (https://…/runners/v1/dispatch)
 #   OSTLER_TOKEN_FILE       the projected ServiceAccount token; read again for each poll, because kubelet rotates it
 #   OSTLER_CA_FILE          PEM file of trusted CAs for https; read again for each poll. Empty: the CAs of the image
 #   OSTLER_JIT_DIR          memory volume shared with container `runner`
 #   OSTLER_TERMINATION_LOG  default /dev/termination-log
 #
-# Exit codes: 0 work delivered, 1 refused or broken, 10 this Pod will be replaced, 128+n signal n.
+# Exit codes: 0 work delivered, 1 refused or broken, 10 this Pod will be replaced, 128+n signal n. 21 (no client), 22 (no
+# runner) and 23 (wrong user) mean that the image cannot be used. rules/pools/starts.py explains these three.
 set -eu
 umask 077
 
@@ -22,12 +26,16 @@ DEFAULT_MS=1000        # first wait if the answer has no Retry-After; doubles up
 CAP_MS=30000
 RETRY_AFTER_CAP=60
 LARGEST_JIT=1048576
+CHECK_MS=200           # between two checks for the result of run.sh
+NO_CLIENT=21
 
 jit_dir=${OSTLER_JIT_DIR:-}
 termination_log=${OSTLER_TERMINATION_LOG:-/dev/termination-log}
 staged=$jit_dir/.poll.body
 headers=$jit_dir/.poll.headers
 outcome=$jit_dir/.poll.status
+config=$jit_dir/.poll.config
+client=
 message='ended without a reason'
 child=
 failures=0
@@ -49,7 +57,7 @@ leave() {
         true >"$jit_dir/no-work" || say "cannot write no-work"
     fi
     if [ -n "$jit_dir" ]; then
-        rm -f "$staged" "$headers" "$outcome" || say "cannot remove what was staged"
+        rm -f "$staged" "$headers" "$outcome" "$config" || say "cannot remove what was staged"
     fi
     printf '%s' "$message" >"$termination_log" || say "cannot write the termination message"
     say "exit $code: $message"
@@ -87,9 +95,10 @@ pause_ms() {
     child=
 }
 
-# Print the value of header $1 in the last answer, or nothing. Interim answers might precede the last answer.
+# Print the value of header $1 in the last answer, or nothing. Interim answers might precede the last answer. wget writes
+# spaces before each header.
 header() {
-    grep -i "^$1:" "$headers" | tail -n 1 | cut -d: -f2- | tr -d ' \t\r\n'
+    grep -i "^ *$1:" "$headers" | tail -n 1 | cut -d: -f2- | tr -d ' \t\r\n'
 }
 
 # Print Retry-After in whole seconds, 0 to RETRY_AFTER_CAP. Print nothing if it is missing or not a plain number.
@@ -128,12 +137,53 @@ back_off() {
     pause_ms $((step_ms / 2 + $(random_below $((step_ms / 2 + 1)))))
 }
 
-# One poll. Sets $status to the HTTP status, or 000 if there was no complete answer.
-poll() {
-    # `true`, not `:`, because a failed redirection of a special built-in ends the shell without its trap.
-    if ! { true >"$staged" && true >"$headers" && true >"$outcome"; }; then
+# Set $client. The wget of busybox does not verify certificates, and it takes headers only from its command line.
+choose_client() {
+    if command -v curl >/dev/null; then
+        client=curl
+    elif command -v timeout >/dev/null && wget --version 2>/dev/null | grep -q '^GNU Wget 1\.'; then
+        client=wget
+    else
+        quit "$NO_CLIENT" "the image has neither curl nor GNU wget"
+    fi
+}
+
+# Wait until run.sh has checked its container. A Pod without a usable runner must not get work.
+await_runner() {
+    check_volume
+    until [ -e "$jit_dir/runner-usable" ]; do
+        if [ -s "$jit_dir/runner-unusable" ]; then
+            read -r code reason <"$jit_dir/runner-unusable" || :    # the line might have no end
+            case $code in
+                22 | 23) quit "$code" "$reason" ;;
+                *) quit 1 "run.sh left a result that this script does not know" ;;
+            esac
+        fi
+        pause_ms "$CHECK_MS"
+    done
+    rm -f "$jit_dir/runner-usable"
+}
+
+# Create the files of a poll, or end. `true`, not `:`, because a failed redirection of a special built-in ends the shell
+# without its trap.
+check_volume() {
+    if ! { true >"$staged" && true >"$headers" && true >"$outcome" && true >"$config"; }; then
         quit 1 "cannot write to the shared directory"
     fi
+}
+
+# One poll. Sets $status to the HTTP status, or 000 if there was no complete answer.
+poll() {
+    check_volume
+    code=0
+    status=000
+    "poll_with_$client"
+    wait "$child" || code=$?
+    child=
+    "status_of_$client" "$code"
+}
+
+poll_with_curl() {
     set --
     [ -z "${OSTLER_CA_FILE:-}" ] || set -- --cacert "$OSTLER_CA_FILE"
     # The pipe builds the header. On a command line, the token would be visible in the process list.
@@ -146,13 +196,50 @@ poll() {
         --max-filesize "$LARGEST_JIT" --output "$staged" --dump-header "$headers" --write-out '%{http_code}' \
         "$@" "$OSTLER_DISPATCH_URL" >"$outcome" &
     child=$!
-    curl_code=0
-    wait "$child" || curl_code=$?
-    child=
-    status=000
-    case $curl_code in
+}
+
+status_of_curl() {
+    case $1 in
         0) status=$(cat "$outcome") ;;
         23) quit 1 "cannot write the answer to the shared directory" ;;
+    esac
+}
+
+# wget reads the header with the token from a configuration file, and refuses a pipe. The file has no name any more when
+# the token is written, so container `runner` cannot open it.
+poll_with_wget() {
+    set --
+    # --ca-directory and the variables remove the CAs of the image, which wget would trust as well.
+    [ -z "${OSTLER_CA_FILE:-}" ] || set -- "--ca-certificate=$OSTLER_CA_FILE" --ca-directory=/nonexistent
+    # shellcheck disable=SC2094    # two descriptors of one file: the shell writes the file before wget reads it
+    {
+        rm -f "$config"
+        {
+            printf 'header = Authorization: Bearer '
+            tr -d '\r\n' <"$OSTLER_TOKEN_FILE"
+            printf '\nheader = Accept: text/plain\n'
+        } >&3
+        (
+            exec 3>&-
+            ulimit -f "$((LARGEST_JIT / 512))"    # wget has no limit for the size of a file
+            if [ -n "${OSTLER_CA_FILE:-}" ]; then
+                export SSL_CERT_FILE="$OSTLER_CA_FILE" SSL_CERT_DIR=/nonexistent
+            fi
+            exec timeout "$POLL_SECONDS" wget --config=/proc/self/fd/4 --no-verbose --server-response \
+                --no-proxy --no-netrc --no-hsts --no-cookies --tries=1 --max-redirect=0 \
+                --dns-timeout="$CONNECT_SECONDS" --connect-timeout="$CONNECT_SECONDS" --read-timeout="$POLL_SECONDS" \
+                --method=POST --body-data='' --output-document="$staged" --output-file="$headers" \
+                "$@" "$OSTLER_DISPATCH_URL"
+        ) &
+        child=$!
+    } 3>"$config" 4<"$config"
+}
+
+# wget exits 0 after a complete answer with a status below 300, 6 after status 401, and 8 after other statuses.
+status_of_wget() {
+    case $1 in
+        0 | 6 | 8) status=$(grep '^ *HTTP/' "$headers" | tail -n 1 | tr -s ' ' | sed 's/^ //' | cut -d ' ' -f 2) ;;
+        3) quit 1 "cannot write the answer to the shared directory" ;;
     esac
 }
 
@@ -194,6 +281,8 @@ deliver() {
 [ -n "${OSTLER_DISPATCH_URL:-}" ] || quit 1 "OSTLER_DISPATCH_URL is not set"
 [ -n "${OSTLER_TOKEN_FILE:-}" ] || quit 1 "OSTLER_TOKEN_FILE is not set"
 
+choose_client
+await_runner
 while :; do
     if [ ! -r "$OSTLER_TOKEN_FILE" ] || [ ! -s "$OSTLER_TOKEN_FILE" ]; then
         back_off "no token"

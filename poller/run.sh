@@ -1,5 +1,9 @@
 #!/bin/sh
-# Entry of container `runner`: wait for the result of the poller, then become the runner.
+# Entry of container `runner`: check the image, wait for the result of the poller, then become the runner.
+#
+# The script first checks whether the runner can start in this container, and leaves the result for the poller: the file
+# $OSTLER_JIT_DIR/runner-usable, or the file runner-unusable with an exit code and a reason. The poller requests no work
+# before that.
 #
 # The script has no token and makes no network call before there is work. If the poller got no work (no-work), the
 # script exits 0 without a runner. Otherwise its exit code is the exit code of the runner. The script removes the JIT
@@ -8,6 +12,8 @@
 #   OSTLER_JIT_DIR        memory volume shared with container `poller`
 #   OSTLER_RUNNER_HOME    where the runner is installed; default /home/runner
 #   OSTLER_WAIT_SECONDS   seconds between two checks for the result; default 0.5
+#
+# Exit codes before there is work: 0 no work, 22 no runner, 23 wrong user. Later it is the exit code of the runner.
 set -eu
 set +x    # a trace would print the JIT config
 
@@ -18,6 +24,28 @@ home=${OSTLER_RUNNER_HOME:-/home/runner}
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
+# End with exit code $1 and reason $2, and leave both for the poller. The new name makes the file appear complete.
+unusable() {
+    echo "runner: $2" >&2
+    echo "$1 $2" >"$jit_dir/.runner-unusable" && mv -f "$jit_dir/.runner-unusable" "$jit_dir/runner-unusable"
+    exit "$1"
+}
+
+# The runner writes its registration, its logs and a copy of a script into its home. `test` as root ignores modes, but a
+# runner Pod never has the user root.
+check_runner() {
+    user="user $(id -u), group $(id -g)"
+    [ -d "$home" ] || unusable 22 "there is no folder $home"
+    [ -x "$home" ] || unusable 23 "$user cannot open the folder $home"
+    [ -f "$home/run.sh" ] || unusable 22 "there is no $home/run.sh"
+    if [ ! -r "$home/run.sh" ] || [ ! -x "$home/run.sh" ]; then
+        unusable 23 "$user cannot execute $home/run.sh"
+    fi
+    [ -w "$home" ] || unusable 23 "$user cannot write to the folder $home"
+    true >"$jit_dir/runner-usable"
+}
+
+check_runner
 while [ ! -e "$jit_dir/jit" ]; do
     if [ -e "$jit_dir/no-work" ]; then
         echo 'runner: no work'

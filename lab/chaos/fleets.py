@@ -114,7 +114,7 @@ CAUSES = {
     cause.name: cause
     for cause in (
         Cause(name="too-old", reported=r"RunnersDoNotStart.*too old", spec={"image": "runner:too-old"}),
-        Cause(name="no-scripts", reported=r"PodsDoNotStart.*exited 2 ", spec={"image": "runner:no-scripts"}),
+        Cause(name="no-runner", reported=r"UnusableImage.*no file run.sh", spec={"image": "runner:no-runner"}),
         Cause(name="no-egress", reported=r"RunnersDoNotStart", spec={"image": "runner:no-egress"}),
         Cause(
             name="lost-node",
@@ -127,7 +127,7 @@ CAUSES = {
         Cause(name="refused", reported=r"403.*Resource not accessible", spec={"runnerGroup": GROUP}),
     )
 }
-SHORT = ("too-old", "no-scripts", "sidecar", "refused")
+SHORT = ("too-old", "no-runner", "sidecar", "refused")
 """Causes that become visible within seconds."""
 
 

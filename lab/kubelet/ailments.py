@@ -8,6 +8,7 @@ reports to GitHub. With any other tag the runner reports `CURRENT`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,6 +21,8 @@ TOO_OLD = "2.300.0"
 DEPRECATED_EXIT_CODE = 7
 NO_SUCH_SCRIPT = 2
 """Exit code of dash, the shell of Debian and Ubuntu, for a script that does not exist."""
+NO_CLIENT, NO_RUNNER, WRONG_USER = 21, 22, 23
+"""Exit codes of the product's scripts for an image that they cannot use."""
 NO_SHELL = 128
 """Exit code that containerd reports for a container whose command does not exist."""
 START_ERROR = "StartError"
@@ -28,7 +31,7 @@ START_ERROR = "StartError"
 UPDATE_SECONDS = 5.0
 """Default duration of a self-update in seconds, if the tag has no number."""
 
-_AILMENT = re.compile(r"(?:.*-)?(too-old|updates|no-egress|crashes|no-scripts|no-shell)(?:-(\d+))?")
+_AILMENT = re.compile(r"(?:.*-)?(too-old|updates|no-egress|crashes|no-client|no-runner|wrong-user|no-shell)(?:-(\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -41,8 +44,10 @@ class Ailment(StrEnum):
       starts again with the same JIT.
     - `no-egress`: it never reaches GitHub, and runs until its Pod is deleted.
     - `crashes`: it exits with `crashes-<exit code>`, by default 1, before it reaches GitHub.
-    - `no-scripts`: the image lacks the project's scripts, so the shells of both containers exit with 2 at once.
-    - `no-shell`: the image lacks a shell too, so both containers fail to start. They are reported with exit code 128.
+    - `no-client`: the image has neither curl nor wget, so the poller exits with 21 at once.
+    - `no-runner`: the image lacks the runner, so both containers exit with 22 at once.
+    - `wrong-user`: the Pod's user cannot use the runner, so both containers exit with 23 at once.
+    - `no-shell`: the image lacks a shell, so both containers fail to start. They are reported with exit code 128.
     """
 
     NONE = "none"
@@ -50,8 +55,18 @@ class Ailment(StrEnum):
     UPDATES = "updates"
     NO_EGRESS = "no-egress"
     CRASHES = "crashes"
-    NO_SCRIPTS = "no-scripts"
+    NO_CLIENT = "no-client"
+    NO_RUNNER = "no-runner"
+    WRONG_USER = "wrong-user"
     NO_SHELL = "no-shell"
+
+
+UNUSABLE: Mapping[Ailment, tuple[int, int]] = {
+    Ailment.NO_CLIENT: (NO_CLIENT, 0),
+    Ailment.NO_RUNNER: (NO_RUNNER, NO_RUNNER),
+    Ailment.WRONG_USER: (WRONG_USER, WRONG_USER),
+}
+"""Exit codes of poller and runner in an image that the scripts find unusable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,15 @@ class Cluster:
         data: dict[str, str] = found.get("data") or {}
         return data
 
+    async def read_config_map(self, name: str) -> dict[str, str] | None:
+        """Return the data of a ConfigMap, or None if it does not exist."""
+        try:
+            found = await self._call("GET", f"/api/v1/namespaces/{self.namespace}/configmaps/{name}")
+        except GoneError:
+            return None
+        data: dict[str, str] = found.get("data") or {}
+        return data
+
     async def remove(self, pod: PodKey) -> None:
         """Remove a Pod that is being deleted from the API server. A Pod that is already gone is no error."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}

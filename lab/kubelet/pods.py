@@ -42,6 +42,8 @@ class PodView:
     token: TokenVolume | None
     init_images: dict[str, str] = field(default_factory=dict)
     """Images of the init containers of a hook Pod, by name. For other Pods it is empty."""
+    scripts: str | None = None
+    """Name of the ConfigMap with the script that container `poller` executes. None if its image contains the script."""
     hook: HookView | None = None
     """The containers of a hook Pod. None for any other Pod."""
     served_by: str | None = None
@@ -77,6 +79,7 @@ def view(pod: dict[str, Any]) -> PodView:
         environment={container["name"]: _environment(container, metadata) for container in spec["containers"]},
         token=_token_volume(spec.get("volumes") or []),
         init_images={each.name: each.image for each in hook.init_containers} if hook is not None else {},
+        scripts=_scripts_of(spec),
         hook=hook,
         served_by=(spec.get("nodeSelector") or {}).get(SERVED_BY),
     )
@@ -89,6 +92,14 @@ def _environment(container: dict[str, Any], metadata: dict[str, Any]) -> dict[st
         source = (variable.get("valueFrom") or {}).get("fieldRef", {}).get("fieldPath")
         found[variable["name"]] = fields.get(source, "") if source else variable.get("value", "")
     return found
+
+
+def _scripts_of(spec: dict[str, Any]) -> str | None:
+    poller: dict[str, Any] = next((each for each in spec["containers"] if each["name"] == POLLER), {})
+    folder = ((poller.get("command") or [""])[-1]).rpartition("/")[0]
+    mounts = {each["mountPath"]: each["name"] for each in poller.get("volumeMounts") or []}
+    maps = {each["name"]: each["configMap"]["name"] for each in spec.get("volumes") or [] if "configMap" in each}
+    return maps.get(mounts.get(folder, ""))
 
 
 def _token_volume(volumes: list[dict[str, Any]]) -> TokenVolume | None:

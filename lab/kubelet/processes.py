@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -48,10 +49,30 @@ class PodFolder:
         """Return the path of the poller's termination log."""
         return self.root / "termination-log"
 
+    @property
+    def home(self) -> Path:
+        """Return the path of the runner. The user can write to it, as in an image of the runner."""
+        return self.root / "home"
+
+    @property
+    def scripts(self) -> Path:
+        """Return the path of the scripts: those of the Pod's volume, or those of this repository as the image's own."""
+        mounted = self.root / "scripts"
+        return mounted if mounted.exists() else SCRIPTS
+
     def make(self) -> None:
         """Create the folders with access for this user only."""
         self.root.mkdir(parents=True, mode=0o700)
         self.jit.mkdir()
+        shutil.copytree(RUNNER_HOME, self.home, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def write_scripts(self, scripts: dict[str, str]) -> None:
+        """Write the files of the volume that has the scripts."""
+        folder = self.root / "scripts"
+        folder.mkdir()
+        for name, text in scripts.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o555)
 
     def forget_secrets(self) -> None:
         """Delete token and JIT. The output of the containers stays, so that a run can be inspected."""
@@ -87,7 +108,7 @@ class Containers:
             "OSTLER_TERMINATION_LOG": str(self.folder.message),
         }
         self.events.poller_started(simulated=False)
-        code = await self._container("poller", SCRIPTS / "poll.sh", environment, self._poller_says)
+        code = await self._container("poller", self.folder.scripts / "poll.sh", environment, self._poller_says)
         message = self.folder.message.read_text() if self.folder.message.exists() else ""
         self.events.poller_exited(code=code, message=message)
 
@@ -100,14 +121,14 @@ class Containers:
             **_base(),
             **self.runner_environment,
             "OSTLER_JIT_DIR": str(self.folder.jit),
-            "OSTLER_RUNNER_HOME": str(RUNNER_HOME),
-            "ACTIONS_RUNNER_HOOK_JOB_STARTED": str(SCRIPTS / "job-started.sh"),
+            "OSTLER_RUNNER_HOME": str(self.folder.home),
+            "ACTIONS_RUNNER_HOOK_JOB_STARTED": str(self.folder.scripts / "job-started.sh"),
             "LAB_GITHUB_URL": self.github_url,
             "LAB_PYTHON": sys.executable,
         }
         probe = asyncio.create_task(self._probe())
         try:
-            code = await self._container("runner", SCRIPTS / "run.sh", environment, self._runner_says)
+            code = await self._container("runner", self.folder.scripts / "run.sh", environment, self._runner_says)
         finally:
             probe.cancel()
         self.events.runner_exited(code=code)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.kubelet.ailments import NO_SUCH_SCRIPT, Ailment, condition_of
+from lab.kubelet.ailments import UNUSABLE, Ailment, condition_of
 from lab.kubelet.cluster import Cluster, GoneError, RefusedError
 from lab.kubelet.hook_pod import HookPod
 from lab.kubelet.hook_view import HookView
@@ -29,6 +29,8 @@ from lab.kubelet.tokens import TokenRenewer
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 TERMINATED = 143
+MOUNT_SECONDS = 1.0
+"""Interval at which a missing volume is looked for."""
 LOST = 255
 """Exit code that containerd reports for a container that ended while containerd did not run."""
 UNKNOWN = "Unknown"
@@ -160,8 +162,8 @@ class PodWorker:
         if not self._pod.is_runner:
             self._report.start()
             await asyncio.Event().wait()
-        if self._condition.ailment is Ailment.NO_SCRIPTS:
-            await self._live_without_scripts()
+        if self._condition.ailment in UNUSABLE:
+            await self._live_with_unusable_image()
             return
         if self._condition.ailment is Ailment.NO_SHELL:
             self._report.not_started()
@@ -189,17 +191,20 @@ class PodWorker:
             await asyncio.to_thread(shutil.rmtree, folder / "volumes", ignore_errors=True)
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
-    async def _live_without_scripts(self) -> None:
-        """End both containers at once, because their image lacks the scripts."""
+    async def _live_with_unusable_image(self) -> None:
+        """End both containers at once, as the product's scripts do when they cannot use the image."""
+        of_poller, of_runner = UNUSABLE[self._condition.ailment]
         self._report.start()
-        self.poller_exited(code=NO_SUCH_SCRIPT, message="")
-        self.runner_exited(code=NO_SUCH_SCRIPT)
+        self.poller_exited(code=of_poller, message="")
+        self.runner_exited(code=of_runner)
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_as_processes(self) -> None:
         key = self._pod.key
         folder = PodFolder(root=self._ground.work / f"{key.name}-{key.uid[:8]}")
         folder.make()
+        if self._pod.scripts is not None:
+            folder.write_scripts(await self._mounted_scripts(self._pod.scripts))
         tokens = self._tokens(folder.token)
         poller = dict(self._pod.environment[POLLER])
         if self._ground.dispatch_url is not None:
@@ -212,6 +217,12 @@ class PodWorker:
             events=self,
         )
         await self._beside_token(tokens, containers.run)
+
+    async def _mounted_scripts(self, name: str) -> dict[str, str]:
+        """Return the files of the ConfigMap with the scripts. The containers wait until it exists, as on a node."""
+        while (found := await self._ground.cluster.read_config_map(name)) is None:  # noqa: ASYNC110 - no watch
+            await asyncio.sleep(MOUNT_SECONDS)
+        return found
 
     async def _live_simulated(self) -> None:
         tokens = self._tokens(None)

@@ -55,16 +55,12 @@ def pause_image(say: Say = quiet) -> Path:
 
 
 def runner_image(name: str, say: Say = quiet) -> Path:
-    """Return the archive of the reference runner image over a stand-in base, under `name`. Raises `StartError`.
+    """Return the archive of a stand-in of GitHub's stock image, under `name`. Raises `StartError`.
 
-    The base has what GitHub's `actions-runner` image has and Ostler needs: a shell, curl, user 1001 with the home
-    `/home/runner`, and the lab's runner as `run.sh` there. The three scripts of `poller/` are added to it as
-    `poller/Dockerfile` does.
+    It has what GitHub's `actions-runner` image has and Ostler needs: a shell, curl, user 1001 with the home
+    `/home/runner`, and the lab's runner as `run.sh` there. It contains no file of Ostler.
     """
     files = {
-        "opt/ostler/poll.sh": _REPOSITORY / "poller" / "poll.sh",
-        "opt/ostler/run.sh": _REPOSITORY / "poller" / "run.sh",
-        "opt/ostler/job-started.sh": _REPOSITORY / "poller" / "job-started.sh",
         "home/runner/run.sh": _REPOSITORY / "lab" / "kubelet" / "runner" / "run.sh",
         "home/runner/runner.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "runner.py",
         "home/runner/container_job.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "container_job.py",
@@ -93,11 +89,11 @@ def runner_image(name: str, say: Say = quiet) -> Path:
         image = Image(
             name=name,
             layers=[base, layer],
-            entrypoint=["/opt/ostler/run.sh"],
+            entrypoint=["/bin/bash"],
             environment={
                 "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                "ACTIONS_RUNNER_HOOK_JOB_STARTED": "/opt/ostler/job-started.sh",
-                "OSTLER_RUNNER_HOME": "/home/runner",
+                "RUNNER_MANUALLY_TRAP_SIG": "1",
+                "ACTIONS_RUNNER_PRINT_LOG_TO_STDOUT": "1",
             },
             user=str(_RUNNER_USER),
             working_directory="/home/runner",

@@ -15,9 +15,9 @@ from typing import Any
 Json = dict[str, Any]
 
 POLLER, RUNNER, HOOKS = "poller", "runner", "hooks"
-JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME = "jit", "token", "ostler-ca"
+JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, SCRIPTS_VOLUME = "jit", "token", "ostler-ca", "ostler-scripts"
 HOOKS_VOLUME, HOOKS_TOKEN_VOLUME = "ostler-hooks", "ostler-hooks-token"
-_OUR_VOLUMES = frozenset({JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, HOOKS_VOLUME, HOOKS_TOKEN_VOLUME})
+_OUR_VOLUMES = frozenset({JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, SCRIPTS_VOLUME, HOOKS_VOLUME, HOOKS_TOKEN_VOLUME})
 
 _MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
@@ -138,6 +138,8 @@ LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-re
 
 _SECURITY_FIELDS = frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"})
 _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
+_RUNNER_ENV = frozenset({"OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK"})
+"""Variables of the container `runner` that describe the image, and that a pool may therefore set."""
 
 
 def lay_over(pod: Json, overlay: Json) -> Json:
@@ -264,7 +266,8 @@ def _container(container: Json, where: str) -> Iterator[str]:
     if name == RUNNER and "runAsUser" in security:
         yield f"{where}.securityContext.runAsUser: the containers poller and runner must have the user of the Pod"
     for variable in container.get("env") or ():
-        if variable["name"].startswith(_OUR_ENV):
+        allowed = name == RUNNER and variable["name"] in _RUNNER_ENV
+        if variable["name"].startswith(_OUR_ENV) and not allowed:
             yield f"{where}.env[{variable['name']}] is reserved for Ostler"
     for mount in container.get("volumeMounts") or ():
         if mount["name"] in _OUR_VOLUMES:

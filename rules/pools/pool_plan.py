@@ -42,7 +42,7 @@ class ObservedPod:
     - `terminating`: another client deletes the Pod, for example a drain of the node.
     - `unschedulable`: the scheduler found no node for the Pod.
     - `waiting`: the kubelet's reason for a waiting container, or None.
-    - `poller_exit_code`: exit code of the poller, or None while the poller runs.
+    - `poller_exit_code`, `runner_exit_code`: exit code of each container, or None while the container runs.
     """
 
     id: int
@@ -58,6 +58,7 @@ class ObservedPod:
     unschedulable: bool = False
     waiting: str | None = None
     poller_exit_code: int | None = None
+    runner_exit_code: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,13 +321,15 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
     for pod in kept:
         if pod.state is not PodState.STARTING or pod.unborn or not pod.seen:
             continue
-        if pod.poller_exit_code is None and (now - pod.created_at).total_seconds() < pool.start_timeout:
+        ended = pod.poller_exit_code is not None or pod.runner_exit_code is not None
+        if not ended and (now - pod.created_at).total_seconds() < pool.start_timeout:
             continue
         trouble, detail = trouble_of(
             waiting=pod.waiting,
             unschedulable=pod.unschedulable,
             poller_exit_code=pod.poller_exit_code,
             seconds=pool.start_timeout,
+            runner_exit_code=pod.runner_exit_code,
         )
         found.append((pod, trouble, detail))
     return found

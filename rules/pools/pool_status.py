@@ -201,7 +201,9 @@ def _of_starts(starts: Starts) -> Condition:
         case Trouble.REFUSED:
             return Condition("Degraded", "True", "PodRefused", f"The API server refuses the Pods: {starts.detail}")
         case Trouble.IMAGE:
-            return Condition("Degraded", "True", starts.detail, f"Pods do not start: {starts.detail}")
+            reason, _, cure = starts.detail.partition(": ")
+            told = f"The image cannot be used: {cure}" if cure else f"Pods do not start: {reason}"
+            return Condition("Degraded", "True", reason, told)
         case Trouble() as trouble if trouble is not Trouble.QUOTA and starts.failures >= REPEATED:
             return Condition("Degraded", "True", "PodsDoNotStart", f"Pods do not start: {starts.detail}")
     return Condition("Degraded", "False", "AsExpected", "No problem detected")

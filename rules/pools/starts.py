@@ -7,10 +7,11 @@ the count is reset to 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 
 FIRST_STEP = 5.0
 LONGEST_STEP = 300.0
@@ -23,10 +24,30 @@ IMAGE_MISSED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailab
 """The kubelet's reasons for an image that could not be pulled. The kubelet will try to pull the image again."""
 
 
+UNUSABLE_IMAGE = "UnusableImage"
+"""Reason of the condition of a pool whose image the kubelet can start, but whose Pods cannot use it."""
+
+UNUSABLE: Mapping[int, str] = MappingProxyType(
+    {
+        21: "it has no HTTP client in PATH that verifies certificates: install curl or GNU wget in the image",
+        22: "it has no file run.sh in the home of the runner, which is /home/runner or OSTLER_RUNNER_HOME: use an "
+        "image that contains actions/runner, or set OSTLER_RUNNER_HOME in the image or the overlay of the pool",
+        23: "the user of the Pod cannot execute run.sh of the runner or write to the folder of run.sh: the Pod has the "
+        "user and the group 1001, or those that the cluster assigns if assignedUser is true; let this user or group "
+        "write to the folder in the image",
+        126: "its /bin/sh cannot be executed: use an image with a POSIX shell for the architecture of the node",
+        127: "it lacks a program that the scripts need: use an image with a POSIX shell and coreutils",
+        128: "it has no /bin/sh: use an image with a POSIX shell",
+    }
+)
+"""Cause and cure by exit code of the poller: the codes of poller/poll.sh, of a shell, and of a container runtime."""
+
+
 class Trouble(StrEnum):
     """Trouble that keeps the Pods of a pool from polling.
 
-    - `image`: the kubelet cannot pull the image.
+    - `image`: the kubelet cannot pull the image, or the image lacks a part that a runner Pod needs. In the second case
+      the detail is `UNUSABLE_IMAGE`, a colon, and cause and cure.
     - `container`: the kubelet cannot create or run a container, for example because a Secret is missing.
     - `unschedulable`: no node accepts the Pod.
     - `poller`: the poller ended before web accepted its first poll.
@@ -119,14 +140,24 @@ def accepted(starts: Starts) -> Starts:
 
 
 def trouble_of(
-    *, waiting: str | None, unschedulable: bool, poller_exit_code: int | None, seconds: float
+    *,
+    waiting: str | None,
+    unschedulable: bool,
+    poller_exit_code: int | None,
+    seconds: float,
+    runner_exit_code: int | None = None,
 ) -> tuple[Trouble, str]:
     """Return the trouble of a Pod that has not polled in time, with a description.
 
-    `seconds` is the time that the Pod had for its first poll.
+    `seconds` is the time that the Pod had for its first poll. The poller does not poll if the container `runner` ended
+    before it checked the image.
     """
     if poller_exit_code is not None:
-        return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
+        return _of_poller(poller_exit_code)
+    if runner_exit_code is not None:
+        if runner_exit_code in UNUSABLE:
+            return Trouble.IMAGE, f"{UNUSABLE_IMAGE}: {UNUSABLE[runner_exit_code]}"
+        return Trouble.CONTAINER, f"the container runner exited {runner_exit_code} before the first poll"
     if waiting in IMAGE_REFUSED | IMAGE_MISSED:
         return Trouble.IMAGE, f"{waiting}"
     if unschedulable:
@@ -145,8 +176,15 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
     if reason is not None:
         return Trouble.UNSCHEDULABLE, f"the node evicted the Pod or did not admit it: {reason}"
     if poller_exit_code is not None:
-        return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
+        return _of_poller(poller_exit_code)
     return Trouble.CONTAINER, "the Pod ended before its poller ran"
+
+
+def _of_poller(exit_code: int) -> tuple[Trouble, str]:
+    """Return the trouble of a poller that ended before its first poll, with a description."""
+    if exit_code in UNUSABLE:
+        return Trouble.IMAGE, f"{UNUSABLE_IMAGE}: {UNUSABLE[exit_code]}"
+    return Trouble.POLLER, f"the poller exited {exit_code} before its first poll"
 
 
 def without_room(*, since: datetime) -> Starts:

@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
 from k8s_adapters.pools import PoolSeen, get_pool
-from k8s_adapters.refusals import refusal_of
+from k8s_adapters.refusals import Refusal, refusal_of
+from k8s_adapters.runner_scripts import ForeignScripts
 from k8s_adapters.runners import create_runner
 from models.pools import pod_rows, pool_plans
 from models.tables import pod_births
@@ -59,7 +60,23 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
         log.info("pool.pods_not_created_because_template_differs", pool=row.name)
         return
+    if planned.committed.create and not has_scripts(rt, row):
+        return
     create_each(rt, planned, pool)
+
+
+def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
+    """Ensure that the ConfigMap with the scripts of runner Pods exists. Return False if it cannot be used.
+
+    A Pod without this ConfigMap would not start, so none is created. The condition of the pool shows the cause.
+    """
+    try:
+        rt.scripts.ensure(rt.kube, namespace=row.namespace, policy=calls(SWEEP))
+    except UpstreamError as error:
+        log.warning("pool.scripts_not_available", pool=row.name, error=meaning_of(error))
+        record_refusal(rt, row, error)
+        return False
+    return True
 
 
 def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
@@ -103,7 +120,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
     Return True if `error` is such a refusal. Otherwise record nothing and return False.
     """
-    refusal = refusal_of(error)
+    refusal = Refusal(quota=False, text=str(error)) if isinstance(error, ForeignScripts) else refusal_of(error)
     if refusal is None:
         return False
     if not refusal.quota:

@@ -168,6 +168,7 @@ def observed_pod(
         unschedulable=pod is not None and pod.unschedulable,
         waiting=None if pod is None else pod.waiting_reason,
         poller_exit_code=None if pod is None else pod.poller_exit_code,
+        runner_exit_code=None if pod is None else pod.runner_exit_code,
     )
 
 

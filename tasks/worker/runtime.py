@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from github_adapters.client import GitHub
 from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.runner_scripts import RunnerScripts
 from models.db.connections import admit, worker_pool
 from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
@@ -47,6 +48,7 @@ class Runtime(Transactions):
         self.cipher = Cipher(settings.encryption_keys)
         self._waker = Waker(settings.redis_url, app=app)
         self._kube = make_client(kubeconfig=settings.kubeconfig, pool_size=settings.worker_threads)
+        self.scripts = RunnerScripts()
         self.events = Recorder(self._kube, who=self.who)
         self._github = GitHub(
             api_url=settings.github_api_url,

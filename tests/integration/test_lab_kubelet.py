@@ -76,11 +76,11 @@ class Lab:
         assert json.loads(process.stdout.readline())["ready"] is True
         return process
 
-    def create(self, name: str, *, image: str = "runner:1") -> str:
-        """Create a runner Pod and return its UID."""
+    def create(self, name: str, *, image: str = "runner:1", scripts: str | None = None) -> str:
+        """Create a runner Pod and return its UID. `scripts`: the ConfigMap with its scripts."""
         environment = [{"name": "OSTLER_DISPATCH_URL", "value": self.stubs.dispatch_url}]
         token = {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": 3600, "path": "token"}}
-        spec = {
+        spec: dict[str, Any] = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "containers": [
@@ -89,6 +89,11 @@ class Lab:
             ],
             "volumes": [{"name": "token", "projected": {"sources": [token]}}],
         }
+        if scripts is not None:
+            spec["volumes"].append({"name": "scripts", "configMap": {"name": scripts}})
+            for container in spec["containers"]:
+                container["command"] = ["/bin/sh", "/scripts/poll.sh"]
+                container["volumeMounts"] = [{"name": "scripts", "mountPath": "/scripts"}]
         body = {"metadata": {"name": name}, "spec": spec}
         return str(
             self.admin.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", body=body)["metadata"]["uid"]
@@ -219,21 +224,47 @@ def test_a_runner_that_fails_before_its_job_ends_with_the_code_of_its_ailment(
 
 
 @pytest.mark.parametrize(
-    ("tag", "code", "reason"), [("no-scripts", 2, "Error"), ("no-shell", 128, "StartError")], ids=["scripts", "shell"]
+    ("tag", "poller", "runner", "reason"),
+    [
+        ("no-client", 21, 0, "Error"),
+        ("no-runner", 22, 22, "Error"),
+        ("wrong-user", 23, 23, "Error"),
+        ("no-shell", 128, 128, "StartError"),
+    ],
+    ids=["client", "runner", "user", "shell"],
 )
-def test_a_pod_whose_image_lacks_the_scripts_ends_before_its_first_poll(
-    lab: Lab, kubelet: str, tag: str, code: int, reason: str
+def test_a_pod_whose_image_is_unusable_ends_before_its_first_poll(
+    lab: Lab, kubelet: str, tag: str, poller: int, runner: int, reason: str
 ) -> None:
     lab.create("bare", image=f"runner:{tag}")
 
     _until(lambda: "pod_ended" in lab.events("bare"))
 
     assert lab.phase("bare") == "Failed"
-    for name in ("poller", "runner"):
-        ended = lab.container("bare", name)["state"]["terminated"]
-        assert (ended["exitCode"], ended["reason"]) == (code, reason)
+    ended = [lab.container("bare", name)["state"]["terminated"] for name in ("poller", "runner")]
+    assert [each["exitCode"] for each in ended] == [poller, runner]
+    assert ended[0]["reason"] == reason
     assert lab.stubs.world.tokens == []
     assert kubelet in {"processes", "simulated"}
+
+
+def test_a_pod_starts_with_the_scripts_of_its_config_map(lab: Lab) -> None:
+    """Once the ConfigMap exists: a script there takes the place of that of the image."""
+    lab.kubelet(real=1)
+    lab.create("mounted", scripts="scripts-1")
+    _until(lambda: "pod_bound" in lab.events("mounted"))
+    time.sleep(1)
+    assert "poller_started" not in lab.events("mounted")
+
+    own = "printf said >$OSTLER_TERMINATION_LOG; exit 22"
+    data = {"poll.sh": own, "run.sh": "exit 3", "job-started.sh": ""}
+    path = f"/api/v1/namespaces/{lab.namespace}/configmaps"
+    lab.admin.request("POST", path, body={"metadata": {"name": "scripts-1"}, "data": data})
+
+    _until(lambda: "pod_ended" in lab.events("mounted"))
+    ended = [lab.container("mounted", name)["state"]["terminated"] for name in ("poller", "runner")]
+    assert [each["exitCode"] for each in ended] == [22, 3]
+    assert ended[0]["message"] == "said"
 
 
 def test_a_runner_that_updates_itself_starts_twice_with_one_config(lab: Lab, kubelet: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.runner_scripts import ensure_scripts
 from lab.bootstrap import RUNNER_IMAGE
 from ostler.errors import Conflict, Gone
 from tests.waiting import eventually
@@ -55,6 +56,10 @@ class PlainPods:
         }
         made = self._kube.request("POST", _PODS, body={"metadata": {"name": name}, "spec": whole})
         self._created[name] = made["metadata"]["resourceVersion"]
+
+    def create_scripts(self) -> None:
+        """Create the ConfigMap with the scripts of runner Pods."""
+        ensure_scripts(self._kube, namespace=NAMESPACE)
 
     def delete(self, name: str) -> None:
         """Delete a Pod with its own grace period."""

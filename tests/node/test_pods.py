@@ -13,6 +13,7 @@ import pytest
 from lab import kubectl
 from lab.bootstrap import LabPool
 from lab.node.images import PAUSE
+from rules.pools.starts import UNUSABLE
 from tests.node.conftest import SMALL, Fleet
 from tests.waiting import eventually
 
@@ -42,11 +43,45 @@ def test_image_that_cannot_be_pulled_is_named(fleet: Fleet, other: LabPool) -> N
     assert found["reason"] in {"ErrImagePull", "ImagePullBackOff"}, found
 
 
-@pytest.mark.parametrize("other", [{"image": PAUSE}], indirect=True)
-def test_image_without_scripts_is_named(fleet: Fleet, other: LabPool) -> None:
+def home_of_runner(path: str) -> Mapping[str, Any]:
+    """Return a spec whose runner is at another path of the image."""
+    env = [{"name": "OSTLER_RUNNER_HOME", "value": path}]
+    return {"podTemplate": {"spec": {"containers": [{"name": "runner", "env": env}]}}}
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [({"image": PAUSE}, 128), (home_of_runner("/srv"), 22), (home_of_runner("/root"), 23)],
+    indirect=["other"],
+    ids=["shell", "runner", "user"],
+)
+def test_image_that_cannot_be_used_is_named(fleet: Fleet, other: LabPool, code: int) -> None:
     found = eventually(lambda: degraded(fleet, other.name).get("status") == "True" and degraded(fleet, other.name))
 
-    assert "the poller exited 128 before its first poll" in found["message"], found
+    assert found["reason"] == "UnusableImage"
+    assert found["message"] == f"The image cannot be used: {UNUSABLE[code]}"
+
+
+ATTACKS = """\
+cd /var/run/ostler-scripts || exit 9
+for name in poll.sh run.sh job-started.sh; do
+    test -r $name || exit 8
+    ! (echo x >$name) 2>/dev/null || exit 7
+    ! rm -f $name 2>/dev/null || exit 6
+done
+! touch other 2>/dev/null || exit 5
+! chmod 0777 . 2>/dev/null || exit 4
+! ls /var/run/ostler-token /var/run/secrets/kubernetes.io 2>/dev/null || exit 3
+"""
+
+
+def test_job_in_an_image_without_scripts_cannot_change_the_mounted_ones(fleet: Fleet) -> None:
+    fleet.wait_until_whole()
+    [job] = fleet.send(script=ATTACKS)
+
+    over = fleet.wait_for(job, "completed")
+    ended = eventually(lambda: [each["status"] for each in fleet.events("script_ended") if each["job"] == job])
+    assert (over["conclusion"], over["executions"], ended) == ("success", 1, [0])
 
 
 def test_job_that_uses_up_its_memory_fails_and_the_pod_ends(fleet: Fleet) -> None:

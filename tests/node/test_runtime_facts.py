@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.pods import read_pod
+from k8s_adapters.runner_scripts import scripts_name
 from lab.kubelet.ailments import NO_SHELL, NO_SUCH_SCRIPT, START_ERROR
 from lab.kubelet.worker import LOST, TERMINATED, UNKNOWN
 from lab.node.images import PAUSE
@@ -40,7 +41,7 @@ def pods(fleet: Fleet) -> Iterator[PlainPods]:
 
 
 def test_image_without_a_shell_fails_to_start_and_its_pod_never_runs(pods: PlainPods) -> None:
-    pods.create("no-shell", container("/bin/sh", "/opt/ostler/poll.sh", image=PAUSE))
+    pods.create("no-shell", container("/bin/sh", "/scripts/poll.sh", image=PAUSE))
 
     status = pods.wait_until_over("no-shell")
 
@@ -194,7 +195,9 @@ def test_deleted_pod_of_containers_that_exit_0_has_succeeded(pods: PlainPods) ->
 
 
 def test_deleted_warm_pod_ends_with_143_in_both_containers(pods: PlainPods) -> None:
-    mount: dict[str, Any] = {"volumeMounts": [{"name": "jit", "mountPath": "/jit"}]}
+    pods.create_scripts()
+    mounts = [{"name": "jit", "mountPath": "/jit"}, {"name": "scripts", "mountPath": "/scripts", "readOnly": True}]
+    mount: dict[str, Any] = {"volumeMounts": mounts}
     variables = {
         "OSTLER_JIT_DIR": "/jit",
         "OSTLER_DISPATCH_URL": "http://127.0.0.1:1/",
@@ -203,9 +206,12 @@ def test_deleted_warm_pod_ends_with_143_in_both_containers(pods: PlainPods) -> N
     env = [{"name": name, "value": value} for name, value in variables.items()]
     pods.create(
         "warm",
-        container("/bin/sh", "/opt/ostler/poll.sh", name="poller", env=env, **mount),
-        container("/bin/sh", "/opt/ostler/run.sh", name="runner", env=env, **mount),
-        volumes=[{"name": "jit", "emptyDir": {"medium": "Memory"}}],
+        container("/bin/sh", "/scripts/poll.sh", name="poller", env=env, **mount),
+        container("/bin/sh", "/scripts/run.sh", name="runner", env=env, **mount),
+        volumes=[
+            {"name": "jit", "emptyDir": {"medium": "Memory"}},
+            {"name": "scripts", "configMap": {"name": scripts_name()}},
+        ],
         securityContext={"fsGroup": 1001},
     )
     pods.wait_until_running("warm")

@@ -41,6 +41,14 @@ name.
 {{- end -}}
 
 {{/*
+Name of the ConfigMap with the scripts of runner Pods, which workers create. It contains the digest of the scripts
+(k8s_adapters/runner_scripts.py); a test compares both.
+*/}}
+{{- define "ostler.runnerScripts" -}}
+ostler-scripts-4b477a180248905a
+{{- end -}}
+
+{{/*
 Labels of an object. Takes root, the component of the object if it has one, and group if the component has several
 Deployments.
 */}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.access import who_am_i
+from k8s_adapters.runner_scripts import scripts_name
 from lab.identities import IDENTITIES
 from tests.contract.chart.cast import ALL, CRDS, LEASES, POLICIES, POOLS, Cast, allowed
 
@@ -31,6 +32,7 @@ IN_RUNNERS = [
     ("worker", "serviceaccounts", None, {"get", "list", "create", "delete"}),
     ("worker", "serviceaccounts/token", None, set()),
     ("worker", "configmaps", "ostler-epoch", {"get", "create", "patch"}),
+    ("worker", "configmaps", scripts_name(), {"get", "create"}),
     ("worker", "configmaps", "another", {"create"}),
     ("worker", "events.k8s.io@events", None, {"create", "list"}),
     ("worker", "secrets", None, set()),

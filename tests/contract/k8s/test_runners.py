@@ -60,7 +60,12 @@ def test_only_the_poller_has_the_token_and_nothing_may_gain_privileges(
     spec = admin.request("GET", object_path("pods", namespace=namespace, name=NAME))["spec"]
 
     mounts = {each["name"]: [mount["name"] for mount in each["volumeMounts"]] for each in spec["containers"]}
-    assert mounts == {"poller": ["jit", "token"], "runner": ["jit"]}
+    assert mounts == {"poller": ["jit", "ostler-scripts", "token"], "runner": ["jit", "ostler-scripts"]}
+    writable = {
+        each["name"]: [mount["name"] for mount in each["volumeMounts"] if not mount.get("readOnly")]
+        for each in spec["containers"]
+    }
+    assert writable == {"poller": ["jit"], "runner": ["jit"]}
     assert spec["automountServiceAccountToken"] is False
     assert spec["restartPolicy"] == "Never"
     assert all(each["securityContext"]["capabilities"] == {"drop": ["ALL"]} for each in spec["containers"])

@@ -20,6 +20,7 @@ from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.runner_scripts import RunnerScripts
 from lab.control_plane import ClusterAccess
 from lab.redis import Redis
 from models.claims import releases
@@ -105,6 +106,7 @@ class StubRuntime(Transactions):
         self.github: Any = None
         self._kube = kube
         self.events = Telling()
+        self.scripts = RunnerScripts()
 
     @property
     def timings(self) -> Timings:
@@ -279,11 +281,14 @@ class Stage:
         )
         return row
 
-    def finish(self, name: str, *, phase: str = "Succeeded", poller: int = 0, runner: int | None = 0) -> None:
-        """Be the kubelet: the Pod's containers have ended (`runner` None: that one still runs)."""
-        containers: list[dict[str, Any]] = [{"name": "poller", "state": {"terminated": {"exitCode": poller}}}]
-        if runner is not None:
-            containers.append({"name": "runner", "state": {"terminated": {"exitCode": runner}}})
+    def finish(self, name: str, *, phase: str = "Succeeded", poller: int | None = 0, runner: int | None = 0) -> None:
+        """Be the kubelet: the Pod's containers have ended (None: that one still runs)."""
+        codes = {"poller": poller, "runner": runner}
+        containers: list[dict[str, Any]] = [
+            {"name": each, "state": {"terminated": {"exitCode": code}}}
+            for each, code in codes.items()
+            if code is not None
+        ]
         self._report(name, phase, containers)
 
     def execute_job(self, name: str) -> None:

@@ -1,10 +1,17 @@
 """A runner Pod as a test sees it: a folder, a token, the scripts as processes and a fake `sleep`."""
 
 import os
+import shutil
 import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+TOOLS = (
+    *("cat", "chmod", "cp", "cut", "grep", "id", "mv", "od", "rm", "sed"),
+    *("sha256sum", "sh", "tail", "timeout", "tr", "wc"),
+)
+"""Programs of a small image, apart from the HTTP clients."""
 
 SCRIPTS = Path(__file__).parents[3] / "poller"
 TOKEN = "projected-token-of-the-pod"
@@ -22,9 +29,15 @@ class Ended:
 
 @dataclass(frozen=True)
 class Pod:
-    """One Pod's folders; `sleep` on its PATH returns at once and writes down what it was asked for."""
+    """One Pod's folders; `sleep` on its PATH returns at once and writes down what it was asked for.
+
+    `shell` is the shell of the image. If `clients` is not None, the image has only these HTTP clients, and few programs
+    besides; otherwise it has the programs of this machine.
+    """
 
     root: Path
+    shell: tuple[str, ...] = ("sh",)
+    clients: tuple[str, ...] | None = None
 
     @property
     def jit_dir(self) -> Path:
@@ -43,8 +56,9 @@ class Pod:
 
     def environment(self, *, url: str) -> dict[str, str]:
         """Return the containers' environment."""
+        own = str(self.root / "bin")
         return {
-            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+            "PATH": own if self.clients is not None else f"{own}:{os.environ['PATH']}",
             "OSTLER_DISPATCH_URL": url,
             "OSTLER_TOKEN_FILE": str(self.token_file),
             "OSTLER_JIT_DIR": str(self.jit_dir),
@@ -54,8 +68,9 @@ class Pod:
 
     def start(self, script: str, *, url: str, trace: bool = False) -> subprocess.Popen[str]:
         """Start a script of the Pod; its output is one stream."""
+        shell, *applet = self.shell
         return subprocess.Popen(
-            ["sh", *(["-x"] if trace else []), str(SCRIPTS / script)],
+            [shutil.which(shell) or shell, *applet, *(["-x"] if trace else []), str(SCRIPTS / script)],
             env=self.environment(url=url),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -66,7 +81,7 @@ class Pod:
         """Wait for a script and gather what it left; TimeoutExpired after 30 s."""
         with process:
             try:
-                output, _ = process.communicate(timeout=120)
+                output, _ = process.communicate(timeout=30)
             finally:
                 process.kill()
         slept_file = self.root / "slept"
@@ -79,17 +94,23 @@ class Pod:
         return self.end(self.start("poll.sh", url=url, trace=trace))
 
 
-def make_pod(root: Path) -> Pod:
-    """Lay out a Pod's folders in `root`."""
-    pod = Pod(root)
+def make_pod(root: Path, *, shell: tuple[str, ...] = ("sh",), clients: tuple[str, ...] | None = None) -> Pod:
+    """Lay out a Pod's folders in `root`. The entry of its runner has already found the image usable."""
+    pod = Pod(root, shell, clients)
     for name in ("jit", "bin", "home"):
         (root / name).mkdir()
     pod.token_file.write_text(TOKEN)
+    (pod.jit_dir / "runner-usable").touch()
+    for name in (*TOOLS, *clients) if clients is not None else ():
+        found = shutil.which(name)
+        assert found is not None, f"this machine has no {name}"
+        write_script(root / "bin" / name, f'exec {found} "$@"')  # a link would let a test overwrite the program
     write_script(root / "bin" / "sleep", f'echo "$1" >>"{root}/slept"')
     return pod
 
 
 def write_script(path: Path, body: str) -> None:
     """Write an executable shell script."""
+    path.unlink(missing_ok=True)  # never write through a link
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(stat.S_IRWXU)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree, which
 
 import pytest
 
 from tests.unit.poller.dispatch_stub import Answer, DispatchStub, Poll
 from tests.unit.poller.pod import TOKEN, Pod, make_pod, write_script
+from tests.waiting import eventually
 
 JIT = "ZmFrZSBqaXQgY29uZmlnIG9mIGEgdGVzdA=="
 WORK = Answer(
@@ -27,9 +29,27 @@ def signed(body: str, *, by: str) -> Answer:
     return Answer(200, {"X-Ostler-Claim": "4711", "X-Ostler-Sha256": sha256(by.encode()).hexdigest()}, body)
 
 
-@pytest.fixture
-def pod(tmp_path: Path) -> Pod:
-    return make_pod(tmp_path)
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
+    "sh-curl": (("sh",), None),
+    "sh-wget": (("sh",), ("wget",)),
+    "bash-wget": (("bash", "--posix"), ("wget",)),
+    "busybox-curl": (("busybox", "sh"), ("curl",)),
+    "busybox-wget": (("busybox", "sh"), ("wget",)),
+}
+"""Shell and HTTP clients of an image."""
+
+FEW = [kind for kind in ("sh-curl", "sh-wget") if which("wget") or "wget" not in kind]
+MANY = [kind for kind in KINDS if which("wget") or "wget" not in kind if which("busybox") or "busybox" not in kind]
+
+
+@pytest.fixture(params=FEW)
+def pod(tmp_path: Path, request: pytest.FixtureRequest) -> Pod:
+    return pod_of(tmp_path, request.param)
+
+
+def pod_of(root: Path, kind: str) -> Pod:
+    shell, clients = KINDS[kind]
+    return make_pod(root, shell=shell, clients=clients)
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,7 @@ def test_the_config_arrives_whole_and_private(pod: Pod) -> None:
 
 def test_the_config_appears_in_one_step(pod: Pod) -> None:
     # The last command before the rename finds the config whole beside its final name, which nobody has seen yet.
-    write_script(pod.root / "bin" / "mv", f'ls -A "{pod.jit_dir}" >"{pod.root}/before"; exec /bin/mv "$@"')
+    write_script(pod.root / "bin" / "mv", f'/bin/ls -A "{pod.jit_dir}" >"{pod.root}/before"; exec /bin/mv "$@"')
     with DispatchStub([WORK]) as dispatch:
         ended = pod.poll(url=dispatch.url)
 
@@ -142,7 +162,7 @@ def test_a_failed_write_is_never_exit_0(pod: Pod) -> None:
 
 
 def test_a_missing_volume_ends_it_before_a_config_is_asked_for(pod: Pod) -> None:
-    pod.jit_dir.rmdir()
+    rmtree(pod.jit_dir)
     with DispatchStub([WORK]) as dispatch:
         ended = pod.poll(url=dispatch.url)
 
@@ -205,7 +225,7 @@ def test_the_token_is_on_no_command_line(pod: Pod) -> None:
         process.terminate()
         pod.end(process)
 
-    assert any("curl" in line for line in seen)
+    assert any(client in line for line in seen for client in ("curl", "wget"))
     assert not any(TOKEN in line for line in seen)
 
 
@@ -227,6 +247,86 @@ def test_a_missing_setting_is_named_and_leaves_no_work(pod: Pod, missing: str, m
 
     assert (ended.code, ended.message) == (1, f"{missing} is not set")
     assert (pod.jit_dir / "no-work").exists()
+
+
+@pytest.mark.parametrize("kind", sorted(set(MANY) - set(FEW)))
+def test_poller_works_in_other_shells(tmp_path: Path, kind: str) -> None:
+    pod = pod_of(tmp_path, kind)
+    with DispatchStub([Answer(503, {"Retry-After": "4"}), Answer(204), Answer(200, {}, JIT, cut=True), WORK]) as stub:
+        ended = pod.poll(url=stub.url)
+
+    assert (ended.code, ended.message) == (0, "4711"), ended.output
+    assert 4 <= ended.slept[0] <= 5.25
+    assert (pod.jit_dir / "jit").read_text() == JIT
+    assert [poll.authorization for poll in stub.polls] == [f"Bearer {TOKEN}"] * 4
+
+
+@pytest.mark.parametrize("clients", [(), ("busybox",)], ids=["none", "busybox"])
+def test_poller_ends_without_a_client_that_verifies_certificates(tmp_path: Path, clients: tuple[str, ...]) -> None:
+    pod = make_pod(tmp_path, clients=clients)
+    if clients:
+        write_script(tmp_path / "bin" / "wget", 'exec busybox wget "$@"')
+
+    ended = pod.poll(url="http://127.0.0.1:9/")
+
+    assert (ended.code, ended.message) == (21, "the image has neither curl nor GNU wget")
+    assert (pod.jit_dir / "no-work").exists()
+
+
+def test_poller_asks_for_nothing_before_the_runner_is_checked(pod: Pod) -> None:
+    usable = pod.jit_dir / "runner-usable"
+    usable.unlink()
+    # The third check finds the result of the entry.
+    script = f'echo "$1" >>"{pod.root}/slept"; [ "$(wc -l <"{pod.root}/slept")" -lt 3 ] || true >"{usable}"'
+    write_script(pod.root / "bin" / "sleep", script)
+    with DispatchStub([WORK]) as dispatch:
+        ended = pod.poll(url=dispatch.url)
+
+    assert ended.code == 0, ended.output
+    assert ended.slept == [0.2, 0.2, 0.2]
+    assert len(dispatch.polls) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "code", "message"),
+    [
+        ("22 there is no /home/runner/run.sh\n", 22, "there is no /home/runner/run.sh"),
+        ("23 user 7 cannot write", 23, "user 7 cannot write"),
+        ("0 fine\n", 1, "run.sh left a result that this script does not know"),
+        ("$(id)\n", 1, "run.sh left a result that this script does not know"),
+    ],
+    ids=["no-runner", "wrong-user", "zero", "command"],
+)
+def test_poller_ends_with_the_result_of_an_unusable_runner(pod: Pod, left: str, code: int, message: str) -> None:
+    (pod.jit_dir / "runner-usable").unlink()
+    (pod.jit_dir / "runner-unusable").write_text(left)
+    with DispatchStub([WORK]) as dispatch:
+        ended = pod.poll(url=dispatch.url)
+
+    assert (ended.code, ended.message) == (code, message), ended.output
+    assert dispatch.polls == []
+
+
+def test_sigterm_ends_the_wait_for_the_check_of_the_runner(pod: Pod) -> None:
+    (pod.jit_dir / "runner-usable").unlink()
+    write_script(pod.root / "bin" / "sleep", f'true >"{pod.root}/waits"; exec /bin/sleep 60')
+    process = pod.start("poll.sh", url="http://127.0.0.1:9/")
+    eventually((pod.root / "waits").exists, "the poller does not wait")
+    process.terminate()
+
+    assert pod.end(process).code == 128 + signal.SIGTERM
+
+
+def test_the_token_has_no_name_in_the_shared_volume(pod: Pod) -> None:
+    """Container `runner` mounts the volume too."""
+    with DispatchStub([Answer(hang=True)]) as dispatch:
+        process = pod.start("poll.sh", url=dispatch.url)
+        dispatch.wait_for_polls(1)
+        found = {path.name: path.read_bytes() for path in pod.jit_dir.iterdir()}
+        process.terminate()
+        pod.end(process)
+
+    assert not [name for name, content in found.items() if TOKEN.encode() in content]
 
 
 def _command_lines(*, of: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The runner's entry and its hook: wait for the poller's verdict, then become the runner."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def test_the_config_is_gone_before_the_runner_starts(pod: Pod) -> None:
 
     pod.end(pod.start("run.sh", url=""))
 
-    assert (pod.root / "left").read_text() == ""
+    assert (pod.root / "left").read_text() == "runner-usable\n"
 
 
 def test_a_config_that_comes_later_is_waited_for(pod: Pod) -> None:
@@ -131,3 +132,65 @@ def test_shellcheck_has_nothing_to_say() -> None:
     checked = subprocess.run([program, *scripts], capture_output=True, text=True, check=False)
 
     assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def checked(pod: Pod, *, user: int | None = None) -> tuple[int, str]:
+    """Run the entry to its end. Return its exit code, and the result that it left for the poller."""
+    (pod.jit_dir / "runner-usable").unlink()
+    process = subprocess.run(
+        ["sh", str(SCRIPTS / "run.sh")],
+        env=pod.environment(url=""),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        user=user,
+    )
+    left = pod.jit_dir / "runner-unusable"
+    assert not (pod.jit_dir / ".runner-unusable").exists()
+    return process.returncode, left.read_text().strip() if left.exists() else ""
+
+
+def test_entry_tells_the_poller_that_the_runner_can_start(pod: Pod) -> None:
+    (pod.jit_dir / "no-work").touch()
+
+    assert checked(pod) == (0, "")
+    assert (pod.jit_dir / "runner-usable").exists()
+
+
+@pytest.mark.parametrize("gone", ["home", "home/run.sh"])
+def test_entry_ends_when_the_image_has_no_runner(pod: Pod, gone: str) -> None:
+    (pod.root / "home" / "run.sh").unlink()
+    if gone == "home":
+        (pod.root / "home").rmdir()
+
+    code, left = checked(pod)
+
+    assert code == 22
+    assert left.startswith("22 there is no ")
+    assert left.endswith(str(pod.root / gone))
+    assert not (pod.jit_dir / "runner-usable").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+@pytest.mark.parametrize(
+    ("folder", "script", "problem"),
+    [
+        (0o700, 0o755, "cannot open the folder"),
+        (0o755, 0o744, "cannot execute"),
+        (0o755, 0o755, "cannot write to the folder"),
+    ],
+    ids=["open", "execute", "write"],
+)
+def test_entry_ends_when_its_user_cannot_use_the_runner(pod: Pod, folder: int, script: int, problem: str) -> None:
+    (pod.root / "home" / "run.sh").chmod(script)
+    (pod.root / "home").chmod(folder)
+    pod.jit_dir.chmod(0o777)
+    for parent in (pod.root, *pod.root.parents[:2]):
+        parent.chmod(0o755)
+
+    code, left = checked(pod, user=1001)
+
+    assert code == 23
+    assert left.startswith(f"23 user 1001, group 0 {problem}")
+    assert not (pod.jit_dir / "runner-usable").exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -21,13 +23,21 @@ def authority() -> Authority:
     return Authority()
 
 
-def poll(root: Path, url: str, environment: Mapping[str, str], *, sleep: str = "") -> tuple[int, str]:
+def poll(
+    root: Path,
+    url: str,
+    environment: Mapping[str, str],
+    *,
+    sleep: str = "",
+    client: str | None = None,
+    through: Sequence[str] = (),
+) -> tuple[int, str]:
     """Run the poller to its end, or for a few seconds of backing off; return its status and what it said."""
-    pod = make_pod(root)
+    pod = make_pod(root, clients=None if client is None else (client,))
     (root / "bin" / "sleep").write_text(f"#!/bin/sh\n{sleep}\n")
     given = {**pod.environment(url=url), **environment}
     done = subprocess.run(
-        ["sh", str(SCRIPTS / "poll.sh")], env=given, capture_output=True, text=True, check=False, timeout=120
+        [*through, "sh", str(SCRIPTS / "poll.sh")], env=given, capture_output=True, text=True, check=False, timeout=120
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -84,3 +94,49 @@ def test_poller_reads_the_file_again_for_each_poll(authority: Authority, tmp_pat
     assert code == 0, said
     assert "curl: (60)" in said
     assert [each.name for each in (tmp_path / "pod" / "jit").iterdir()] == ["jit"]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "host", "served"),
+    [
+        ("right", "127.0.0.1", True),
+        ("other", "127.0.0.1", False),
+        ("missing", "127.0.0.1", False),
+        ("none", "127.0.0.1", False),
+        ("right", "127.0.0.2", False),
+    ],
+)
+def test_wget_serves_only_a_server_that_it_can_verify(
+    authority: Authority, tmp_path: Path, trusted: str, host: str, served: bool
+) -> None:
+    if trusted != "missing":
+        found = authority if trusted == "right" else Authority("other")
+        (tmp_path / "ca.crt").write_bytes(found.certificate)
+    (tmp_path / "pod").mkdir()
+    environment = {} if trusted == "none" else {"OSTLER_CA_FILE": str(tmp_path / "ca.crt")}
+    with DispatchStub([WORK], certificate=authority.sign().write(tmp_path), host="") as stub:
+        url = stub.url.replace("127.0.0.1", host)
+        code, said = poll(tmp_path / "pod", url, environment, sleep="kill $PPID", client="wget")
+    assert (code, len(stub.polls)) == ((0, 1) if served else (128 + 15, 0)), said
+
+
+CAS_OF_THE_IMAGE = "/etc/ssl/certs/ca-certificates.crt"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process a file system of its own")
+def test_wget_trusts_no_other_ca_than_those_of_the_file(authority: Authority, tmp_path: Path) -> None:
+    """The image trusts the server's CA, but the file of the Pod does not."""
+    (tmp_path / "image.crt").write_bytes(authority.certificate)
+    (tmp_path / "ca.crt").write_bytes(Authority("other").certificate)
+    unshare, mount, shell = (which(each) or each for each in ("unshare", "mount", "sh"))
+    image = (unshare, "--mount", "--propagation=private", shell, "-c")
+    script = f'{mount} --bind {tmp_path / "image.crt"} {CAS_OF_THE_IMAGE} && exec "$0" "$@"'
+    found = {}
+    for name, environment in (("image", {}), ("file", {"OSTLER_CA_FILE": str(tmp_path / "ca.crt")})):
+        (tmp_path / name).mkdir()
+        with DispatchStub([WORK], certificate=authority.sign().write(tmp_path)) as stub:
+            code, _ = poll(
+                tmp_path / name, stub.url, environment, sleep="kill $PPID", client="wget", through=(*image, script)
+            )
+        found[name] = (code, len(stub.polls))
+    assert found == {"image": (0, 1), "file": (128 + 15, 0)}

@@ -66,6 +66,15 @@ def test_a_pod_may_get_a_user_namespace_of_its_own() -> None:
     assert lay_over(POD, overlay)["spec"]["hostUsers"] is False
 
 
+@pytest.mark.parametrize("name", ["OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK"])
+def test_only_the_runner_may_have_the_variables_that_describe_its_image(name: str) -> None:
+    env = [{"name": name, "value": "/srv"}]
+    assert refusals(runner(env=env)) == ()
+    for other in ("poller", "cache"):
+        assert refusals({"spec": {"containers": [{"name": other, "env": env}]}}) != ()
+    assert refusals({"spec": {"initContainers": [{"name": "first", "env": env}]}}) != ()
+
+
 @pytest.mark.parametrize(
     ("overlay", "says"),
     [
@@ -89,6 +98,9 @@ def test_a_pod_may_get_a_user_namespace_of_its_own() -> None:
         (runner(securityContext={"runAsUser": 1002}), "user"),
         (runner(env=[{"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": ""}]), "reserved for Ostler"),
         (runner(env=[{"name": "OSTLER_JIT_DIR", "value": "/t"}]), "reserved for Ostler"),
+        (runner(volumeMounts=[{"name": "ostler-scripts", "mountPath": "/x"}]), "reserved for"),
+        (runner(volumeMounts=[{"name": "x", "mountPath": "/var/run/ostler-scripts"}]), "hide"),
+        ({"spec": {"volumes": [{"name": "ostler-scripts", "emptyDir": {}}]}}, "reserved for Ostler"),
         (runner(volumeMounts=[{"name": "token", "mountPath": "/t"}]), "reserved for"),
         (runner(volumeMounts=[{"name": "x", "mountPath": "/opt/ostler"}]), "hide"),
         (runner(env=None), "must not remove anything"),

@@ -180,6 +180,7 @@ def test_the_problem_of_the_spec_is_told_first_and_then_that_of_the_image() -> N
     [
         (Starts(trouble=Trouble.REFUSED, detail="why"), "PodRefused"),
         (Starts(trouble=Trouble.IMAGE, detail="why"), "why"),
+        (Starts(trouble=Trouble.IMAGE, detail="UnusableImage: why: cure", failures=1), "UnusableImage"),
         (Starts(trouble=Trouble.UNRESPONSIVE, detail="why", failures=2), "PodsDoNotStart"),
     ],
 )

@@ -10,6 +10,7 @@ from rules.pools.starts import (
     IMAGE_MISSED,
     IMAGE_REFUSED,
     NOTHING_YET,
+    UNUSABLE,
     Starts,
     Trouble,
     accepted,
@@ -53,7 +54,8 @@ def test_a_creation_changes_nothing_of_pods_that_did_not_poll(trouble: Trouble) 
     [
         ("OutOfcpu", None, Trouble.UNSCHEDULABLE, "OutOfcpu"),
         ("Evicted", 137, Trouble.UNSCHEDULABLE, "Evicted"),
-        (None, 127, Trouble.POLLER, "exited 127"),
+        (None, 1, Trouble.POLLER, "exited 1 "),
+        *((None, code, Trouble.IMAGE, f"UnusableImage: {cure}") for code, cure in UNUSABLE.items()),
         (None, None, Trouble.CONTAINER, "before its poller ran"),
     ],
 )
@@ -127,6 +129,26 @@ def test_trouble_of_a_pod_that_does_not_poll_is_the_nearest_cause(
     waiting: str | None, unschedulable: bool, poller: int | None, trouble: Trouble, says: str
 ) -> None:
     found, words = trouble_of(waiting=waiting, unschedulable=unschedulable, poller_exit_code=poller, seconds=30.0)
+    assert found is trouble
+    assert says in words
+
+
+@pytest.mark.parametrize(
+    ("poller", "runner", "trouble", "says"),
+    [
+        (21, 0, Trouble.IMAGE, "install curl or GNU wget"),
+        (23, 23, Trouble.IMAGE, "1001"),
+        (None, 128, Trouble.IMAGE, "no /bin/sh"),
+        (None, 137, Trouble.CONTAINER, "runner exited 137"),
+        (None, 0, Trouble.CONTAINER, "runner exited 0"),
+    ],
+)
+def test_trouble_of_an_unusable_image_names_cause_and_cure(
+    poller: int | None, runner: int, trouble: Trouble, says: str
+) -> None:
+    found, words = trouble_of(
+        waiting=None, unschedulable=False, poller_exit_code=poller, runner_exit_code=runner, seconds=30.0
+    )
     assert found is trouble
     assert says in words
 

@@ -50,7 +50,7 @@ def test_archive_of_an_image_names_its_layers_by_their_digests(cache: Path, monk
     assert config["config"]["User"] == "1001"
 
 
-def test_runner_image_holds_the_three_scripts_and_the_home_of_the_runner(
+def test_runner_image_holds_the_home_of_the_runner_and_no_file_of_ostler(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = base(cache)
@@ -62,9 +62,9 @@ def test_runner_image_holds_the_three_scripts_and_the_home_of_the_runner(
         name = json.loads(content(tar, "manifest.json"))[0]["Layers"][-1]
         with tarfile.open(fileobj=io.BytesIO(content(tar, name))) as inner:
             found = {each.name: (each.mode, each.uid) for each in inner.getmembers()}
-    scripts = {f"opt/ostler/{name}.sh" for name in ("poll", "run", "job-started")}
-    assert all(found[each] == (0o555, 0) for each in scripts)
     assert found["home/runner"] == (0o755, 1001)
+    assert found["home/runner/run.sh"] == (0o555, 0)
+    assert not [each for each in found if "ostler" in each]
 
 
 def test_image_that_is_cached_is_not_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
