@@ -1,7 +1,7 @@
 """Tar archives as streams: filter the entries, count them, and add files, without storing the archive.
 
-The reader supports the formats that GNU tar and BusyBox write: ustar, long names of GNU, and pax headers. Only the
-headers are parsed. The content passes through unchanged.
+The reader supports the formats that GNU tar and BusyBox write: ustar, GNU long names, and pax headers. Only the headers
+are parsed. The content passes through unchanged.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _END = bytes(2 * BLOCK)
 _LONGEST_HEADER = 1024 * 1024  # bytes of a long name or of a pax header
 _FILES = frozenset({b"0", b"\0", b"7"})
 _WITHOUT_CONTENT = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders and pipes
-_PREFIXES = frozenset({b"L", b"K", b"x"})  # headers about the next entry
+_PREFIXES = frozenset({b"L", b"K", b"x"})  # headers that describe the next entry
 _CHANGED = re.compile(rb"changed as we read it|removed before we read it|shrank by")
 _PAX_RECORD = re.compile(rb"(\d+) ([^=]+)=")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of an archive. `name` has no leading `./` and no trailing `/`; the root of the archive is empty."""
+    """One entry of an archive. `name` has no leading `./` and no trailing `/`. The root folder has an empty name."""
 
     name: str
     kind: bytes
@@ -51,7 +51,11 @@ class Entry:
 
 @dataclass
 class Tally:
-    """Number and bytes of the regular files that passed. `seen` has the bytes of the stream up to now."""
+    """Progress of an archive.
+
+    `files` and `content` are the number and the total bytes of the regular files that were passed on. `seen` is the
+    number of bytes that were read from the stream. `complete` is True after the end of the archive.
+    """
 
     files: int = 0
     content: int = 0
@@ -68,8 +72,8 @@ def passed(
 ) -> Iterator[bytes]:
     """Yield the archive with the entries that `keep` accepts, and with the files of `extra` at the end.
 
-    The root of the archive is always left out, because the user of a container might not own the folder. Raises
-    `HookFailed` if the archive is cut short or damaged.
+    The entry of the root folder is always left out, because the user of a container might not own the folder into which
+    the archive is unpacked. Raises `HookFailed` if the archive is truncated or damaged.
     """
     tally = tally or Tally()
     reader = _Reader(chunks, tally)
@@ -94,7 +98,7 @@ def passed(
 
 
 def file_entry(name: str, content: bytes) -> bytes:
-    """Return the entry of one file with mode 0644, without an end of the archive."""
+    """Return the entry of one file with mode 0644, without the blocks that end an archive."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.uid, info.gid = len(content), 0o644, 1001, 1001
     return b"".join((info.tobuf(tarfile.GNU_FORMAT), content, bytes(-len(content) % BLOCK)))
@@ -169,7 +173,7 @@ class _Reader:
                 self.tally.seen += len(chunk)
                 self.held += chunk
                 return
-        raise _damaged("it is cut short")
+        raise _damaged("it is truncated")
 
 
 def _verify(block: bytes) -> None:
@@ -196,7 +200,7 @@ def _own_name(block: bytes) -> bytes:
 
 
 def _pax(content: bytes, name: bytes | None, size: int | None) -> tuple[bytes | None, int | None]:
-    """Return the name and the size of the next entry after a pax header with this content."""
+    """Return the name and the size of the next entry. The records of the pax header replace the given values."""
     while content:
         match = _PAX_RECORD.match(content)
         length = int(match[1]) if match else 0
@@ -225,13 +229,13 @@ def _damaged(why: str) -> HookFailed:
 
 
 def is_whole(code: int, said: bytes | bytearray) -> bool:
-    """Return whether `tar` has written a whole archive. `said` is the end of its standard error.
+    """Return whether `tar` has written a whole archive. `said` is the end of its error output.
 
-    GNU tar ends with code 1 if another process changed or removed files meanwhile.
+    GNU tar ends with code 1 if another process changed or removed files while `tar` read them.
     """
     return code == 0 or (code == 1 and _CHANGED.search(said) is not None)
 
 
 def below(name: str, folder: str) -> bool:
-    """Return whether a name is the folder or is below it. Both are relative and have no `..`."""
+    """Return whether a path is `folder` or is below it. Both are relative paths without `..`."""
     return name == folder or name.startswith(posixpath.join(folder, ""))

@@ -14,9 +14,9 @@ from rules.pools.hook_names import pod_names, secret_names
 def cleanup_job(world: World) -> int:
     """Delete every object of this runner Pod and return 0. Objects that are already gone cause no error.
 
-    There is no permission to list, so each name is read. If this process has served the whole job, only names that it
-    has used are read. Raises `HookFailed` if an object could not be deleted. The garbage collector deletes it after the
-    runner Pod.
+    The runner Pod has no permission to list, so this function reads each possible name. If this process has served the
+    whole job, it reads only the names that it has used. Raises `HookFailed` if an object was not deleted. The garbage
+    collector deletes such an object after the runner Pod.
     """
     ledger = world.ledger
     pods = sorted(ledger.pods) if ledger.complete else pod_names(world.pod)
@@ -29,8 +29,8 @@ def cleanup_job(world: World) -> int:
 def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict: bool) -> int:
     """Delete Pods and Secrets of this runner Pod by name, and return their number.
 
-    A failure does not stop the deletion of the other objects. Afterwards it is raised if `strict` is True, and written
-    to the log otherwise.
+    A failure does not stop the deletion of the other objects. If `strict` is True, the first failure is raised
+    afterwards. Otherwise each failure is written to the log.
     """
     count, failures = 0, list[HookFailed]()
     for kind, names in (("pods", pods), ("secrets", secrets)):
@@ -38,11 +38,11 @@ def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict:
             try:
                 count += delete_named(world, kind, name)
             except OstlerError as error:
-                failures.append(failure_of(f"{kind} {name} was not deleted", error))
+                failures.append(failure_of(f"{kind}/{name} was not deleted", error))
             else:
                 world.ledger.forget(kind, name)
     if failures and strict:
         raise failures[0]
     for each in failures:
-        world.log.line(f"{each}. It is deleted with the runner Pod at the latest")
+        world.log.line(f"{each}. The cluster deletes the object after the runner Pod")
     return count

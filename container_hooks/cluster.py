@@ -1,8 +1,8 @@
-"""Create and delete hook Pods and Secrets idempotently: each call may be repeated after any failure.
+"""Create and delete hook Pods and Secrets idempotently: each call can be repeated after any failure.
 
-If the reply to a create was lost, the API server answers a repeated create with 409. The existing object is then read.
-It is accepted only if it belongs to this runner Pod, has the same digest and is not terminating. Each body has a random
-part in its digest, so the leftover of an earlier command is never accepted.
+If the reply to a create was lost, the API server answers a repeated create with 409. This module then reads the
+existing object. The object is accepted only if it belongs to this runner Pod, has the same digest and is not
+terminating. Each digest contains a random part, so an object that an earlier command created is never accepted.
 
 A delete names the UID of the object. Another object with the same name is therefore never deleted.
 """
@@ -25,13 +25,16 @@ from k8s_adapters.names import DIGEST_ANNOTATION
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.hook_names import SECRETS, STEPS, secret, step_pod, workflow_pod
 
-_ROUNDS = 4  # tries while the object under the name disappears between two calls
+_ROUNDS = 4  # attempts to create an object whose name is taken at one call and free at the next
 _CHECK_EVERY = 0.25  # seconds between two reads of a terminating object
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
 
 class Taken(Conflict):
-    """Another object has the name. `uid` is its UID if it belongs to this runner Pod, and None otherwise."""
+    """Another object has the name.
+
+    `uid` is the UID of that object if it belongs to this runner Pod and is not terminating, and None otherwise.
+    """
 
     def __init__(self, message: str, *, uid: str | None = None, terminating: bool = False) -> None:
         super().__init__(message)
@@ -55,7 +58,7 @@ def digest_of(body: Json, nonce: str) -> str:
 
 
 def create_job_pod(world: World, body: Json, *, nonce: str) -> Made:
-    """Create the Pod of the job. A leftover of an earlier command of this runner Pod is deleted first.
+    """Create the Pod of the job. A Pod that an earlier command of this runner Pod left is deleted first.
 
     Raises `Conflict` if another owner's object has the name, and the errors of `KubeClient.request`.
     """
@@ -72,8 +75,8 @@ def create_job_pod(world: World, body: Json, *, nonce: str) -> Made:
 def create_step_pod(world: World, body: Json, *, nonce: str) -> Made:
     """Create the Pod of a step, with the first free name. Raises `HookFailed` if all names are in use.
 
-    A leftover of an earlier command of this runner Pod is deleted, because the budget of the account counts one step
-    at a time. Its name is not waited for.
+    Pods of steps that earlier commands of this runner Pod left are deleted, because the budget of the account counts
+    only one step at a time. The function does not wait until their names are free.
     """
     for n in range(STEPS):
         name = step_pod(world.pod, n)
@@ -114,13 +117,13 @@ def _create_secret(world: World, kind: str, values: Mapping[str, bytes], nonce: 
 
 
 def create_pod(world: World, body: Json, *, waits: bool = True) -> Made:
-    """Create a Pod. If `waits` is False, a terminating namesake counts as taken; otherwise it is waited for."""
+    """Create a Pod. If a terminating Pod has its name, wait until it is gone, or raise `Taken` if `waits` is False."""
     world.ledger.pods.add(body["metadata"]["name"])
     return _create(world, "pods", body, waits=waits)
 
 
 def create_secret(world: World, body: Json) -> Made:
-    """Create a Secret. The data of a Secret that exists already is compared as well."""
+    """Create a Secret. An existing Secret is accepted only if its data is equal too."""
     world.ledger.secrets.add(body["metadata"]["name"])
     return _create(world, "secrets", body, waits=False)
 
@@ -144,14 +147,14 @@ def _create(world: World, kind: str, body: Json, *, waits: bool) -> Made:
         ours = is_ours(world, found)
         if "deletionTimestamp" in found["metadata"]:
             if not waits:
-                raise Taken(f"{kind} {name} is terminating", terminating=True) from lost
+                raise Taken(f"{kind}/{name} is terminating", terminating=True) from lost
             _wait_until_gone(world, Made(kind, name, uid))
             continue
         if ours and _same(found, body):
             return Made(kind, name, uid)
         whose = "an earlier command" if ours else "another owner"
-        raise Taken(f"{kind} {name} exists and belongs to {whose}", uid=uid if ours else None) from lost
-    raise Retryable(f"{kind} {name} was created and deleted {_ROUNDS} times during this call") from lost
+        raise Taken(f"{kind}/{name} exists and belongs to {whose}", uid=uid if ours else None) from lost
+    raise Retryable(f"{kind}/{name} was created and deleted {_ROUNDS} times during this call") from lost
 
 
 def read(world: World, kind: str, name: str, *, whole: bool = False) -> Json | None:
@@ -170,9 +173,9 @@ def is_ours(world: World, found: Json) -> bool:
 
 
 def delete(world: World, made: Made) -> None:
-    """Delete an object. It is no error if it is gone, or if another object has its name.
+    """Delete an object. If the object is gone, or another object has its name, no error is raised.
 
-    Raises the errors of `KubeClient.request`, and `Conflict` if the API server refuses although the UID is right.
+    Raises the errors of `KubeClient.request`, and `Conflict` if the API server refuses although the UID is correct.
     """
     path = object_path(made.kind, namespace=world.namespace, name=made.name)
     body: Json = {"preconditions": {"uid": made.uid}, "propagationPolicy": "Background"}
@@ -187,7 +190,7 @@ def delete(world: World, made: Made) -> None:
 
 
 def delete_named(world: World, kind: str, name: str) -> bool:
-    """Delete the object with this name if it belongs to this runner Pod. Return whether it existed."""
+    """Delete the object with this name if it belongs to this runner Pod. Return whether there was such an object."""
     found = read(world, kind, name)
     if found is None or not is_ours(world, found):
         return False
@@ -205,7 +208,7 @@ def _wait_until_gone(world: World, made: Made) -> None:
         if found is None or found["metadata"]["uid"] != made.uid:
             return
         if world.timing.clock() >= deadline:
-            raise Taken(f"{made.kind} {made.name} is still terminating after {limit:.0f} s", terminating=True)
+            raise Taken(f"{made.kind}/{made.name} is still terminating after {limit:.0f} s", terminating=True)
         world.timing.sleep(_CHECK_EVERY)
 
 

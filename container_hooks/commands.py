@@ -1,4 +1,4 @@
-"""Execution of one command: its exit code, and one line in the log of the job if it fails."""
+"""Execution of one command: return its exit code, and write one line to the log of the job if the command fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def execute(given: HookInput, *, world: World) -> int:
         world.log.line(error_line(f"{failure}{more}"))
         return failure.code
     except Exception as error:  # noqa: BLE001  the log of a job must not contain a traceback
-        # Without the message, which might contain a secret of the job.
+        # The log event omits the message of the error, because the message might contain a secret of the job.
         stack = "".join(traceback.format_tb(error.__traceback__))
         log.error("hooks.command_broken", command=given.command.value, error=type(error).__name__, stack=stack)  # noqa: TRY400
         frame = traceback.extract_tb(error.__traceback__)[-1]

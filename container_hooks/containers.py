@@ -1,4 +1,4 @@
-"""Containers of a job as records: name, image, command, environment, ports and options of each one."""
+"""Containers of a job as records: name, image, command, environment, ports and options of each container."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def plan_job(given: PrepareJob) -> list[Plan]:
 
 
 def plan_step(given: ContainerStep) -> Plan:
-    """Return the container of a step. It waits, and the step is executed in it afterwards.
+    """Return the container of a step. The container only waits, until the step is executed in it.
 
-    Its environment is not part of the Pod. It travels in the script of the step.
+    The environment of the step is not part of the Pod, but of the script of the step.
     """
     found = _plan(given, JOB, "the step", keeps_alive=True)
     command, args = _KEEP_ALIVE
@@ -77,7 +77,7 @@ def plan_step(given: ContainerStep) -> Plan:
 def service_names(images: Sequence[str]) -> list[str]:
     """Return a name for each service, as the hooks of GitHub form it: the last part of the image's path.
 
-    Equal names get a number. The result has no name twice, and never the name of the job's container.
+    Equal names get a number. All names differ from each other, and from the name of the job's container.
     """
     bases = [_base_name(image) for image in images]
     counts, used = Counter(bases), {JOB}
@@ -130,7 +130,7 @@ def _plan(given: Container, name: str, called: str, *, keeps_alive: bool, contex
 
 
 def _scratch(given: Container) -> tuple[list[str], list[str]]:
-    """Return the paths of the container's own volumes, and the names of volumes that are ignored."""
+    """Return the paths of the volumes that the container gets, and the names of the volumes that are ignored."""
     paths = [each.target_volume_path.rstrip("/") for each in given.user_mount_volumes or ()]
     kept = list(dict.fromkeys(path for path in paths if _is_free(path)))[:_MOST_SCRATCH]
     return kept, [f"volume {path or '/'}" for path in dict.fromkeys(paths) if path not in kept]

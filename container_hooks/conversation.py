@@ -1,8 +1,8 @@
 """One running command of container hooks, and its conversation with `hook.sh`.
 
 The thread of the command uses `files`, `log` and `timing`. Threads of the socket call `next`, `upload`, `download` and
-`log_chunks` for `hook.sh`. The program `hook.sh` asks for one instruction after the other, and reports whether it could
-carry out the instruction before. If it stops asking, the command is cancelled.
+`log_chunks` for `hook.sh`. The program `hook.sh` asks for one instruction after the other, and reports whether it
+carried out the previous instruction. If `hook.sh` stops asking, the command is cancelled.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class Limits:
 
     - `input`: size of the JSON of one command.
     - `connections`: connections that are served at the same time.
-    - `request`: time between two packets of a request.
+    - `request`: maximum time between two packets of a request.
     - `poll`: time that `hook.sh` waits for an instruction before it asks again.
     - `silent`: time without a request of `hook.sh` after which its command is cancelled.
     - `silent_when_wanted`: the same, while another command waits.
     - `stall`: time without progress after which a copy fails.
-    - `busy`: time that a command waits for the command before it, before it is refused.
-    - `cleanup`: time that `cleanup_job` waits before it cancels the command before it.
-    - `stuck`: time that a cancelled command has to end. After that the sidecar restarts.
+    - `busy`: time that a command waits for the end of the previous command. After this time it is refused.
+    - `cleanup`: time that `cleanup_job` waits for the end of the previous command. After this time it cancels that
+      command.
+    - `stuck`: time within which a cancelled command must end. After this time the sidecar restarts.
     """
 
     input: int = 4 * _KIB * _KIB
@@ -52,7 +53,7 @@ _PIPE = 1024 * _KIB
 
 
 class CommandCancelled(OstlerError):
-    """The command must stop, because nobody waits for its result any more."""
+    """The command must stop, because it was cancelled."""
 
 
 class Unexpected(OstlerError):
@@ -77,7 +78,7 @@ WAIT = Instruction("wait")
 
 
 class Conversation:
-    """One command, from its start to the exit code that `hook.sh` ends with."""
+    """One command, from its start until `hook.sh` receives the exit code."""
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.started = threading.Event()
@@ -99,10 +100,10 @@ class Conversation:
         self.log = JobLog(self._log)
         self.timing = Timing(sleep=self._sleep, clock=self._now)
 
-    # The side of the command.
+    # Methods for the thread of the command.
 
     def run(self, command: Callable[[], int]) -> int:
-        """Run the command in the present thread, and end the conversation with its exit code."""
+        """Wait for the first request of `hook.sh`, run the command in the calling thread, and return its exit code."""
         self._thread = threading.get_ident()
         code = 1
         self.started.wait()
@@ -122,7 +123,7 @@ class Conversation:
             raise CommandCancelled(self._cancelled)
 
     def carry_out(self, instruction: Instruction, pipe: Pipe) -> None:
-        """Give an instruction to `hook.sh`. Its bytes go through `pipe`."""
+        """Pass an instruction to `hook.sh`. The bytes of the copied files go through `pipe`."""
         if any("\n" in each or "\0" in each for each in (instruction.argument, *instruction.names)):
             raise OstlerError(f"a path with a line break cannot be copied: {instruction.argument!r}")
         with self._changed:
@@ -140,7 +141,7 @@ class Conversation:
         if report != 0:
             what = {"send": "packed", "receive": "unpacked", "write": "written"}[instruction.verb]
             raise OstlerError(
-                f"{instruction.argument} cannot be {what} in container runner; the lines above show the error of tar"
+                f"{instruction.argument} cannot be {what} in container `runner`; the lines above show the error of tar"
             )
 
     def _report_of(self, instruction: Instruction) -> int | None:
@@ -181,13 +182,13 @@ class Conversation:
             self._told = True
         self.check()
 
-    # The side of hook.sh.
+    # Methods for hook.sh, called by the threads of the socket.
 
     def next(self, *, report: int, within: float) -> Instruction:
         """Return the next instruction, or `WAIT` if there is none after `within` seconds.
 
-        `report` is 0 if `hook.sh` carried out the instruction before. The first call lets the command begin, so a
-        command whose `hook.sh` ended at once never begins. Raises `CommandCancelled`.
+        `report` is 0 if `hook.sh` carried out the previous instruction. The first call starts the command. If `hook.sh`
+        ends before this call, the command is never executed. Raises `CommandCancelled`.
         """
         self.started.set()
         with self._listening(), self._changed:
@@ -209,7 +210,7 @@ class Conversation:
             return self._doing
 
     def upload(self, chunks: Iterable[bytes]) -> None:
-        """Pass an archive of `hook.sh` to the command. Raises `Unexpected` if no instruction asked for one."""
+        """Pass an archive from `hook.sh` to the command. Raises `Unexpected` if no instruction asks for an archive."""
         pipe = self._pipe_of("send")
         with self._listening():
             try:
@@ -218,7 +219,7 @@ class Conversation:
             except PipeBroken:
                 raise
             except Exception:
-                pipe.abort("the upload of the archive was cut")
+                pipe.abort("the upload of the archive was interrupted")
                 raise
             pipe.end()
 
@@ -231,7 +232,7 @@ class Conversation:
             try:
                 yield from pipe.chunks()
             except GeneratorExit:
-                pipe.abort("the download was cut")
+                pipe.abort("the download was interrupted")
                 raise
 
     def log_chunks(self, *, every: float) -> Iterator[bytes]:
@@ -277,7 +278,7 @@ class Conversation:
     def _pipe_of(self, *verbs: str) -> Pipe:
         with self._changed:
             if self._pipe is None or self._doing is None or self._doing.verb not in verbs:
-                raise Unexpected(f"no instruction asks for this: {' or '.join(verbs)}")
+                raise Unexpected(f"the present instruction is not {' or '.join(verbs)}")
             return self._pipe
 
     @contextmanager
@@ -299,14 +300,14 @@ class RunnerFiles:
         self._conversation = conversation
 
     def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive of the content of `folder`, or of the paths in `only`."""
+        """Yield the chunks of a tar archive with the content of `folder`, or with the paths in `only`."""
         instruction = Instruction("send", folder, tuple(f"./{each}" for each in only))
         pipe = self._conversation.pipe()
         self._conversation.carry_out(instruction, pipe)
         try:
             with self._conversation.cut_by_cancel():
                 yield from pipe.chunks()
-        except PipeBroken:  # the report of hook.sh says more
+        except PipeBroken:  # an error that hook.sh reported explains the cause better
             self._conversation.reported(instruction)
             raise
         except GeneratorExit:
@@ -329,11 +330,11 @@ class RunnerFiles:
             with self._conversation.cut_by_cancel():
                 for chunk in chunks:
                     pipe.put(chunk)
-        except PipeBroken:  # the report of hook.sh says more
+        except PipeBroken:  # an error that hook.sh reported explains the cause better
             self._conversation.reported(instruction)
             raise
         except BaseException:
-            pipe.abort("the archive was cut")
+            pipe.abort("the archive is incomplete")
             raise
         pipe.end()
         self._conversation.reported(instruction)

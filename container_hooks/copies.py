@@ -1,7 +1,8 @@
 """Copies of files between the runner, the job's container and the container of a step.
 
-Each copy is verified: number and bytes of the files that arrived must be those that were sent. An archive is unpacked
-into a staging folder and moved to its place afterwards, so that a copy may be repeated from its start. If the
+A copy into a Pod is verified: the number and the total bytes of the files that arrived must equal those of the files
+that were sent. The Pod unpacks an archive into a staging folder and then moves the files to their place. A copy to the
+runner is complete if the whole archive was read and `tar` succeeded. Each copy can be repeated from its start. If the
 connection is lost during a copy, the copy is repeated up to four times.
 """
 
@@ -22,8 +23,8 @@ JOB = "job"
 """Name of the container in which steps run: the job's container, or the container of a step."""
 
 _ATTEMPTS = 5
-_PAUSE = 1.0  # seconds before a call is repeated, times the number of the attempt
-_AHEAD = 16  # chunks between the two ends of a copy
+_PAUSE = 1.0  # seconds before a call is repeated, multiplied by the number of the attempt
+_AHEAD = 16  # maximum number of chunks that wait between the two ends of a copy
 _SILENT_FOR = 300.0  # seconds without a chunk after which a copy fails
 _CHECKED = 1.0  # seconds between two checks whether a command that waits for a chunk was cancelled
 _LONGEST_LINE = 4096  # bytes of a line of a listing
@@ -37,7 +38,7 @@ Keep = Callable[[Entry], bool]
 
 
 def everything(_entry: Entry) -> bool:
-    """Keep each entry of an archive."""
+    """Accept each entry of an archive."""
     return True
 
 
@@ -66,7 +67,10 @@ def from_runner(
 def between(
     world: World, *, source: str, pack: Sequence[str], pod: str, command: Sequence[str], what: str, keep: Keep
 ) -> Tally:
-    """Copy files from Pod `source` into another Pod, without a copy on the way. `pack` writes the archive."""
+    """Copy files from Pod `source` into another Pod. `pack` is the command that writes the archive.
+
+    The archive is passed on in pieces and is not stored between the two Pods.
+    """
 
     def attempt() -> Tally:
         with _Packing(world, source, pack, what) as chunks:
@@ -76,7 +80,10 @@ def between(
 
 
 def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, what: str, keep: Keep) -> Tally:
-    """Copy files from Pod `source` into a folder of the runner. Only files and folders that stay inside are copied."""
+    """Copy files from Pod `source` into a folder of the runner.
+
+    Links, devices, and entries that would be unpacked outside the folder are not copied.
+    """
 
     def attempt() -> Tally:
         tally = Tally()
@@ -94,9 +101,9 @@ def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, wh
 
 
 def repeated(world: World, attempt: Callable[[], T], what: str) -> T:
-    """Call `attempt` until its connection is not lost, at most five times. It must be safe to repeat.
+    """Return the result of `attempt`. If it loses its connection, call it again, up to five times in all.
 
-    Raises `HookFailed`.
+    `attempt` must be safe to repeat. Raises `HookFailed`.
     """
     for number in range(1, _ATTEMPTS + 1):
         try:
@@ -142,7 +149,7 @@ def _unpack(
 
 @dataclass
 class Listing:
-    """Number and bytes of the files that arrived, from lines of link count, inode and size.
+    """Number and total bytes of the files that arrived. Each line has the link count, the inode and the size of a file.
 
     A file with several links counts once. The archive also contains the content of such a file only once.
     """
@@ -161,7 +168,7 @@ class Listing:
             self._count(line)
 
     def end(self) -> None:
-        """Read the last line, which might have no end."""
+        """Read the last line, which might not end with a line feed."""
         if self._rest.strip():
             self._count(self._rest)
         self._rest = b""
@@ -179,7 +186,7 @@ class Listing:
 
 
 class _Guarded(Iterator[bytes]):
-    """Iterator that remembers the error of its source, because a user of an iterator might not pass the error on."""
+    """Iterator that stores the error of its source, because the code that uses the iterator might hide the error."""
 
     def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
@@ -204,7 +211,7 @@ class _Guarded(Iterator[bytes]):
 
 
 def _reported(world: World, chunks: Iterator[bytes], tally: Tally, what: str) -> Iterator[bytes]:
-    """Yield the chunks, and write a line to the log every few seconds."""
+    """Yield the chunks, and write a line to the log every `progress_every` seconds."""
     clock, every = world.timing.clock, world.settings.progress_every
     told = clock()
     for chunk in chunks:
@@ -221,7 +228,7 @@ class _Abandoned(OstlerError):
 class _Packing:
     """Archive that a container writes, as an iterator of chunks. A thread reads it from the connection.
 
-    Leaving the context without an error raises the error of the container's `tar`, if there is one.
+    If the container's `tar` failed, its error is raised at the end of the context, even in place of another error.
     """
 
     def __init__(self, world: World, pod: str, pack: Sequence[str], what: str) -> None:
@@ -239,7 +246,7 @@ class _Packing:
         self._stopped.set()
         self._thread.join(_STOPS_WITHIN)
         own = self._error
-        # The end of the source explains an archive that is cut short, and so an error at the other end.
+        # If `tar` failed, the archive is truncated. The error at the other end is then only a consequence.
         if own is not None and not isinstance(own, _Abandoned):
             raise own from error
 
@@ -293,13 +300,13 @@ class _Packing:
 
 
 def append(said: bytearray, data: bytes) -> None:
-    """Append bytes of a process, and store only the last ones. A container might send bytes without an end."""
+    """Append output of a process, and discard all but the last 2000 bytes. A container might send output endlessly."""
     said += data
     del said[:-_LONGEST_STDERR]
 
 
 def command_failed(what: str, code: int, errors: bytearray) -> HookFailed:
-    """Return the failure of a command in a container, with the last words of its standard error."""
+    """Return the failure of a command in a container, with the end of its error output."""
     said = one_line(errors.decode("utf-8", "replace"), longest=300)
     advice = (
         "the image of the container must contain sh, tar, find and stat"

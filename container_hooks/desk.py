@@ -1,4 +1,4 @@
-"""One command of container hooks at a time: start it, cancel it when nobody waits for it, and count refusals."""
+"""One command of container hooks at a time: start it, cancel it if `hook.sh` is gone, and count refused requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.get_logger(__name__)
 
 COMMANDS = ("prepare_job", "run_script_step", "run_container_step", "cleanup_job")
 CLEANUP = "cleanup_job"
-_SHOWN = 3  # refusals of one command that its log shows
+_SHOWN = 3  # maximum number of refusals that the log of one command shows
 
 
 class Refused(OstlerError):
@@ -43,7 +43,7 @@ class Session:
 
 
 Execute = Callable[[Json, Session], int]
-"""Executes a command and returns its exit code. The first argument is the JSON object of the runner."""
+"""Function that executes a command and returns its exit code. Its first argument is the JSON object of the runner."""
 
 
 class Desk:
@@ -58,7 +58,7 @@ class Desk:
         self._present: Conversation | None = None
         self._refusals: Counter[str] = Counter()
         self._since = 0  # refusals since the last command began
-        self._shown = 0  # those of them that its log shows
+        self._shown = 0  # refusals since then that the log of the command shows
         self._lock = threading.Lock()
 
     def begin(self, given: Json, environment: Mapping[str, str]) -> str:
@@ -83,8 +83,8 @@ class Desk:
         present = self._present
         if present is None or not secrets.compare_digest(known.encode(), self._id.encode()):
             raise Refused(
-                "the sidecar of container jobs does not know this command: it was restarted, or another command began. "
-                "The command is lost",
+                "the sidecar of container jobs was restarted, or another command began. This command is lost; run the "
+                "job again",
                 reason="unknown_id",
                 status=410,
             )
@@ -141,7 +141,7 @@ class Desk:
                 self.cancel(present, "hook.sh ended or does not answer, and another command waits")
                 waited = 0
             elif cleanup and waited > self._limits.cleanup:
-                self.cancel(present, "cleanup_job ends every command")
+                self.cancel(present, "cleanup_job cancels every other command")
                 waited = 0
             elif waited > self._limits.busy:
                 raise self._busy()
@@ -164,7 +164,7 @@ class Desk:
             )
         try:
             code = session.conversation.run(lambda: self._guarded(given, session))
-        except CommandCancelled:  # it never began
+        except CommandCancelled:  # the command never began
             return
         log.info("hooks.command_ended", command=command, exit_code=code)
 

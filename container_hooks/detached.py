@@ -27,9 +27,9 @@ PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
 
 _PAUSE = 1.0  # seconds between two connections
-_STEADY = 30.0  # seconds after which a connection that broke was a working one
+_STEADY = 30.0  # a connection that breaks after more seconds than these counts as one that worked
 
-# The exit code is the name of a folder, because a full disk still allows to rename a folder.
+# The exit code is part of the name of a folder, because a folder can be renamed even on a full disk.
 _START = """\
 folder=$1; shift
 [ -d "$folder/begun" ] && exit 0
@@ -104,14 +104,14 @@ def run_detached(
     timing: Timing,
     patience: float = PATIENCE,
 ) -> int:
-    """Run a command once and return its exit code. `output` gets each byte of its output once, in order.
+    """Run a command once and return its exit code. `output` receives each byte of the output once, in order.
 
     `why_ended` returns the reason if the container has ended, and None otherwise. It is called after each broken
     connection.
 
     Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
-    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure. After every other error,
-    for example of `output` or `timing`, the step is ended.
+    answer for `patience` seconds. Raises the errors of `Exec.run` that a repeated call would raise again. After every
+    other error, for example of `output` or `timing`, the step is ended.
     """
     step = _Step(processes, place, output)
     try:
@@ -189,7 +189,7 @@ class _Step:
                 raise ExecLost(f"the output of the step could not be read: exit code {code}, {words[-200:]!r}")
 
     def stop(self) -> None:
-        """End the step, as far as its container can be reached."""
+        """End the step. If its container cannot be reached, do nothing."""
         hears = partial(append, bytearray())
         with suppress(OstlerError):
             self._run(["sh", "-c", _STOP, "sh", self._place.folder], hears, hears)

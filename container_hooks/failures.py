@@ -1,4 +1,4 @@
-"""Failure of a command: one line for the log of the job. It says what happened, why, and what to do."""
+"""Failure of a command: one line for the log of the job that states what happened, why, and what to do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one_line(text: str, *, longest: int = LONGEST_LINE) -> str:
 
 
 def failure_of(doing: str, error: OstlerError) -> HookFailed:
-    """Return the failure of a call to Kubernetes. `doing` says what failed, for example `Pod x was not created`."""
+    """Return the failure of a call to Kubernetes. `doing` states what failed, for example `Pod x was not created`."""
     if isinstance(error, HookFailed):
         return error
     if isinstance(error, ExecLost):
@@ -63,7 +63,7 @@ def _refused(refusal: Refusal) -> str:
 
 
 def _is_denial(error: OstlerError) -> bool:
-    """Return whether RBAC or the authentication denied a call. A refusal by an admission policy is no denial."""
+    """Return whether RBAC or the authentication denied a call. A refusal by an admission policy does not count."""
     if not isinstance(error, Forbidden):
         return False
     answer = answer_of(error)

@@ -1,7 +1,7 @@
 """Input of a command: one JSON object from the runner, parsed into records.
 
 The names of the fields are those of actions/runner-container-hooks. Unknown fields are ignored, because a newer runner
-may add some. Messages about a wrong field contain its path but not its value, because values can be secrets.
+might send more fields. Messages about a wrong field contain its path but not its value, because values can be secrets.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ _ARGUMENTS: dict[Command, type[PrepareJob | ScriptStep | ContainerStep]] = {
 
 
 def parse(data: bytes) -> HookInput:
-    """Return the command of an input. Raises `HookFailed` with one line that says what is wrong."""
+    """Return the command of an input. Raises `HookFailed` with one line that describes the mistake."""
     if len(data) > LONGEST_INPUT:
         raise HookFailed(
-            f"the input of the hook has {len(data)} bytes, and at most {LONGEST_INPUT} are possible; "
+            f"the input of the hook has {len(data)} bytes, and at most {LONGEST_INPUT} are allowed; "
             "shorten the environment of the step"
         )
     try:
@@ -126,12 +126,12 @@ def parse(data: bytes) -> HookInput:
     except msgspec.ValidationError as error:
         raise HookFailed(f"the input of the hook is wrong: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HookFailed("the input of the hook is not JSON; the runner writes one JSON object") from error
+        raise HookFailed("the input of the hook is not JSON; the runner must write one JSON object") from error
     try:
         command = Command(envelope.command)
     except ValueError as error:
         known = ", ".join(each.value for each in Command)
-        raise HookFailed(f"unknown command {envelope.command[:40]!r}; must be one of {known}") from error
+        raise HookFailed(f"unknown command {envelope.command[:40]!r}; the command must be one of {known}") from error
     return HookInput(
         command=command,
         response_file=envelope.response_file,
@@ -172,7 +172,7 @@ def _check(command: Command, found: PrepareJob | ScriptStep | ContainerStep) -> 
             raise HookFailed("run_container_step: the step has no image")
         if not found.entry_point:
             raise HookFailed(
-                "run_container_step: the entry point of the image is not known here; set `entrypoint` of the action"
+                "run_container_step: the entry point of the image is not known; set `entrypoint` of the action"
             )
     environment = found.environment_variables if not isinstance(found, PrepareJob) else None
     for name in environment or ():
@@ -186,7 +186,7 @@ def check_variable(command: Command, name: str) -> None:
 
 
 def paths_of(prepend: list[str] | str | None) -> list[str]:
-    """Return the folders of `prependPath`. Old runners send one text."""
+    """Return the folders of `prependPath`. Old runners send one string instead of a list."""
     if prepend is None:
         return []
     return [prepend] if isinstance(prepend, str) else list(prepend)

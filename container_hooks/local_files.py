@@ -21,10 +21,10 @@ class LocalFiles:
     """Satisfies `Files`. A folder that does not exist counts as empty."""
 
     def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive of the content of `folder`, or of the paths in `only`."""
+        """Yield the chunks of a tar archive with the content of `folder`, or with the paths in `only`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         command = ["tar", "-cf", "-", "-C", folder, "--", *(only or ["."])]
-        # A pipe for the errors could be full, and `tar` would then wait for ever.
+        # The errors go to a file, because `tar` would wait forever if it filled a pipe that is not read.
         with (
             tempfile.TemporaryFile() as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,

@@ -27,7 +27,7 @@ _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,180}")
 _PUBLIC = frozenset({"CI", "GITHUB_ACTIONS"})
 _DISK = "ephemeral-storage"
-_GRACE = 1  # seconds; `tail` ignores SIGTERM, and nothing that a hook Pod could save is used again
+_GRACE = 1  # seconds; more is useless, because `tail` ignores SIGTERM and no file of a deleted hook Pod is used again
 
 
 def secret_values(plans: Sequence[Plan]) -> dict[str, str]:
@@ -87,7 +87,8 @@ def _limit_disk(spec: Json, disk_mib: int | None) -> None:
     """Limit the disk space of a Pod: files of all containers, their logs, and all volumes.
 
     The kubelet evicts a Pod that uses more than the sum of the limits of its containers, so one limit suffices. The
-    request is 0, because the default would be the limit, and the Pod would need a node with this much free space.
+    request is 0. Without a request, Kubernetes would use the limit, and the Pod would need a node with that much free
+    space.
     """
     if disk_mib is None:
         return
@@ -126,12 +127,13 @@ def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
         "image": plan.image,
         "env": _environment(plan, env_secret),
         "resources": {"requests": resources, "limits": dict(resources)},
-        # The log of the job shows the last output of a service that ended, because its Pod is then deleted.
+        # The status then has the last output of a service that ended. The log of the job shows this output, because the
+        # Pod is deleted.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [] if plan.is_service else [{"name": n, "mountPath": p} for n, p in _VOLUMES.items()],
     }
     if not plan.is_service:
-        # The workspace does not exist yet. The container runtime would create it for root.
+        # The workspace does not exist yet. The container runtime would create it with root as its owner.
         container["workingDir"] = WORK
     if plan.command:
         container["command"] = list(plan.command)

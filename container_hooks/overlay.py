@@ -4,13 +4,15 @@ The file has the form of a PodTemplateSpec, and it is merged as the hooks of Git
 actions/runner-container-hooks):
 
 - Labels and annotations are added.
-- Fields of the Pod replace the field, but volumes and pull secrets are added.
+- Volumes, pull secrets, host aliases and tolerations are added. The fields of `securityContext` are merged. Every other
+  field of the overlay replaces the field of the Pod.
 - A container `$job` changes the job's container and the containers of steps. A container `$NAME` changes a service,
   where NAME is the key of the service or the name of its container. `env`, `volumeMounts` and `ports` are added, and
-  other fields replace the field. `name` and `image` are ignored.
-- Another container is added.
+  the fields of `securityContext` are merged. `name` and `image` are ignored. Every other field of the overlay replaces
+  the field of the container.
+- A container without `$` in its name is added to the Pod.
 
-Only fields that are known to be harmless are possible. Every other field is refused, with its path.
+Only fields that are known to be harmless are allowed. Every other field is refused, and the message has its path.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ _RESERVED = ("ostler.dev/", "app.kubernetes.io/managed-by")
 
 
 def load_overlay(path: Path | None) -> Json | None:
-    """Return the overlay in a file, or None without a file. Raises `HookFailed` if it is unusable."""
+    """Return the overlay in a file, or None without a path. Raises `HookFailed` if the overlay cannot be used."""
     if path is None:
         return None
     try:
@@ -105,7 +107,7 @@ def load_overlay(path: Path | None) -> Json | None:
 
 
 def apply_overlay(pod: Json, overlay: Json | None, *, services: Mapping[str, str]) -> tuple[Json, list[str]]:
-    """Return the Pod with the overlay, and lines about parts without effect. Neither argument is changed.
+    """Return the Pod with the overlay, and log lines about parts that have no effect. No argument is changed.
 
     `services` has the name of the container of each service, by the key of the service.
     """
@@ -157,7 +159,7 @@ def _lay_container(containers: list[Json], over: Json, services: Mapping[str, st
 
 
 def refusals(overlay: Json) -> Iterator[str]:
-    """Yield a reason for each field of an overlay that is not possible."""
+    """Yield a reason for each field of an overlay that is not allowed."""
     try:
         yield from _refusals(overlay)
     except (AttributeError, KeyError, TypeError):
@@ -190,7 +192,7 @@ def _container(container: Json, kind: str) -> Iterator[str]:
     yield from _unknown(container, _CONTAINER_FIELDS, f"{where}.")
     yield from _security(container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}.securityContext")
     if kind == "initContainers" and container["name"].startswith("$"):
-        yield f"{where}: only spec.containers can have a name with $"
+        yield f"{where}: only a container in spec.containers can have a name with $"
     if container["name"] in {"job", "$"}:
         yield f"{where}: the name is reserved for Ostler"
 
@@ -204,4 +206,4 @@ def _unknown(value: Mapping[str, Any], known: frozenset[str], where: str) -> Ite
 def _security(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
     yield from _unknown(value, known, f"{where}.")
     if value.get("runAsUser") == 0:
-        yield f"{where}.runAsUser is root"
+        yield f"{where}.runAsUser must not be 0"

@@ -12,7 +12,7 @@ from rules.pools.hook_names import secret, workflow_pod
 
 
 def missing_rights(world: World) -> list[str]:
-    """Return the permissions that this process lacks. Return nothing if the API server does not answer the check."""
+    """Return the permissions that this process lacks. Return an empty list if the API server does not answer."""
     pod, first = workflow_pod(world.pod), secret(world.pod, 0)
     wanted = (
         Right("create", "pods"),

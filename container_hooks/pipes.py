@@ -30,7 +30,7 @@ class Pipe:
         self._changed = threading.Condition()
 
     def put(self, chunk: bytes) -> None:
-        """Write a chunk. Raises `PipeBroken` if nobody reads the pipe any more."""
+        """Write a chunk. Raises `PipeBroken` if the pipe was aborted, or if it is full for `stall` seconds."""
         with self._changed:
             moved = self._changed.wait_for(lambda: self._broken is not None or self._size < self._most, self._stall)
             if self._broken is not None:
@@ -42,13 +42,13 @@ class Pipe:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """End the pipe. The reader gets the chunks that are left, and then the end."""
+        """End the pipe. The reader receives the remaining chunks, and then the end."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def abort(self, why: str) -> None:
-        """Discard the chunks that are left. Both ends raise `PipeBroken` from now on."""
+        """Discard the remaining chunks. Both ends raise `PipeBroken` from now on."""
         with self._changed:
             self._broken = self._broken or why
             self._chunks.clear()
@@ -57,8 +57,8 @@ class Pipe:
     def chunks(self, *, every: float | None = None) -> Iterator[bytes]:
         """Yield the chunks until the end. Raises `PipeBroken` if the pipe was aborted or stalls.
 
-        If `every` is given, no limit of time applies. An empty chunk is then yielded after `every` seconds without a
-        chunk, so that the caller can check the reader.
+        If `every` is given, the pipe does not stall. After `every` seconds without a chunk, an empty chunk is yielded,
+        so that the caller can check whether its client is still connected.
         """
         while (chunk := self._next(every)) is not None:
             yield chunk
@@ -75,7 +75,7 @@ class Pipe:
                 raise PipeBroken(f"no bytes arrived for {within:g} s")
             if not self._chunks:
                 return None
-            # Small chunks are joined, so that the output of a chatty process costs few packets.
+            # Small chunks are joined, so that frequent small outputs of a process need few packets.
             found = b"".join(self._chunks)
             self._chunks.clear()
             self._size = 0

@@ -1,4 +1,4 @@
-"""The place of a sidecar: its runner Pod, the sizes and the time limits, as the environment names them."""
+"""Place of a sidecar, read from its environment: the runner Pod, the sizes of hook Pods and the time limits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place:
 
 
 def read_place(environment: Mapping[str, str]) -> Place:
-    """Return the place that the environment names.
+    """Return the place that the environment describes.
 
     The variables that begin with `ACTIONS_RUNNER_` are those of GitHub's own hooks. Raises `ConfigurationError` with
     the name of the variable that is missing or wrong.
@@ -103,7 +103,7 @@ def _in_folders(settings: HookSettings, folders: Mapping[str, str]) -> HookSetti
 def _required(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
-        raise ConfigurationError(f"{name}: it is not set; Ostler sets it in the container `hooks` of a runner Pod")
+        raise ConfigurationError(f"{name}: it is not set; Ostler sets this variable in container `hooks` of a Pod")
     return value
 
 

@@ -1,4 +1,4 @@
-"""State of a hook Pod while it starts, as a pure decision on its JSON: ready, not yet, or failed and why."""
+"""State of a hook Pod while it starts, derived from its JSON only: ready, not ready yet, or failed with a reason."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Seen:
     """State of a Pod in one answer of the API server.
 
     `ready` is True if every container runs and every health command has succeeded. `failed` is one line if the Pod can
-    never become ready. `pull_error` is one line if an image pull failed, which might succeed later. `waits_for` says
-    what is missing. `unhealthy` has the containers that run and are not ready.
+    never become ready. `pull_error` is one line if an image pull failed. The kubelet repeats the pull, so it might
+    succeed later. `waits_for` states what is missing. `unhealthy` has the containers that run and are not ready.
     """
 
     ready: bool = False
@@ -98,7 +98,7 @@ def memory_limit(pod: Json, name: str) -> str | None:
 
 
 def signal_of(code: int) -> int | None:
-    """Return the signal that an exit code of a shell means, or None."""
+    """Return the signal that an exit code of a shell stands for, or None if it stands for no signal."""
     return code - _SIGNALS if _SIGNALS < code <= _SIGNALS + 64 else None
 
 

@@ -1,4 +1,4 @@
-"""Protocols between the commands of container jobs and the world: files of the runner, processes in Pods, the log."""
+"""Protocols that the commands of container jobs use: files of the runner, processes in Pods, and the log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ostler.clock import Timing
 
 
 class Files(Protocol):
-    """Files of the container `runner`. The user of this protocol has no access to the file system of the container."""
+    """Files of the container `runner`, for code without access to the file system of this container."""
 
     def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive of the content of `folder`.
+        """Yield the chunks of a tar archive with the content of `folder`.
 
         If `only` is given, the archive contains only these paths, which are relative to `folder`.
         """
@@ -74,8 +74,8 @@ class HookSettings:
     file of `ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE`.
 
     `start_within` limits the time until a hook Pod is ready. `pull_errors_for` is the time during which errors of an
-    image pull are tolerated. The kubelet repeats the pull in this time. `progress_every` is the interval of the lines
-    about a copy in the log.
+    image pull are tolerated. The kubelet repeats the pull in this time. `terminating_within` limits the wait for the
+    end of an older Pod with the same name. `progress_every` is the interval of the lines about a copy in the log.
     """
 
     vcpu_millicores: int = 1000
@@ -98,7 +98,7 @@ class Ledger:
     `taken` has the names of Secrets that an earlier process has created.
 
     `complete` is True if no earlier process can have created an object for the same runner Pod. `cleanup_job` then
-    asks for these names only. Otherwise it asks for every possible name.
+    reads only the names in `pods` and `secrets`. Otherwise it reads every possible name.
     """
 
     complete: bool = False
@@ -108,10 +108,10 @@ class Ledger:
     taken: set[str] = field(default_factory=set)
 
     def begin(self, *, first_of_job: bool) -> None:
-        """Record the begin of a command.
+        """Record the start of a command.
 
         The ledger is complete if the first command of this process is also the first command of the job. A process that
-        replaces a killed one gets a later command first.
+        replaces a killed process starts with a later command.
         """
         self.complete = self.complete or (first_of_job and not self.used)
         self.used = True

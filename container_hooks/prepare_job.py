@@ -104,7 +104,7 @@ def tell_ignored(world: World, plan: Plan) -> None:
 
 
 def attempted(what: str, action: Callable[[], T]) -> T:
-    """Return the result of `action`. Raises `HookFailed`, which begins with `what`, if it fails."""
+    """Return the result of `action`. If it fails, raises `HookFailed` with a message that begins with `what`."""
     try:
         return action()
     except OstlerError as error:
@@ -137,8 +137,8 @@ def _copy_files(world: World, made: Made) -> None:
 
 
 def _set_up(world: World, made: Made) -> bool:
-    """Make the folders below `/github`. Return whether the image is Alpine Linux."""
-    what = "the folders of the job were not made"
+    """Create the folders below `/github`. Return whether the image is Alpine Linux."""
+    what = "the folders of the job were not created"
 
     def attempt() -> bool:
         output, errors = bytearray(), bytearray()

@@ -21,11 +21,12 @@ class Share:
 def divide(
     *, millicores: int, memory_mib: int, job: str, options: Mapping[str, Options]
 ) -> tuple[dict[str, Share], list[str]]:
-    """Return the share of each container, and lines about options that could not be met.
+    """Return the share of each container, and log lines about options that could not be met.
 
-    `options` has the options of each container. The containers other than `job` get what their options ask for. If
-    they ask for nothing, half of the Pod is divided equally among all of them. `job` gets the rest, or less if its
-    options say so. The sum never exceeds the resources of the Pod, because the budget of the account counts these.
+    `options` has the options of each container. A container other than `job` gets what its options ask for. Without
+    such an option it gets half of the Pod, divided by the number of these containers. `job` gets the rest, or less if
+    its options ask for less. The sum never exceeds the resources of the Pod, because the budget of the account counts
+    only the resources of the Pod.
     """
     others = [name for name in options if name != job]
     lines: list[str] = []
@@ -38,7 +39,7 @@ def divide(
         ("--memory", own.memory_mib, rest.memory_mib),
     ):
         if asked is not None and asked > left:
-            lines.append(f"{name} of container {job} is above what the pool gives, and was reduced")
+            lines.append(f"{name} of container {job} is more than the hook Pod has left, and was reduced")
     shares = {name: Share(cpu[name], memory[name]) for name in others}
     shares[job] = Share(
         min(own.millicores or rest.millicores, rest.millicores), min(own.memory_mib or rest.memory_mib, rest.memory_mib)
@@ -49,12 +50,12 @@ def divide(
 def _column(
     total: int, least: int, names: Sequence[str], asked: Mapping[str, int | None], option: str, lines: list[str]
 ) -> dict[str, int]:
-    """Return the part of each container of one resource. Together they leave at least a quarter to the job."""
+    """Return how much of one resource each container gets. At least a quarter of the total remains for the job."""
     share = max(total // (2 * len(names)), least) if names else 0
     wanted = {name: max(asked[name] or share, least) for name in names}
     most = total - max(total // 4, least)
     together = sum(wanted.values())
     if together <= most:
         return wanted
-    lines.append(f"{option} of the services is above what the pool gives, and was reduced")
+    lines.append(f"{option} of the services is more than three quarters of the hook Pod, and was reduced")
     return {name: max(value * most // together, 1) for name, value in wanted.items()}

@@ -13,8 +13,8 @@ from k8s_adapters.client import Json
 def response(*, job_pod: str, workspace: str | None, plans: Sequence[Plan], is_alpine: bool) -> bytes:
     """Return the content of the response file.
 
-    The runner gives `state` back with each later command. `workspace` is the workspace relative to `/__w`. The ports of
-    a container map each port to itself, because all containers of the Pod reach it at `localhost`.
+    The runner sends `state` back with each later command. `workspace` is the workspace relative to `/__w`. `ports` maps
+    each port of a container to the same number, because all containers of the Pod reach the port at `localhost`.
     """
     services = [_context(each) for each in plans if each.is_service]
     content: Json = {

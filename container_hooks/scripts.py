@@ -1,6 +1,6 @@
 """Shell scripts that run in the containers of a job. They need `sh`, `tar`, `find`, `stat`, `mv`, `rm` and `mkdir`.
 
-Every argument of a script is passed as a word of its own, so no path or name is parsed by a shell.
+Every argument of a script is passed as a separate word, so no path or name is parsed by a shell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAGING = ".ostler-copy"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The listing has a line per file: number of links, inode and size. The caller compares it with the files that it sent.
-# A folder without write permission, such as Go's module cache, gets it before it is removed.
+# Folders without write permission, such as Go's module cache, are made writable before they are removed.
 _UNPACK = """set -e
 gone() { rm -rf "$1" 2> /dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; }; }
 gone "$1"
@@ -77,7 +77,7 @@ def merge_into(folder: str) -> list[str]:
 def place(staging: str, places: Mapping[str, str]) -> list[str]:
     """Return a command that unpacks its input, and moves each path of the archive to its place.
 
-    What is at the place before is removed. `staging` must be in the same volume as the places.
+    A file or folder that is already at the place is removed. `staging` must be in the same volume as the places.
     """
     pairs = [word for pair in places.items() for word in pair]
     return ["sh", "-c", _PLACE, "sh", f"{staging}/{STAGING}", *pairs]
@@ -89,7 +89,7 @@ def pack(folder: str, names: Sequence[str]) -> list[str]:
 
 
 def set_up_job() -> list[str]:
-    """Return a command that makes the folders of a job, and prints `alpine` if the image is Alpine Linux."""
+    """Return a command that creates the folders of a job, and prints `alpine` if the image is Alpine Linux."""
     return ["sh", "-c", _SET_UP_JOB, "sh", TEMP, GITHUB]
 
 
@@ -112,7 +112,8 @@ def words(arguments: Sequence[str] | None) -> list[str]:
     """Return the arguments as words of a command.
 
     The runner splits its command line at spaces and leaves the quotes in the pieces. The pieces are therefore joined
-    and split again. If a quote is not closed, the pieces are returned unchanged, and so is a script of `sh -c`.
+    and split again. If a quote is not closed, the pieces are returned unchanged. Arguments that begin with `sh -c` are
+    returned unchanged too.
     """
     given = list(arguments or ())
     if given[:2] == ["sh", "-c"]:
@@ -134,8 +135,8 @@ def run_script(
 ) -> bytes:
     """Return a script that replaces itself with a program, in a folder and with an environment.
 
-    Neither the values of variables nor the arguments are expanded by the shell. The script deletes its own file first.
-    `before` has further lines of shell.
+    The shell expands neither the values of variables nor the arguments. The script deletes its own file first. `before`
+    has lines of shell that are executed before the program.
     """
     others = [f"{key}={value}" for key, value in variables.items() if not _NAME.fullmatch(key)]
     lines = ['rm -f "$0"', *before]

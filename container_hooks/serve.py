@@ -1,13 +1,13 @@
 """The HTTP server of `ostler hook serve`: the Unix socket between `hook.sh` and the commands of container jobs.
 
 A request that is not part of the conversation of `hook.sh` is refused and counted. Code of a job can send requests to
-the socket too, but all that it reaches are the four commands for its own Pod.
+the socket too, but can only start the four commands for its own runner Pod.
 
 | request | answer |
 | --- | --- |
 | `GET /ready` | `ready` |
 | `POST /run`, the JSON of the runner | `run ID`, or `refused TEXT` |
-| `GET /next?id=ID&status=N` | the next instruction; N is 0 if the instruction before succeeded |
+| `GET /next?id=ID&status=N` | the next instruction; N is 0 if the previous instruction succeeded |
 | `PUT /files?id=ID`, a tar archive | the archive for `send` |
 | `GET /body?id=ID` | the bytes for `receive` and `write` |
 | `GET /log?id=ID` | the log of the command, while it is written |
@@ -53,7 +53,7 @@ _FOLDERS = {
 
 
 class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Serves the socket. The socket appears at its path when the server already listens.
+    """Serves the socket. The socket appears at its path only after the server listens.
 
     `path` is the path of the socket. Its folder is shared with the container `runner`.
     """
@@ -85,14 +85,14 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.serve_forever(poll_interval=0.2)
 
     def stop(self) -> None:
-        """Stop the server. A running command is not waited for."""
+        """Stop the server without waiting for a running command."""
         self._stop.set()
         self.shutdown()
         self.server_close()
         self._path.unlink(missing_ok=True)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own. Connections above the limit wait, and are then refused."""
+        """Serve a connection in a new thread. A connection above the limit waits, and is then refused."""
         if self._places.acquire(timeout=self.limits.request * 1.5):
             super().process_request(request, client_address)
             return
@@ -112,7 +112,7 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 def install_script(folder: Path) -> None:
-    """Write `hook.sh` into the shared folder. A runner that starts it meanwhile gets the old or the new file."""
+    """Write `hook.sh` into the shared folder. The file is replaced in one step, so a runner never starts half of it."""
     staged = folder / f".{SCRIPT}.new"
     staged.unlink(missing_ok=True)
     staged.write_bytes((files("poller") / SCRIPT).read_bytes())
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         self._serve({"/run": self._cancel})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of the base
-        """Write nothing: the log has events instead of requests."""
+        """Write nothing, because this process logs events and not requests."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Refuse a request that is not valid HTTP, or has an unknown method."""
@@ -166,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
         except CommandCancelled as error:
             self._answer(f"refused the command was cancelled: {error}", HTTPStatus.GONE)
         except PipeBroken:
-            self._answer("refused the copy was cut", HTTPStatus.GONE)
+            self._answer("refused the copy was interrupted", HTTPStatus.GONE)
         except OSError:  # the client is gone, or sends nothing
             return
 
@@ -236,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         except PipeBroken:
             return
         except OSError:
-            self.server.desk.cancel(conversation, "the connection for the log was cut")
+            self.server.desk.cancel(conversation, "the connection for the log was closed")
 
     def _cancel(self) -> None:
         self.server.desk.cancel(self._conversation(), "hook.sh was ended by a signal")
@@ -258,7 +258,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self, chunks: Iterator[bytes]) -> None:
-        """Send chunks until their end. If they fail, the answer is cut, so that the client sees the failure."""
+        """Send all chunks. After an error the answer lacks its last chunk, so the client detects the error."""
         self.send_response_only(HTTPStatus.OK)
         self.send_header("Transfer-Encoding", "chunked")
         self.send_header("Connection", "close")
@@ -285,7 +285,7 @@ class Handler(BaseHTTPRequestHandler):
             line = self.rfile.readline(_LONGEST_LINE)
             size = line.split(b";")[0].strip()
             if not line.endswith(b"\n") or not size or len(size) > 8 or size.strip(b"0123456789abcdefABCDEF"):  # noqa: PLR2004
-                raise Refused("the archive was cut", reason="malformed", status=400)
+                raise Refused("the archive is incomplete", reason="malformed", status=400)
             left = int(size, 16)
             if left == 0:
                 self.rfile.readline(_LONGEST_LINE)
@@ -293,13 +293,13 @@ class Handler(BaseHTTPRequestHandler):
             while left:
                 chunk = self.rfile.read1(min(left, _CHUNK))
                 if not chunk:
-                    raise Refused("the archive was cut", reason="malformed", status=400)
+                    raise Refused("the archive is incomplete", reason="malformed", status=400)
                 left -= len(chunk)
                 yield chunk
             self.rfile.readline(_LONGEST_LINE)
 
     def _discard(self) -> None:
-        """Read what is left of a refused request."""
+        """Read the rest of a refused request."""
         self.wfile.flush()
         self.connection.shutdown(socket.SHUT_WR)
         left = _DISCARDED

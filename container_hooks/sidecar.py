@@ -31,8 +31,8 @@ log = logging.get_logger(__name__)
 def run_sidecar(environment: Mapping[str, str]) -> None:
     """Serve the socket until SIGTERM. Raises `ConfigurationError` if a variable is missing or wrong.
 
-    A running command is not waited for. The kubelet ends the sidecar only after the container `runner` has ended, and
-    the garbage collector then deletes the hook Pods.
+    The process does not wait for a running command. The kubelet ends the sidecar only after the container `runner` has
+    ended, and the garbage collector deletes the hook Pods after the runner Pod.
     """
     client = make_client(kubeconfig=environment.get("OSTLER_KUBECONFIG"), pool_size=4, policy=HOOKS)
     server = HookServer(
@@ -53,7 +53,7 @@ def run_sidecar(environment: Mapping[str, str]) -> None:
 
 
 def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
-    """Return what executes a command. All commands of a runner Pod share the client and the ledger.
+    """Return the function that executes a command. All commands of a runner Pod share the client and the ledger.
 
     Raises `ConfigurationError` if a variable is missing or wrong.
     """
@@ -62,7 +62,7 @@ def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
 
     def run(given: Json, session: Session) -> int:
         conversation = session.conversation
-        # One command runs at a time. With its clock, calls and processes of a cancelled command end early.
+        # One command runs at a time. The client uses its clock, so that the calls of a cancelled command end early.
         client.timing = conversation.timing
         world = place.world(
             client=client,

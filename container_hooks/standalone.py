@@ -1,7 +1,7 @@
-"""One command on standard input: `ostler hook`, for tests and for images that have used the hooks of GitHub.
+"""One command from standard input: `ostler hook`, for tests and for images that have used the hooks of GitHub.
 
-The process has the files of the runner on its own disk and needs a token of the Kubernetes API. The sidecar
-`ostler hook serve` needs neither in the container of the job, so runner Pods of Ostler use the sidecar.
+The process has the files of the runner on its own disk, and needs a token of the Kubernetes API. With the sidecar
+`ostler hook serve`, container `runner` needs no token, so runner Pods of Ostler use the sidecar.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def run_once(
 ) -> int:
     """Execute the command in `given`, write the log of the job to `shown`, and return the exit code.
 
-    Every failure becomes one line. After SIGTERM or SIGINT, the command deletes what it has created, and the exit code
-    is 128 plus the number of the signal. `connect` and `exec_of` replace the connections in tests.
+    Every failure becomes one line. After SIGTERM or SIGINT, the command deletes the objects that it has created, and
+    the exit code is 128 plus the number of the signal. `connect` and `exec_of` replace the connections in tests.
     """
     log = StreamLog(shown)
     try:
         command = parse(given.read(LONGEST_INPUT + 1))
         for name in _NEEDED:
             if not environment.get(name):
-                raise ConfigurationError(f"{name}: it is not set; the runner sets it for its hooks")
+                raise ConfigurationError(f"{name}: it is not set; the runner sets this variable for its hooks")
         client = (connect or (lambda: _connect(environment)))()
         place = _place(environment, client)
         world = place.world(
@@ -93,7 +93,10 @@ def _exec(client: KubeClient, place: Place) -> Exec:
 
 
 def _place(environment: Mapping[str, str], client: KubeClient) -> Place:
-    """Return the place. The hooks of GitHub need neither the namespace nor the UID of the Pod in the environment."""
+    """Return the place. If the environment lacks the namespace or the UID of the Pod, look it up.
+
+    Images for the hooks of GitHub might set neither of them.
+    """
     known = dict(environment)
     if not known.get(NAMESPACE) and _NAMESPACE_FILE.exists():
         known[NAMESPACE] = _NAMESPACE_FILE.read_text().strip()
@@ -105,7 +108,7 @@ def _place(environment: Mapping[str, str], client: KubeClient) -> Place:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Raise `SystemExit` in the block at a signal, so that the block can delete what it has created."""
+    """Raise `SystemExit` in the block after a signal, so that the block can delete the objects that it has created."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)

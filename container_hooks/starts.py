@@ -13,7 +13,7 @@ from k8s_adapters.client import Json, object_path
 from ostler.errors import Gone, RateLimited, Retryable
 
 _FIRST_WAIT, _GROWTH, _LONGEST_WAIT = 0.5, 1.5, 5.0  # seconds between two reads
-_LEEWAY = 15.0  # seconds that the kubelet and the API server may add to a health check
+_LEEWAY = 15.0  # seconds by which the kubelet and the API server can delay the result of a health check
 _TELL_EVERY = 30.0
 
 
@@ -33,7 +33,7 @@ def wait_until_ready(world: World, made: Made, *, images: Mapping[str, str], pat
     """
     clock, settings = world.timing.clock, world.settings
     began = told = clock()
-    wait, times, seen = _FIRST_WAIT, _Patience(), Seen(waits_for="the Pod was not read yet")
+    wait, times, seen = _FIRST_WAIT, _Patience(), Seen(waits_for="the API server has not answered yet")
     while True:
         pod = _read(world, made)
         if pod is not None:

@@ -6,7 +6,7 @@
 # needs sh, curl and tar. The sidecar writes this file into the shared volume, so no image contains it.
 #
 #   OSTLER_HOOKS_SOCKET   socket of the sidecar; default /var/run/ostler-hooks/hooks.sock
-#   OSTLER_HOOKS_WAIT     seconds to wait for a sidecar that restarts, before the command begins; default 60
+#   OSTLER_HOOKS_WAIT     seconds to wait until the sidecar answers, before the command begins; default 60
 #   RUNNER_WORKSPACE, GITHUB_WORKSPACE, RUNNER_TEMP   folders of the job, which the runner sets
 #
 # Exit codes: the exit code of the command, 1 if the sidecar refused or lost the command, 128+n for signal n.
@@ -38,7 +38,7 @@ stop_log() {
 # End after a failure of the sidecar. The command is not repeated, because it might have begun.
 lost() {
     stop_log
-    say "the sidecar of container jobs stopped while it executed this command: $1. Commands work again when it has restarted"
+    say "the sidecar of container jobs stopped while it executed this command: $1. It restarts and serves later commands"
     exit 1
 }
 
@@ -54,7 +54,7 @@ trap 'on_signal 1' HUP
 trap 'on_signal 2' INT
 trap 'on_signal 15' TERM
 
-# True if all exit codes in the argument are 0. A pipe returns only the exit code of its last program.
+# Return 0 if all exit codes in the argument are 0. A pipe returns only the exit code of its last program.
 all_zero() {
     for code in $1; do
         [ "$code" = 0 ] || return 1
@@ -68,8 +68,8 @@ is_gnu_tar() {
     return 1
 }
 
-# Print the entries of the present folder, one in a line. The folder itself is left out: an archive that contains it
-# would change the owner and the mode of the folder that it is unpacked into.
+# Print the entries of the current folder, one per line. The folder itself is left out, because an archive that contains
+# it would change the owner and the mode of the folder into which the archive is unpacked.
 entries() {
     for each in ./* ./.[!.]* ./..?*; do
         if [ -e "$each" ] || [ -L "$each" ]; then
@@ -95,8 +95,8 @@ archive() {
     tar -cf - "$@"
 }
 
-# Pack the content of folder $1 and upload it. If $2 is not empty, pack only the paths in its lines. A folder that does
-# not exist counts as empty.
+# Pack the content of folder $1 and upload the archive. If $2 is not empty, pack only the paths in its lines. A folder
+# that does not exist counts as empty.
 pack() {
     mkdir -p "$1" && cd "$1" || return 1
     list=${2:-$(entries)}
@@ -151,10 +151,10 @@ store() {
 waited=0
 until ask --fail --max-time 5 --output /dev/null "$base/ready"; do
     if [ "$waited" -ge "${OSTLER_HOOKS_WAIT:-60}" ]; then
-        say "the sidecar of container jobs does not answer at $socket. Look at container \`hooks\` of this Pod"
+        say "the sidecar of container jobs does not answer at $socket. Check the log of container \`hooks\` of this Pod"
         exit 1
     fi
-    [ "$waited" -gt 0 ] || say "waiting for the sidecar of container jobs, which is not ready"
+    [ "$waited" -gt 0 ] || say "waiting for the sidecar of container jobs, which is not ready yet"
     sleep 1
     waited=$((waited + 1))
 done
@@ -179,7 +179,7 @@ log_pid=$!
 
 status=0
 while :; do
-    answer=$(ask --max-time 60 "$base/next?id=$id&status=$status") || lost 'the connection was cut'
+    answer=$(ask --max-time 60 "$base/next?id=$id&status=$status") || lost 'the connection broke'
     first=${answer%%"$newline"*}
     names=
     [ "$first" = "$answer" ] || names=${answer#*"$newline"}

@@ -8,11 +8,11 @@
 # A failing hook therefore fails the job, as it would without Ostler.
 set -u
 if ! true >"${OSTLER_JIT_DIR:-/var/run/ostler}/job-started"; then
-    echo "job-started: cannot write to ${OSTLER_JIT_DIR:-/var/run/ostler}; the job goes on"
+    echo "job-started: cannot write to ${OSTLER_JIT_DIR:-/var/run/ostler}; the job continues"
 fi
 hook=${OSTLER_JOB_STARTED_HOOK:-}
 case $hook in
     '') exit 0 ;;
-    *.sh) exec bash "$hook" ;;    # as the runner does, so the hook need not be executable
+    *.sh) exec bash "$hook" ;;    # the runner does the same, so that the file does not need the execute permission
     *) exec "$hook" ;;
 esac

@@ -4,7 +4,7 @@
 # With exit code 0, and only then, $OSTLER_JIT_DIR/jit has the complete JIT config. With any other exit code, the script
 # leaves the file $OSTLER_JIT_DIR/no-work, so that the entry of container `runner` (run.sh) never waits for a poller
 # that has ended. The termination message is the claim id, or the reason why there is no work. The token and the JIT are
-# only copied from file to file. They never enter a variable, an argument or a log.
+# only copied from file to file. No variable, argument or log contains them.
 #
 # The script needs an HTTP client that reads a header with the token from a file, and that verifies certificates: curl,
 # or else GNU wget. Before the first poll, the script waits until run.sh in container `runner` has checked the image.
@@ -57,7 +57,7 @@ leave() {
         true >"$jit_dir/no-work" || say "cannot write no-work"
     fi
     if [ -n "$jit_dir" ]; then
-        rm -f "$staged" "$headers" "$outcome" "$config" || say "cannot remove what was staged"
+        rm -f "$staged" "$headers" "$outcome" "$config" || say "cannot remove the temporary files"
     fi
     printf '%s' "$message" >"$termination_log" || say "cannot write the termination message"
     say "exit $code: $message"
@@ -243,8 +243,8 @@ status_of_wget() {
     esac
 }
 
-# True if an answer with status 200 is work: it names a claim, and its body is complete and has the right type. Without
-# these checks, the script would accept the error page of a proxy, or a JIT that a broken connection truncated.
+# Return 0 if an answer with status 200 is work: it names a claim, and its body is complete and has the right type.
+# Without these checks, the script would accept the error page of a proxy, or a JIT that a broken connection truncated.
 is_work() {
     grep -q '[^[:space:]]' "$staged" || return 1
     [ -n "$(header x-ostler-claim)" ] || return 1
@@ -255,8 +255,8 @@ is_work() {
     return 1
 }
 
-# True if the body matches the digest in the answer, or the Content-Length if the digest cannot be checked. A proxy that
-# uses chunked encoding removes the Content-Length.
+# Return 0 if the body matches the digest in the answer, or the Content-Length if the digest cannot be checked. A proxy
+# that uses chunked encoding removes the Content-Length.
 is_whole() {
     digest=$(header x-ostler-sha256)
     if [ -n "$digest" ] && command -v sha256sum >/dev/null; then

@@ -37,10 +37,10 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- define "ostler.settings" -}}
 {{- range $name, $value := .root.Values.settings }}
 {{- if has $name (splitList " " (include "ostler.secretVariables" $)) }}
-{{- fail (printf "settings.%s: it is a secret, which the chart takes from a Secret only: put it into the one that existingSecret names, or name another in secretRefs" $name) }}
+{{- fail (printf "settings.%s: it is a secret, which the chart reads only from a Secret: put it into the Secret that existingSecret names, or name another Secret in secretRefs" $name) }}
 {{- end }}
 {{- if has $name (splitList " " (include "ostler.computedVariables" $)) }}
-{{- fail (printf "settings.%s: the chart sets it from other values; README.md says from which" $name) }}
+{{- fail (printf "settings.%s: the chart sets it from other values: set those values, which README.md lists" $name) }}
 {{- end }}
 {{- $read := false }}
 {{- range $prefix := $.prefixes }}
@@ -97,7 +97,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{/* The port of web's metrics and health. */}}
 {{- define "ostler.webPrivatePort" -}}
 {{- if has (int .Values.metrics.port) (list 8080 8081) -}}
-{{- fail (printf "metrics.port: found %d, where web serves the public or the polls: name another" (int .Values.metrics.port)) -}}
+{{- fail (printf "metrics.port: found %d, a port where web serves webhooks, the API or polls: choose another port" (int .Values.metrics.port)) -}}
 {{- end -}}
 {{- .Values.metrics.port -}}
 {{- end -}}

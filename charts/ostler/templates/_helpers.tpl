@@ -20,8 +20,8 @@
 {{- end -}}
 
 {{/*
-Prefix for names of cluster-wide objects. It has the namespace, because two namespaces can have releases with the same
-name.
+Prefix for names of cluster-wide objects. It contains the namespace, because two namespaces can have releases with the
+same name.
 */}}
 {{- define "ostler.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "ostler.fullname" .) -}}
@@ -35,7 +35,7 @@ name.
 {{/* Namespace of RunnerPools and runner Pods. */}}
 {{- define "ostler.runnersNamespace" -}}
 {{- if eq .Values.runners.namespace .Release.Namespace -}}
-{{- fail (printf "runners.namespace: found %q, the release's own namespace; runner Pods run other people's code and need one without Ostler's Secrets: name another" .Values.runners.namespace) -}}
+{{- fail (printf "runners.namespace: found %q, the release's own namespace; runner Pods run other people's code and need a namespace without Ostler's Secrets: name another namespace" .Values.runners.namespace) -}}
 {{- end -}}
 {{- .Values.runners.namespace -}}
 {{- end -}}
@@ -66,7 +66,7 @@ ostler.dev/worker-group: {{ . }}
 
 {{/*
 Labels that select the Pods of a process. They must never change, because the selector of a Deployment is immutable.
-Takes root and component, which is web, worker, beat, watch, flower or migrate; all groups of workers have the component
+Takes root and component, which is web, worker, beat, watch, flower or migrate. All groups of workers have the component
 "worker".
 */}}
 {{- define "ostler.selectorLabels" -}}

@@ -8,14 +8,14 @@ k8s_adapters/hook_rights.py builds objects that these policies allow.
 system:serviceaccount:{{ include "ostler.runnersNamespace" . }}:
 {{- end -}}
 
-{{/* JSON list of what follows the name of the runner Pod and "-" in the names of its hook Pods. */}}
+{{/* JSON list of suffixes. The name of a hook Pod is the name of its runner Pod, "-" and a suffix. */}}
 {{- define "ostler.hookPodSuffixes" -}}
 {{- $all := list "workflow" -}}
 {{- range until 32 -}}{{- $all = append $all (printf "step-%d" .) -}}{{- end -}}
 {{- $all | toJson -}}
 {{- end -}}
 
-{{/* JSON list of what follows the name of the runner Pod and "-" in the names of its Secrets. */}}
+{{/* JSON list of suffixes. The name of a Secret of a runner Pod is the name of the runner Pod, "-" and a suffix. */}}
 {{- define "ostler.hookSecretSuffixes" -}}
 {{- $all := list -}}
 {{- range until 8 -}}{{- $all = append $all (printf "secret-%d" .) -}}{{- end -}}
@@ -57,7 +57,7 @@ kubelet binds each token to its Pod.
 {{- $labels := concat (list "app.kubernetes.io/managed-by" "ostler.dev/hook-of" "ostler.dev/hook-pool") $more.labels }}
 {{- $annotations := concat (list "cluster-autoscaler.kubernetes.io/safe-to-evict" "karpenter.sh/do-not-disrupt" "kubernetes.io/limit-ranger" "ostler.dev/spec-digest") $more.annotations }}
 {{- if .Values.openshift.enabled }}
-{{- /* OpenShift writes these annotations into each Pod before the policy sees it. */}}
+{{- /* OpenShift adds these annotations to each Pod before the policy is evaluated. */}}
 {{- $annotations = concat $annotations (list "openshift.io/scc" "security.openshift.io/validated-scc-subject-type") }}
 {{- end }}
 - expression: variables.uid != ''

@@ -24,7 +24,7 @@ Pod's template and never changes. Only its content changes.
 {{- else if or $tls.caBundle (and (include "ostler.ownCA" .) (not .Values.dispatchUrl)) -}}
 ostler-polls-ca
 {{- else if and $tls.enabled (not .Values.dispatchUrl) -}}
-{{- fail "web.tls: runner Pods are to verify a certificate that the chart does not make: put its CA into web.tls.caBundle, or name a ConfigMap of the runners' namespace in web.tls.caConfigMap" -}}
+{{- fail "web.tls: runner Pods need the CA of a certificate that the chart does not create: set the CA in web.tls.caBundle, or name a ConfigMap of the runners' namespace in web.tls.caConfigMap" -}}
 {{- end -}}
 {{- end -}}
 

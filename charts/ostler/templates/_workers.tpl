@@ -30,7 +30,8 @@ and retire, as in models/db/connections.py. Takes the values of a group.
 
 {{/*
 The sum of the connection shares of all replicas. Each Deployment counts two Pods more than its replicas. During a
-rollout, one new Pod runs beside all old Pods, and one terminating Pod might still run. minReadySeconds prevents more.
+rollout, one new Pod runs beside all old Pods, and one terminating Pod might still run. minReadySeconds prevents a second
+terminating Pod.
 */}}
 {{- define "ostler.connectionBudget" -}}
 {{- $budget := mul 9 (add (int .Values.web.replicas) 2) -}}
@@ -44,7 +45,7 @@ rollout, one new Pod runs beside all old Pods, and one terminating Pod might sti
 {{- end -}}
 {{- $needed := add $budget 10 -}}
 {{- if gt $needed (int64 .Values.postgres.maxConnections) -}}
-{{- fail (printf "postgres.maxConnections: found %d, but all processes together may take %d connections (%s; each with two more Pods than replicas, for a rollout) and 10 must stay free: raise Postgres's max_connections to %d or more and say so here, or lower replicas or threads" (int64 .Values.postgres.maxConnections) $budget (join ", " $said) $needed) -}}
+{{- fail (printf "postgres.maxConnections: found %d, but all processes together may take %d connections (%s; each with two more Pods than replicas, for a rollout) and 10 must stay free: raise max_connections to %d or more, in Postgres and in this value, or lower replicas or threads" (int64 .Values.postgres.maxConnections) $budget (join ", " $said) $needed) -}}
 {{- end -}}
 {{- $budget -}}
 {{- end -}}
@@ -56,7 +57,7 @@ rollout, one new Pod runs beside all old Pods, and one terminating Pod might sti
 {{- $values := include "ostler.workerValues" (dict "root" $ "group" $group) | fromJson -}}
 {{- $served = concat $served $values.queues -}}
 {{- if and $values.autoscaling.enabled $values.keda.enabled -}}
-{{- fail (printf "workers.%s: autoscaling and keda are both enabled, and each would undo what the other does: leave one" $group) -}}
+{{- fail (printf "workers.%s: autoscaling and keda are both enabled, and each would undo the changes of the other: disable one of them" $group) -}}
 {{- end -}}
 {{- range $way := list "autoscaling" "keda" -}}
 {{- $bounds := get $values $way -}}
@@ -65,12 +66,12 @@ rollout, one new Pod runs beside all old Pods, and one terminating Pod might sti
 {{- end -}}
 {{- end -}}
 {{- if and $values.keda.enabled (not $.Values.keda.redis.address) -}}
-{{- fail (printf "keda.redis.address: it is not set, and workers.%s scales by the length of Redis's queues: give host:port" $group) -}}
+{{- fail (printf "keda.redis.address: it is not set, and workers.%s scales by the length of the queues in Redis: set it to host:port" $group) -}}
 {{- end -}}
 {{- end -}}
 {{- range $queue := list "dispatch" "github" "pools" "retire" "sweeps" -}}
 {{- if not (has $queue $served) -}}
-{{- fail (printf "workers: no group serves the queue %s, so that its tasks would never run: add it to the queues of one" $queue) -}}
+{{- fail (printf "workers: no group serves the queue %s, so its tasks would never run: add it to the queues of a group" $queue) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -70,7 +70,7 @@ def test_the_collector_is_refused_a_runner_pod_that_is_not_over(
     labels = {POOL_LABEL: "small"} | ({OWNER_LABEL: "1001"} if stamped else {})
     said = refusal(admin, make(admin, place, "pods", labels=labels, phase=phase), who=who)
     assert said is not None
-    assert "is not over: Ostler retires it, or lets its job finish" in said
+    assert "is not over: only Ostler may delete it" in said
 
 
 def test_the_collector_is_refused_the_account_of_a_runner(admin: KubeClient, place: str) -> None:

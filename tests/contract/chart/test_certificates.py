@@ -156,12 +156,12 @@ def test_certificate_does_not_outlive_its_ca(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("tls", "said"),
     [
-        ({}, "only where it can read it back, and this is rendered without a cluster.*--dry-run=server.*certManager"),
-        ({"caBundle": "-----BEGIN CERTIFICATE-----"}, "the certificate would be the chart's own: name yours"),
-        ({"existingSecret": "a"}, "put its CA into web.tls.caBundle, or name a ConfigMap"),
-        ({"certManager": {"issuerRef": {"name": "a"}}}, "put its CA into web.tls.caBundle, or name a ConfigMap"),
-        ({"existingSecret": "a", "certManager": {"issuerRef": {"name": "a"}}, "caConfigMap": "b"}, "leave one"),
-        ({"existingSecret": "a", "caBundle": "-----BEGIN CERTIFICATE-----", "caConfigMap": "b"}, "leave one"),
+        ({}, "only if it can read it back from the cluster.*--dry-run=server.*certManager"),
+        ({"caBundle": "-----BEGIN CERTIFICATE-----"}, "the chart would create its own certificate: name yours"),
+        ({"existingSecret": "a"}, "set the CA in web.tls.caBundle, or name a ConfigMap"),
+        ({"certManager": {"issuerRef": {"name": "a"}}}, "set the CA in web.tls.caBundle, or name a ConfigMap"),
+        ({"existingSecret": "a", "certManager": {"issuerRef": {"name": "a"}}, "caConfigMap": "b"}, "remove one"),
+        ({"existingSecret": "a", "caBundle": "-----BEGIN CERTIFICATE-----", "caConfigMap": "b"}, "remove one"),
         ({"existingSecret": "a", "caBundle": "MIIB"}, "caBundle"),
         ({"ownCA": {"signer": "new CA", "trusted": ["1"]}}, "signer"),
     ],
@@ -173,7 +173,7 @@ def test_values_that_lead_to_no_certificate_are_refused_with_cause_and_cure(tls:
 
 def test_signer_that_pods_do_not_trust_is_refused(control_plane: ClusterAccess) -> None:
     values = {"web": {"tls": {"ownCA": {"signer": "2", "trusted": ["1"]}}}}
-    with pytest.raises(helm.HelmRefused, match='signer "2" is not among trusted'):
+    with pytest.raises(helm.HelmRefused, match='signer "2" is not in trusted'):
         helm.render(values=values, kubeconfig=control_plane.kubeconfig)
 
 

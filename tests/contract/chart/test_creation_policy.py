@@ -133,7 +133,7 @@ def test_a_worker_creates_what_an_overlay_without_secrets_asks_for(cast: Cast, w
 def test_a_worker_cannot_use_another_service_account(cast: Cast, worker: KubeClient, account: str) -> None:
     said = refusal(worker, runner(cast.runners, serviceAccountName=account))
     assert said is not None
-    assert f"Pod {NAME} must have the ServiceAccount of its own name, not {account or 'default'}" in said
+    assert f"Pod {NAME} must have the ServiceAccount with the name of the Pod, not {account or 'default'}" in said
 
 
 @pytest.mark.parametrize("name", ["deployer", "deployer-0000000a"])
@@ -142,9 +142,9 @@ def test_a_worker_cannot_name_a_pod_after_another_service_account(cast: Cast, wo
     pod["metadata"]["name"] = name
     said = refusal(worker, pod)
     assert said is not None
-    assert "named after the pool of their label" in said
+    assert "named after the pool in its label" in said
     del pod["metadata"]["labels"][POOL_LABEL]
-    assert "named after the pool of their label" in (refusal(worker, pod) or "")
+    assert "named after the pool in its label" in (refusal(worker, pod) or "")
 
 
 @pytest.mark.parametrize("way", SECRET)
@@ -152,7 +152,7 @@ def test_no_secret_gets_into_a_pod(cast: Cast, worker: KubeClient, way: str) -> 
     said = refusal(worker, runner(cast.runners, SECRET[way]))
     assert said is not None
     assert "a Secret" in said
-    assert "take it out of the podTemplate of pool small, or set runners.allowSecrets of the chart" in said
+    assert "remove it from the podTemplate of pool small, or set runners.allowSecrets of the chart" in said
 
 
 def test_no_volume_of_another_kind_gets_into_a_pod(cast: Cast, worker: KubeClient) -> None:

@@ -430,7 +430,7 @@ PODS: dict[str, tuple[Change, str]] = {
     ),
     "mounted Secret of another": (
         spec(volumes=[{"name": "v", "secret": {"secretName": f"{TWO}-secret-0"}}]),
-        "mount Secrets of one-0000000a only",
+        "and Secrets of one-0000000a",
     ),
     "environment from another Secret": (
         container(envFrom=[{"secretRef": {"name": f"{TWO}-secret-0"}}]),
@@ -464,7 +464,7 @@ PODS: dict[str, tuple[Change, str]] = {
     ),
     "distance from all other Pods": (
         spec(affinity={"podAntiAffinity": {f"required{DURING}": [{"topologyKey": "zone", "namespaceSelector": {}}]}}),
-        "must not keep other Pods away",
+        "must not have a required podAntiAffinity",
     ),
     "priority": (spec(priorityClassName="system-node-critical"), "must not choose a PriorityClass"),
     "long end": (spec(terminationGracePeriodSeconds=301), "must end within 300 seconds"),
@@ -472,7 +472,7 @@ PODS: dict[str, tuple[Change, str]] = {
     "no limit of memory": (container(resources={"limits": {"cpu": "1"}}), "needs limits of cpu and memory"),
     "resources of the whole Pod": (
         spec(resources={"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}),
-        "needs limits of cpu and memory, and no resources besides",
+        "neither resource claims nor resources of the whole Pod",
     ),
     "limit of another resource": (
         container(resources={"limits": LIMITS | {"nvidia.com/gpu": "8"}}),
@@ -518,9 +518,9 @@ def test_runner_is_refused_a_pod_with(stage: Stage, what: str) -> None:
 
 
 SECRETS: dict[str, tuple[Change, str]] = {
-    "name of another runner": (metadata(name=f"{TWO}-secret-1"), "its own names only"),
-    "another name": (metadata(name="registry"), "its own names only"),
-    "number beyond the last": (metadata(name="one-0000000a-secret-8"), "its own names only"),
+    "name of another runner": (metadata(name=f"{TWO}-secret-1"), "the names of its Secrets only"),
+    "another name": (metadata(name="registry"), "the names of its Secrets only"),
+    "number beyond the last": (metadata(name="one-0000000a-secret-8"), "the names of its Secrets only"),
     "no owner": (without("metadata", "ownerReferences"), "must have one owner"),
     "owner with another UID": (owner(uid="0"), "must have one owner"),
     "label of a pool": (
@@ -701,9 +701,9 @@ ROLES: dict[str, tuple[Change, str]] = {
     "no names": (lambda body: body["rules"][1].pop("resourceNames"), "and no other rules"),
     "no rules": (lambda body: body.update(rules=[]), "and no other rules"),
     "another API group": (lambda body: body["rules"][0].update(apiGroups=["*"]), "and no other rules"),
-    "a free name": (metadata(name="deployer"), "of runner Pods only"),
-    "no label": (metadata(labels={}), "of runner Pods only"),
-    "another label": (metadata(labels={POOL_LABEL: "two"}), "of runner Pods only"),
+    "a free name": (metadata(name="deployer"), "of a runner Pod is named after the pool"),
+    "no label": (metadata(labels={}), "of a runner Pod is named after the pool"),
+    "another label": (metadata(labels={POOL_LABEL: "two"}), "of a runner Pod is named after the pool"),
 }
 BINDINGS: dict[str, tuple[Change, str]] = {
     "another subject": (
@@ -723,7 +723,7 @@ BINDINGS: dict[str, tuple[Change, str]] = {
         "to the ServiceAccount of its name",
     ),
     "another Role": (lambda body: body["roleRef"].update(name=TWO), "must bind the Role of its name"),
-    "a free name": (metadata(name="deployer"), "of runner Pods only"),
+    "a free name": (metadata(name="deployer"), "of a runner Pod is named after the pool"),
 }
 
 
@@ -780,7 +780,7 @@ def test_worker_that_could_update_roles_is_refused_by_the_policy(stage: Stage, a
         Kinds(admin).apply({"apiVersion": f"{RBAC}/v1", "metadata": called, **each})
     path = object_path("roles", namespace=namespace, name=stage.one.pod.name, group=RBAC)
     found = stage.worker.request("GET", path)
-    eventually(lambda: "and changes none" in answer(stage.worker, "PUT", path, found)[1], within=60)
+    eventually(lambda: "and must not change them" in answer(stage.worker, "PUT", path, found)[1], within=60)
 
 
 def test_worker_cannot_execute_commands_or_read_secrets(stage: Stage) -> None:

@@ -59,12 +59,12 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(values: dict[str, An
                     "small": {"image": "i", "runnerLabels": ["l"], "replicas": 3, "autoscaling": {"enabled": True}}
                 }
             },
-            "pools.small: found replicas beside autoscaling.enabled.*remove replicas",
+            "pools.small: found replicas together with autoscaling.enabled.*remove replicas",
         ),
-        ({"worker": {"keda": {"enabled": True}}}, "keda.redis.address: it is not set.*give host:port"),
+        ({"worker": {"keda": {"enabled": True}}}, "keda.redis.address: it is not set.*set it to host:port"),
         (
             {"worker": {"autoscaling": {"enabled": True}, "keda": {"enabled": True}}},
-            "workers.default: autoscaling and keda are both enabled.*leave one",
+            "workers.default: autoscaling and keda are both enabled.*disable one",
         ),
         (
             {"worker": {"autoscaling": {"enabled": True, "minReplicas": 9}}, "postgres": {"maxConnections": 900}},

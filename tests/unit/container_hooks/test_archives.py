@@ -84,7 +84,7 @@ def test_archive_that_is_cut_short_is_an_error(cut: int) -> None:
 
 
 def test_empty_stream_is_an_error() -> None:
-    with pytest.raises(HookFailed, match="cut short"):
+    with pytest.raises(HookFailed, match="truncated"):
         list(passed([]))
 
 

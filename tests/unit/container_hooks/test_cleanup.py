@@ -60,7 +60,7 @@ def test_cleanup_continues_after_a_failure_and_reports_it(stage: Stage) -> None:
 
     assert stage.api.names() == [JOB_POD]
     assert stage.api.names("secrets") == []
-    assert f"pods {JOB_POD} was not deleted" in stage.log.errors[0]
+    assert f"pods/{JOB_POD} was not deleted" in stage.log.errors[0]
 
 
 def play(stage: Stage) -> None:

@@ -89,7 +89,7 @@ CONTAINER = {"image": "node", "workingDirectory": "/__w/a/a"}
         (b'"prepare_job"', "the input of the hook is wrong"),
         (b"{}", "missing required field `command`"),
         (b'{"command": 1}', "Expected `str`, got `int` - at `$.command`"),
-        (b'{"command": "x"}', "unknown command 'x'; must be one of prepare_job, run_script_step"),
+        (b'{"command": "x"}', "unknown command 'x'; the command must be one of prepare_job, run_"),
         (b'{"command": "x\\ny"}', "unknown command"),
         (b'{"command": "prepare_job", "state": []}', "Expected `object | null`, got `array` - at `$.state`"),
         (packed("prepare_job"), "prepare_job: the input has no `args`"),
@@ -119,7 +119,7 @@ def test_wrong_input_is_one_line(data: bytes, words: str) -> None:
 
 
 def test_too_long_an_input_is_refused_before_it_is_parsed() -> None:
-    with pytest.raises(HookFailed, match=f"at most {LONGEST_INPUT} are possible"):
+    with pytest.raises(HookFailed, match=f"at most {LONGEST_INPUT} are allowed"):
         parse(b"[" * (LONGEST_INPUT + 1))
 
 

@@ -203,7 +203,7 @@ def test_path_that_is_no_folder_fails_with_the_error_and_one_line(
         ended = sidecar.run(script())
 
     assert ended.code == 1
-    assert f"ostler: {tmp_path}/file cannot be {way} in container runner" in ended.output
+    assert f"ostler: {tmp_path}/file cannot be {way} in container `runner`" in ended.output
     assert "File exists" in ended.output
     assert "Traceback" not in ended.output
 
@@ -236,7 +236,7 @@ def test_archive_that_is_cut_fails_the_copy(folder: Path, shell: str, tmp_path: 
         ended = sidecar.run(script())
 
     assert ended.code == 1
-    assert f"ostler: {tmp_path}/target cannot be unpacked in container runner" in ended.output
+    assert f"ostler: {tmp_path}/target cannot be unpacked in container `runner`" in ended.output
 
 
 def test_failure_of_the_other_end_of_a_copy_is_what_the_log_shows(folder: Path, shell: str, tmp_path: Path) -> None:

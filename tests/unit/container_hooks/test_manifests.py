@@ -157,7 +157,7 @@ def test_overlay_is_merged_as_upstream_documents() -> None:
         ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "spec.volumes[h].hostPath must not be set"),
         ({"volumes": [{"name": "t", "projected": {}}]}, "spec.volumes[t].projected must not be set"),
         ({"securityContext": {"runAsNonRoot": False}}, "spec.securityContext.runAsNonRoot must not be set"),
-        ({"securityContext": {"runAsUser": 0}}, "spec.securityContext.runAsUser is root"),
+        ({"securityContext": {"runAsUser": 0}}, "spec.securityContext.runAsUser must not be 0"),
         (
             {"containers": [{"name": "$job", "securityContext": {"privileged": True}}]},
             "spec.containers[$job].securityContext.privileged must not be set",

@@ -120,7 +120,7 @@ def test_services_get_half_or_what_they_ask_for() -> None:
     }
     shares, lines = divide(millicores=2000, memory_mib=4096, job="job", options=options)
     assert shares == {"a": Share(500, 1024), "b": Share(100, 1024), "job": Share(1400, 2048)}
-    assert lines == ["--cpus of container job is above what the pool gives, and was reduced"]
+    assert lines == ["--cpus of container job is more than the hook Pod has left, and was reduced"]
 
 
 @given(

@@ -214,8 +214,8 @@ def test_instruction_of_another_kind_is_no_way_to_upload(folder: Path, waiting: 
         hook = waiting.start(sidecar)
         assert sidecar.server is not None
         known = sidecar.server.desk._id
-        assert "no instruction asks for this" in sidecar.ask(f"/files?id={known}", "--upload-file", "-")
-        assert "no instruction asks for this" in sidecar.ask(f"/body?id={known}")
+        assert "the present instruction is not send" in sidecar.ask(f"/files?id={known}", "--upload-file", "-")
+        assert "the present instruction is not receive or write" in sidecar.ask(f"/body?id={known}")
         waiting.release.set()
         assert hook.end().code == 0
 
@@ -442,4 +442,4 @@ def test_script_gives_up_when_no_sidecar_answers(folder: Path) -> None:
 
     assert ended.code == 1
     assert "does not answer" in ended.output
-    assert "Look at container `hooks` of this Pod" in ended.output
+    assert "Check the log of container `hooks` of this Pod" in ended.output

@@ -104,7 +104,7 @@ def test_command_reads_standard_input_and_prints_one_line() -> None:
         [sys.executable, "-m", "ostler", "hook"], input=b"no json", capture_output=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (1, b"")
-    assert done.stdout == b"::error::the input of the hook is not JSON; the runner writes one JSON object\n"
+    assert done.stdout == b"::error::the input of the hook is not JSON; the runner must write one JSON object\n"
 
 
 def test_local_files_are_sent_and_received(tmp_path: Path) -> None:
