@@ -83,7 +83,7 @@ def jobs_in_progress(kubelet_log: Log) -> Mapping[str, int]:
 
 
 def ended_unseen(github_log: Log, kubelet_log: Log) -> frozenset[str]:
-    """Return the UIDs of the Pods whose runner ended unseen and, according to GitHub, not during its job.
+    """Return the UIDs of the Pods whose runner ended unseen and whose job, according to GitHub, ended well.
 
     Containerd was not running when such a runner ended (`lab.node.containerd_log`), so the last lines of the runner are
     lost, among them the end of its job.
@@ -229,7 +229,7 @@ class _Kubelet:
             self.pods_of_job[job].append(uid)
             self.unfinished[uid] = job
         elif name in {"killed", "end_not_seen", "pod_deleted"} and job is not None:
-            if name == "end_not_seen" and self._is_over(uid, job):
+            if name == "end_not_seen" and self._ended_well(job):
                 self.ended_unseen.add(uid)
             if uid not in self.ended_unseen:
                 self.cut_short.append((uid, "deleted" if name == "pod_deleted" else "killed", job))
@@ -244,10 +244,10 @@ class _Kubelet:
         uid, job = str(end.get("uid")), end["job"]
         return end.get("conclusion") == "lost" and not self._begun(uid, job) and uid in self.pods_of_job[job]
 
-    def _is_over(self, uid: str, job: int) -> bool:
-        """Return whether the job ended well at GitHub, or did not begin in this Pod."""
+    def _ended_well(self, job: int) -> bool:
+        """Return whether the job ended at GitHub, and not with a failure."""
         ends = self._ended.get(job, [])
-        return not self._begun(uid, job) or (bool(ends) and GOOD_CONCLUSIONS.issuperset(ends))
+        return bool(ends) and GOOD_CONCLUSIONS.issuperset(ends)
 
     def _begun(self, uid: str, job: int) -> bool:
         return bool(self._runners[uid] & set(self._started.get(job, [])))

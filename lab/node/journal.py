@@ -185,7 +185,9 @@ class NodeJournal:
 
     def _ended_unseen(self, pod: _Pod) -> bool:
         """Return whether the log of a containerd proves that the runner ended while this containerd was not running."""
-        for path in self._containerd_logs if pod.runner else ():
+        if pod.runner is None:
+            return False
+        for path in self._containerd_logs:
             with path.open(errors="replace") as log:
                 if ended_unseen(log, pod.runner):
                     return True

@@ -141,13 +141,13 @@ def test_a_pod_is_excused_only_if_its_runner_ended_unseen_and_after_its_job(
     conclusion: str, end: str, laws: list[str]
 ) -> None:
     pod = {"pod": "p1", "uid": "u1"}
-    log = [
+    log: list[dict[str, object]] = [
         {"event": "runner_started", **pod, "runner_name": "r1"},
         {"event": "job_started", **pod, "job": 1},
         {"event": end, **pod, "job": 1},
         {"event": "pod_deleted", **pod, "job": 1},
     ]
-    github = [
+    github: list[dict[str, object]] = [
         {"event": "job_started", "job": 1, "runner": "r1"},
         {"event": "job_completed", "job": 1, "conclusion": conclusion},
     ]

@@ -225,8 +225,9 @@ def test_a_killed_runner_is_not_excused_by_the_success_of_its_job() -> None:
 
 
 def test_a_runner_that_ended_unseen_before_it_could_begin_did_not_execute_the_job() -> None:
-    log = [*github(runner="r1")[:3], *github(runner="r2")]
+    other = github(runner="r2")
+    pods = [*unseen(), *kubelet(runner="r2", pod="p2")]
 
-    verdict = judge([*without(log, "job_queued"), log[0], log[-1]], unseen(), allow_leftover_runners=True)
+    verdict = judge(other, pods)
 
     assert verdict.ok, verdict.problems

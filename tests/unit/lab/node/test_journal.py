@@ -68,7 +68,7 @@ class World:
             log.write(f"2026-11-24T10:00:00.000000000Z stdout F {text}{end}")
 
     def run_pod(self, *, phase: str = "Running", codes: dict[str, int] | None = None) -> None:
-        containers = [
+        containers: list[dict[str, Any]] = [
             {
                 "name": name,
                 "containerID": f"containerd://id-of-{name}",
