@@ -4,6 +4,9 @@ If every process of a container has ended in that time, the restarted containerd
 The exit code is then lost, and so are the last lines of output: CRI reports code 255 and the reason `Unknown`. If the
 shim still lists a process, containerd learns the right exit code, but the last lines of output might be lost. The
 sources are `shouldCleanupShim` and `loadContainer` in containerd 2.4.
+
+The log looks the same if a restarted containerd has killed a running container, because its shim did not answer in
+time. So the proof excludes everybody else, but it does not prove that the job was over.
 """
 
 from __future__ import annotations

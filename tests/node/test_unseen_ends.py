@@ -1,8 +1,11 @@
-"""Ends of containers while containerd is not running: what CRI reports, and what containerd's log proves."""
+"""Containers whose containerd is killed: what CRI reports of their ends, and what containerd's log proves."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +22,9 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 NODE = 1
 """Index of the node whose containerd is killed."""
+
+LATE = 8.0
+"""Seconds until a shim answers: more than the 5 seconds that containerd waits by default."""
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +55,28 @@ class EndsOnDemand:
     def end(self) -> None:
         """End the process of the container, and wait until it has ended."""
         (self._folder / "end").touch()
-        eventually(lambda: not self._runs(), "the process of the container goes on")
+        eventually(lambda: self._process() is None, "the process of the container goes on")
 
-    def ended_unseen(self) -> bool:
-        """Return what the log of containerd proves."""
+    def ended_unseen(self, *, without: str | None = None) -> bool:
+        """Return what the log of containerd proves, or would prove without the lines that have this text."""
         assert self.container is not None
-        return ended_unseen(self.node.containerd.log.read_text().splitlines(), self.container)
+        lines = self.node.containerd.log.read_text().splitlines()
+        return ended_unseen([line for line in lines if without is None or without not in line], self.container)
 
-    def _runs(self) -> bool:
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
+    def shim(self) -> int:
+        """Return the process id of the shim, which is the parent of the process of the container."""
+        process = self._process()
+        assert process is not None
+        lines = (process / "status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("PPid:"))
+
+    def _process(self) -> Path | None:
+        """Return the folder in /proc of the process of the container, if that runs."""
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # the process ended in between
-                if f": {self._folder};".encode() in process.read_bytes():
-                    return True
-        return False
+                if f": {self._folder};".encode() in (process / "cmdline").read_bytes():
+                    return process
+        return None
 
 
 def test_container_that_ended_while_containerd_was_not_running_has_an_unknown_end(
@@ -91,3 +106,23 @@ def test_container_that_was_to_be_stopped_before_containerd_ended_is_no_unseen_e
 
     pods.wait_for_end("asked")
     assert not pod.ended_unseen()
+    assert pod.ended_unseen(without="StopContainer for")
+
+
+def test_running_container_outlives_a_restart_during_which_its_shim_answers_late(
+    fleet: Fleet, pods: PlainPods, tmp_path: Path
+) -> None:
+    pod = EndsOnDemand(fleet, pods, tmp_path, name="late")
+    shim = pod.shim()
+
+    pod.node.kill_containerd()
+    os.kill(shim, signal.SIGSTOP)
+    thaw = threading.Timer(LATE, os.kill, (shim, signal.SIGCONT))
+    thaw.start()
+    pod.node.start_containerd()
+    thaw.join()
+
+    pods.wait_until_running("late")
+    pod.end()
+    status = pods.wait_until_over("late")
+    assert ends(status) == [(0, "Completed")]
