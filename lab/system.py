@@ -778,6 +778,7 @@ class System:
             self._journal = NodeJournal(
                 self.kubelet_log,
                 pod_logs=[node.pod_logs for node in self._control_plane.nodes],
+                containerd_logs=[node.containerd.log for node in self._control_plane.nodes],
                 namespace=self.namespace,
                 kubeconfig=self.kubeconfig,
             )

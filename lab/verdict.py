@@ -58,7 +58,7 @@ def judge(
     """
     github = _GitHub(github_log)
     broken = frozenset(expected_failures)
-    problems = [*github.problems(broken), *_Kubelet(kubelet_log, github.started).problems(broken)]
+    problems = [*github.problems(broken), *_Kubelet(kubelet_log, github.started, github.ended).problems(broken)]
     leftover = tuple(sorted(github.registered))
     if leftover and not allow_leftover_runners:
         problems.append(f"{len(leftover)} runners are still registered: {_some(leftover)}")
@@ -79,7 +79,17 @@ def judge(
 
 def jobs_in_progress(kubelet_log: Log) -> Mapping[str, int]:
     """Return the job that each Pod began and has not ended, by the Pod's UID."""
-    return _Kubelet(kubelet_log, {}).unfinished
+    return _Kubelet(kubelet_log, {}, {}).unfinished
+
+
+def ended_unseen(github_log: Log, kubelet_log: Log) -> frozenset[str]:
+    """Return the UIDs of the Pods whose runner ended unseen and whose job, according to GitHub, ended well.
+
+    Containerd was not running when such a runner ended (`lab.node.containerd_log`), so the last lines of the runner are
+    lost, among them the end of its job.
+    """
+    github = _GitHub(github_log)
+    return frozenset(_Kubelet(kubelet_log, github.started, github.ended).ended_unseen)
 
 
 class _GitHub:
@@ -161,15 +171,21 @@ class _Kubelet:
 
     A runner can ask to begin a job and be refused, or its Pod can end before GitHub receives the request. Such a Pod
     did not execute the job. `started`, GitHub's record of the runners that started each job, has no entry for it.
+
+    The node can lose the end of a runner. The event `end_not_seen` proves that nobody had asked containerd to stop the
+    runner, but not that the job was over. `ended`, GitHub's record of the conclusions of each job, proves this: only
+    the runner reports `success`, and a job whose Pod died is a `failure`.
     """
 
-    def __init__(self, log: Log, started: Mapping[int, list[str]]) -> None:
+    def __init__(self, log: Log, started: Mapping[int, list[str]], ended: Mapping[int, list[str]]) -> None:
         self._started = started
+        self._ended = ended
         self._runners: defaultdict[str, set[str]] = defaultdict(set)
         self.pods_of_runner: defaultdict[str, set[str]] = defaultdict(set)
         self.pods_of_job: defaultdict[int, list[str]] = defaultdict(list)
         self.unfinished: dict[str, int] = {}
         self.cut_short: list[tuple[str, str, int]] = []
+        self.ended_unseen: set[str] = set()
         self.names: dict[str, str] = {}
         for event in log:
             self._read(event)
@@ -212,18 +228,26 @@ class _Kubelet:
         elif name == "job_started" and job is not None:
             self.pods_of_job[job].append(uid)
             self.unfinished[uid] = job
-        elif name in {"killed", "pod_deleted"} and job is not None:
-            self.cut_short.append((uid, "killed" if name == "killed" else "deleted", job))
+        elif name in {"killed", "end_not_seen", "pod_deleted"} and job is not None:
+            if name == "end_not_seen" and self._ended_well(job):
+                self.ended_unseen.add(uid)
+            if uid not in self.ended_unseen:
+                self.cut_short.append((uid, "deleted" if name == "pod_deleted" else "killed", job))
             if not self._begun(uid, job) and uid in self.pods_of_job[job]:
                 self.pods_of_job[job].remove(uid)
         elif name == "job_finished" and job is not None and self._refused(event):
             self.pods_of_job[job].remove(uid)
-        if name in {"killed", "pod_deleted", "job_finished", "pod_ended"}:
+        if name in {"killed", "end_not_seen", "pod_deleted", "job_finished", "pod_ended"}:
             self.unfinished.pop(uid, None)
 
     def _refused(self, end: Mapping[str, Any]) -> bool:
         uid, job = str(end.get("uid")), end["job"]
         return end.get("conclusion") == "lost" and not self._begun(uid, job) and uid in self.pods_of_job[job]
+
+    def _ended_well(self, job: int) -> bool:
+        """Return whether the job ended at GitHub, and not with a failure."""
+        ends = self._ended.get(job, [])
+        return bool(ends) and GOOD_CONCLUSIONS.issuperset(ends)
 
     def _begun(self, uid: str, job: int) -> bool:
         return bool(self._runners[uid] & set(self._started.get(job, [])))

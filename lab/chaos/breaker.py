@@ -16,6 +16,7 @@ from lab.chaos.people import People, chosen
 from lab.chaos.plan import Blow, Strike
 from lab.faults import Fault
 from lab.levers import LeverError
+from lab.node.node import Node
 from lab.system import System
 from ostler.errors import Gone
 
@@ -70,7 +71,8 @@ class Breaker:
         self._left = list(strikes)
         self._say = say
         self._kube: KubeClient = system.kube()
-        self._people = People(system, self._kube, self._after)
+        rolls = sum(strike.blow is Blow.POOL_ROLLED for strike in strikes)
+        self._people = People(system, self._kube, self._after, rolls=rolls)
         self._mendings: list[Mending] = []
         self._killed: set[str] = set()
 
@@ -175,10 +177,10 @@ class Breaker:
         node = chosen(self._system.real_nodes, strike.dice)
         if strike.blow is Blow.KUBELET_KILLED:
             node.kill_kubelet()
-            self._after(strike.seconds, node.start_kubelet)
+            self._after(strike.seconds, lambda: start_kubelet(node))
         else:
             node.kill_containerd()
-            self._after(strike.seconds, node.start_containerd)
+            self._after(strike.seconds, lambda: start_containerd(node))
 
     def _freeze(self, strike: Strike) -> None:
         """Freeze a web or worker process that is inside a transaction now.
@@ -255,3 +257,15 @@ class Breaker:
             self.cancelled.discard(job)
             return False
         return True
+
+
+def start_containerd(node: Node) -> None:
+    """Start the containerd of a node, unless the return of a kubelet has started it earlier."""
+    if not node.containerd.running():
+        node.start_containerd()
+
+
+def start_kubelet(node: Node) -> None:
+    """Start the kubelet of a node, and before it the containerd if that does not run: a kubelet ends without it."""
+    start_containerd(node)
+    node.start_kubelet()

@@ -431,7 +431,7 @@ def _judge(system: System, sampler: Sampler, day: _Day, *, problem: str | None) 
         by_proxy=by_proxy,
         samples=sampler.samples,
         problems=tuple(problems),
-        broken=(*sampler.broken, *of_executions(read_log(system.kubelet_log), vanished=frozenset())),
+        broken=(*sampler.broken, *of_executions(read_log(system.kubelet_log), vanished=frozenset(), github=github)),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from lab.chaos.freezer import Freeze
 from lab.invariants import BudgetRow
+from lab.verdict import ended_unseen
 
 CHECKS_APART = 60.0
 """Seconds between the two checks that prove that a runner is absent."""
@@ -181,13 +182,15 @@ def of_strangers(strangers: Collection[str], github: Log) -> Iterator[Broken]:
             yield Broken("L3", f"runner {event['runner']} of somebody else was deregistered")
 
 
-def of_executions(kubelet: Log, *, vanished: Collection[str]) -> Iterator[Broken]:
+def of_executions(kubelet: Log, *, vanished: Collection[str], github: Log) -> Iterator[Broken]:
     """Judge by the kubelet's log whether a Pod was deleted while it executed a job (L3).
 
-    `vanished` are the UIDs of Pods that the run itself deleted.
+    `vanished` are the UIDs of Pods that the run itself deleted. A Pod whose runner ended unseen is no violation if its
+    job was over according to the log of `github`.
     """
+    excused = {*vanished, *ended_unseen(github, kubelet)}
     for event in kubelet:
-        if event["event"] == "pod_deleted" and event.get("job") is not None and event["uid"] not in vanished:
+        if event["event"] == "pod_deleted" and event.get("job") is not None and event["uid"] not in excused:
             yield Broken("L3", f"Pod {event['pod']} was deleted while it executed job {event['job']}")
 
 

@@ -24,14 +24,21 @@ After = Callable[[float, Callable[[], object]], None]
 
 
 class People:
-    """Administrators of the cluster. They undo each change after a while, except for a new image."""
+    """Administrators of the cluster. They undo each change after a while, except for a new image.
 
-    def __init__(self, system: System, kube: KubeClient, after: After) -> None:
+    `rolls` is the number of new images. Real nodes get all their names at once, because a containerd might not run when
+    the image of a pool changes.
+    """
+
+    def __init__(self, system: System, kube: KubeClient, after: After, *, rolls: int = 0) -> None:
         self._system, self._kube, self._after = system, kube, after
         self._namespace = system.namespace
         self._guarded = system.identities is not None
         """Whether the admission policy is in force. Only then may a pool be deleted in the foreground."""
         self._rolls = 0
+        for node in system.real_nodes if rolls else ():
+            for number in range(1, rolls + 1):
+                node.tag(RUNNER_IMAGE, f"docker.io/library/{_image(number)}")
 
     def act(self, strike: Strike) -> bool:
         """Make the change of a strike. Return whether there was an object to change."""
@@ -43,10 +50,7 @@ class People:
                 return self._for_a_while(strike, pool, {"paused": True}, {"paused": False})
             case Blow.POOL_ROLLED:
                 self._rolls += 1
-                image = f"runner:{self._rolls}"
-                for node in self._system.real_nodes:
-                    node.tag(RUNNER_IMAGE, f"docker.io/library/{image}")
-                return self._patch(pool, {"image": image})
+                return self._patch(pool, {"image": _image(self._rolls)})
             case Blow.POOL_DELETED:
                 self._delete(pool, foreground=self._guarded and strike.dice * 10 % 1 < HALF)
                 self._after(strike.seconds, lambda: self._make_again(pool))
@@ -91,6 +95,10 @@ class People:
     def _unschedulable(self, node: str, *, on: bool) -> None:
         path = f"/api/v1/nodes/{node}"
         self._kube.request("PATCH", path, body={"spec": {"unschedulable": on or None}}, content_type=MERGE_PATCH)
+
+
+def _image(number: int) -> str:
+    return f"runner:{number}"
 
 
 def chosen(things: Sequence[T], dice: float) -> T:

@@ -352,7 +352,7 @@ class _Run:
                 """)
             ).all()
         return [
-            *of_executions(kubelet, vanished=self._breaker.vanished),
+            *of_executions(kubelet, vanished=self._breaker.vanished, github=github),
             *of_strangers(self._strangers, github),
             *of_absences([Absence(*row) for row in absences], github),
             *of_budgets(

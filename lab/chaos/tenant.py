@@ -242,7 +242,7 @@ def _judge(system: System, sampler: Sampler, *, polls: int, problem: str | None)
         most=most,
         samples=sampler.samples,
         problems=tuple(problems),
-        broken=(*sampler.broken, *of_executions(kubelet, vanished=frozenset())),
+        broken=(*sampler.broken, *of_executions(kubelet, vanished=frozenset(), github=github)),
     )
 
 

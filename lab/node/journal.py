@@ -2,6 +2,9 @@
 
 The events are those of the lab's kubelet (`lab.kubelet.events`), so one verdict judges both kinds of node. Everything
 comes from outside Ostler: containerd writes the logs, and the API server lists the Pods.
+
+If the runner ends while containerd is not running, its last lines are lost. The event `end_not_seen` says so. It is
+written only if containerd's own log proves it (`lab.node.containerd_log`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import IO, Any
 from k8s_adapters.client import make_client
 from lab.kubelet.journal import Journal
 from lab.kubelet.processes import WORK
+from lab.node.containerd_log import ended_unseen
 from lab.node.phases import LastPhases
 from ostler.errors import UpstreamError
 
@@ -36,9 +40,12 @@ _EVENTS_OF_RUNNER = frozenset(
 class _Pod:
     name: str
     uid: str
-    files: dict[str, IO[bytes]] = field(default_factory=dict)
-    rest: dict[str, bytes] = field(default_factory=dict)
+    files: dict[tuple[str, str], IO[bytes]] = field(default_factory=dict)
+    """Open log files by the name of the container and the name of the file."""
+    rest: dict[tuple[str, str], bytes] = field(default_factory=dict)
     job: int | None = None
+    runner: str | None = None
+    """Id of the container `runner` in containerd."""
     phase: str = "Pending"
     """Phase before the Pod was deleted."""
     ended: bool = False
@@ -51,11 +58,17 @@ class _Pod:
 
 
 class NodeJournal:
-    """A thread that follows the runner Pods of one namespace until `stop`. `pod_logs`: the log folder of each node."""
+    """A thread that follows the runner Pods of one namespace until `stop`.
 
-    def __init__(self, path: Path, *, pod_logs: Sequence[Path], namespace: str, kubeconfig: Path) -> None:
+    `pod_logs` are the folders of the containers' logs, and `containerd_logs` the logs of containerd, one for each node.
+    """
+
+    def __init__(
+        self, path: Path, *, pod_logs: Sequence[Path], containerd_logs: Sequence[Path], namespace: str, kubeconfig: Path
+    ) -> None:
         self._journal = Journal(path)
         self._pod_logs = pod_logs
+        self._containerd_logs = containerd_logs
         self._namespace = namespace
         self._kubeconfig = kubeconfig
         self._pods: dict[str, _Pod] = {}
@@ -95,8 +108,10 @@ class NodeJournal:
             _, name, uid = folder.name.split("_")
             pod = self._pods.setdefault(uid, _Pod(name, uid))
             for container in ("poller", "runner"):
-                if container not in pod.files and (found := folder / container / "0.log").exists():
-                    pod.files[container] = found.open("rb")
+                # The kubelet tries again with 1.log if containerd ends while it creates a container.
+                for found in sorted((folder / container).glob("*.log")):
+                    if (container, found.name) not in pod.files:
+                        pod.files[container, found.name] = found.open("rb")
         try:
             listed = kube.request("GET", f"/api/v1/namespaces/{self._namespace}/pods")["items"]
         except UpstreamError:  # the next reading lists again
@@ -126,18 +141,20 @@ class NodeJournal:
             pod.missing_since = pod.missing_since or time.monotonic()
             if time.monotonic() - pod.missing_since < WATCHED_WITHIN:
                 return
+        if pod.job is not None and not pod.ended and self._ended_unseen(pod):
+            self._write(pod, "end_not_seen", job=pod.job)
         self._write(pod, "pod_deleted", phase=phase or pod.phase, job=pod.job)
         pod.close()
         del self._pods[pod.uid]
 
     def _read_logs(self, pod: _Pod) -> None:
-        for container, file in pod.files.items():
-            content = pod.rest.get(container, b"") + file.read()
-            *lines, pod.rest[container] = content.split(b"\n")
+        for name, file in pod.files.items():
+            content = pod.rest.get(name, b"") + file.read()
+            *lines, pod.rest[name] = content.split(b"\n")
             for line in lines:
                 # The CRI's format: time, stream, F (full) or P (partial), text.
                 _, _, text = line.decode(errors="replace").partition(" F ")
-                self._handle_line(pod, container, text)
+                self._handle_line(pod, name[0], text)
 
     def _handle_line(self, pod: _Pod, container: str, text: str) -> None:
         if container == "poller":
@@ -156,13 +173,25 @@ class NodeJournal:
         self._write(pod, event["event"], **{key: value for key, value in event.items() if key != "event"})
 
     def _read_end(self, pod: _Pod, status: Mapping[str, Any]) -> None:
+        containers = status.get("containerStatuses", ())
+        pod.runner = container_id(containers, "runner") or pod.runner
         if pod.ended or status.get("phase") not in {"Succeeded", "Failed"}:
             return
         pod.ended = True
-        codes = exit_codes(status.get("containerStatuses", ()))
+        codes = exit_codes(containers)
         if pod.job is not None:
-            self._write(pod, "killed", job=pod.job, codes=codes)
+            self._write(pod, "end_not_seen" if self._ended_unseen(pod) else "killed", job=pod.job, codes=codes)
         self._write(pod, "pod_ended", phase=status["phase"], codes=codes)
+
+    def _ended_unseen(self, pod: _Pod) -> bool:
+        """Return whether the log of a containerd proves that the runner ended while this containerd was not running."""
+        if pod.runner is None:
+            return False
+        for path in self._containerd_logs:
+            with path.open(errors="replace") as log:
+                if ended_unseen(log, pod.runner):
+                    return True
+        return False
 
     def _write(self, pod: _Pod, event: str, **facts: Any) -> None:
         self._journal.write(event, pod=pod.name, uid=pod.uid, **facts)
@@ -175,3 +204,9 @@ def exit_codes(statuses: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         for each in statuses
         if "terminated" in each.get("state", {})
     }
+
+
+def container_id(statuses: Sequence[Mapping[str, Any]], name: str) -> str | None:
+    """Return the id of a container in its runtime, or None if the container has not been created."""
+    ids = [each["containerID"] for each in statuses if each["name"] == name and each.get("containerID")]
+    return ids[0].rpartition("/")[2] if ids else None

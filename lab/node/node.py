@@ -30,6 +30,12 @@ from ostler.errors import UpstreamError
 _READY_WITHIN = 120.0
 _KUBELET_PORT = 10250
 _EVICTS_BELOW = "1%"
+_SHIM_ANSWERS_WITHIN = 60
+"""Seconds that a restarted containerd waits for a shim.
+
+If a shim does not answer in time, containerd kills its running container. Its default, 5 seconds, is too short for a
+busy machine.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +263,9 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
 
 [grpc]
 address = '{self.socket}'
+
+[timeouts]
+'io.containerd.timeout.shim.load' = '{_SHIM_ANSWERS_WITHIN}s'
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = '{PAUSE}'

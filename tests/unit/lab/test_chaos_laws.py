@@ -123,10 +123,36 @@ def test_a_pod_may_only_be_deleted_in_its_job_by_the_run_itself() -> None:
         {"event": "pod_deleted", "pod": uid, "uid": uid, "job": job} for uid, job in (("a", 1), ("b", 2), ("c", None))
     ]
 
-    found = list(of_executions(log, vanished={"a"}))
+    found = list(of_executions(log, vanished={"a"}, github=[]))
 
     assert [each.law for each in found] == ["L3"]
     assert "Pod b" in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "end", "laws"),
+    [
+        ("success", "end_not_seen", []),
+        ("failure", "end_not_seen", ["L3"]),
+        ("success", "killed", ["L3"]),
+    ],
+)
+def test_a_pod_is_excused_only_if_its_runner_ended_unseen_and_after_its_job(
+    conclusion: str, end: str, laws: list[str]
+) -> None:
+    pod = {"pod": "p1", "uid": "u1"}
+    log: list[dict[str, object]] = [
+        {"event": "runner_started", **pod, "runner_name": "r1"},
+        {"event": "job_started", **pod, "job": 1},
+        {"event": end, **pod, "job": 1},
+        {"event": "pod_deleted", **pod, "job": 1},
+    ]
+    github: list[dict[str, object]] = [
+        {"event": "job_started", "job": 1, "runner": "r1"},
+        {"event": "job_completed", "job": 1, "conclusion": conclusion},
+    ]
+
+    assert [each.law for each in of_executions(log, vanished=(), github=github)] == laws
 
 
 def test_a_tick_that_kills_more_than_it_may_breaks_a_law() -> None:

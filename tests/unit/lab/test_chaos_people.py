@@ -13,6 +13,8 @@ from lab.bootstrap import POOLS
 from lab.chaos import people
 from lab.chaos.breaker import Breaker, Mending
 from lab.chaos.people import People
+from lab.chaos.plan import Blow, Strike
+from lab.processes import StartError
 from lab.system import System
 from ostler.errors import Conflict
 
@@ -55,3 +57,62 @@ def test_mend_all_runs_each_mending_once_when_one_schedules_itself_again() -> No
     breaker.mend_all()
     assert runs == ["repeat", "once"]
     assert [mending.mend for mending in breaker._mendings] == [repeat]
+
+
+class FakeNode:
+    """A real node whose programs can be killed, and the calls that it got."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.runs = True
+        self.containerd = SimpleNamespace(running=lambda: self.runs)
+
+    def tag(self, _image: str, name: str) -> None:
+        if not self.runs:
+            raise StartError("containerd did not tag the image: connection refused")
+        self.calls.append(name)
+
+    def kill_kubelet(self) -> None:
+        self.calls.append("kill kubelet")
+
+    def kill_containerd(self) -> None:
+        self.runs = False
+        self.calls.append("kill containerd")
+
+    def start_kubelet(self) -> None:
+        if not self.runs:
+            raise StartError("kubelet has ended: no containerd")
+        self.calls.append("start kubelet")
+
+    def start_containerd(self) -> None:
+        self.runs = True
+        self.calls.append("start containerd")
+
+
+def test_image_of_a_pool_can_change_while_a_containerd_is_killed() -> None:
+    node = FakeNode()
+    patched: list[Any] = []
+    kube = SimpleNamespace(request=lambda *_, body, **__: patched.append(body["spec"]))
+    system = SimpleNamespace(namespace="n", identities=None, pools=POOLS, real_nodes=[node])
+    ours = People(cast("System", system), cast("KubeClient", kube), lambda *_: None, rolls=2)
+    node.kill_containerd()
+
+    for _ in range(2):
+        assert ours.act(Strike(1, Blow.POOL_ROLLED, 0.5, 1.0))
+
+    assert patched == [{"image": "runner:1"}, {"image": "runner:2"}]
+    assert node.calls[:2] == ["docker.io/library/runner:1", "docker.io/library/runner:2"]
+
+
+def test_kubelet_comes_back_with_a_containerd_that_was_killed_in_the_meantime() -> None:
+    node = FakeNode()
+    breaker = object.__new__(Breaker)
+    breaker._system = cast("System", SimpleNamespace(real_nodes=[node]))
+    breaker._mendings = []
+    breaker._kill_on_node(Strike(1, Blow.KUBELET_KILLED, 0.5, 1.0))
+    breaker._kill_on_node(Strike(2, Blow.CONTAINERD_KILLED, 0.5, 15.0))
+
+    for mending in breaker._mendings:
+        mending.mend()
+
+    assert node.calls == ["kill kubelet", "kill containerd", "start containerd", "start kubelet"]

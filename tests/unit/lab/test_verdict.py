@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lab.verdict import judge
+from lab.verdict import ended_unseen, judge
 
 Event = dict[str, Any]
 
@@ -190,3 +190,44 @@ def test_a_pod_that_went_before_github_heard_of_its_start_did_not_execute_the_jo
 
     assert verdict.problems == ()
     assert verdict.executions == 1
+
+
+def unseen(*, job: int = 1) -> list[Event]:
+    """The Pod of a job whose runner ended unseen: the node has lost the end of the job."""
+    end = {"event": "end_not_seen", "pod": "p1", "uid": "uid-p1", "job": job}
+    deleted = {"event": "pod_deleted", "pod": "p1", "uid": "uid-p1", "phase": "Failed", "job": job}
+    return [*kubelet()[:6], end, {**kubelet()[7], "phase": "Failed"}, deleted]
+
+
+def ended_with(conclusion: str) -> list[Event]:
+    return [{**event, "conclusion": conclusion} if "conclusion" in event else event for event in github()]
+
+
+@pytest.mark.parametrize("conclusion", ["success", "cancelled"])
+def test_a_runner_that_ended_unseen_after_its_job_did_not_break_it(conclusion: str) -> None:
+    verdict = judge(ended_with(conclusion), unseen())
+
+    assert verdict.ok, verdict.problems
+    assert ended_unseen(ended_with(conclusion), unseen()) == {"uid-p1"}
+
+
+@pytest.mark.parametrize("log", [ended_with("failure"), without(github(), "job_completed", "runner_deleted")])
+def test_a_runner_that_ended_unseen_during_its_job_was_killed(log: list[Event]) -> None:
+    assert "Pod p1 was killed while it executed job 1" in judge(log, unseen()).problems
+    assert not ended_unseen(log, unseen())
+
+
+def test_a_killed_runner_is_not_excused_by_the_success_of_its_job() -> None:
+    pods = [{**event, "event": "killed"} if event["event"] == "end_not_seen" else event for event in unseen()]
+
+    assert "Pod p1 was killed while it executed job 1" in judge(github(), pods).problems
+    assert not ended_unseen(github(), pods)
+
+
+def test_a_runner_that_ended_unseen_before_it_could_begin_did_not_execute_the_job() -> None:
+    other = github(runner="r2")
+    pods = [*unseen(), *kubelet(runner="r2", pod="p2")]
+
+    verdict = judge(other, pods)
+
+    assert verdict.ok, verdict.problems

@@ -48,20 +48,41 @@ class World:
         self.logs = folder / "pod-logs"
         self.path = folder / "journal.jsonl"
         self.api = Api()
-        self.journal = NodeJournal(self.path, pod_logs=[self.logs], namespace=NAMESPACE, kubeconfig=folder / "unused")
+        self.containerd_log = folder / "containerd.log"
+        self.containerd_log.touch()
+        self.journal = NodeJournal(
+            self.path,
+            pod_logs=[self.logs],
+            containerd_logs=[self.containerd_log],
+            namespace=NAMESPACE,
+            kubeconfig=folder / "unused",
+        )
         self.phases = Phases()
         self.journal._phases = self.phases  # type: ignore[assignment]
         self.journal._journal.__enter__()
 
-    def write(self, container: str, text: str, *, end: str = "\n") -> None:
+    def write(self, container: str, text: str, *, end: str = "\n", file: str = "0.log") -> None:
         folder = self.logs / f"{NAMESPACE}_small-1_{UID}" / container
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "0.log").open("a") as log:
+        with (folder / file).open("a") as log:
             log.write(f"2026-11-24T10:00:00.000000000Z stdout F {text}{end}")
 
     def run_pod(self, *, phase: str = "Running", codes: dict[str, int] | None = None) -> None:
-        ended = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in (codes or {}).items()]
-        self.api.pods = [{"metadata": {"uid": UID}, "status": {"phase": phase, "containerStatuses": ended}}]
+        containers: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "containerID": f"containerd://id-of-{name}",
+                "state": {"terminated": {"exitCode": codes[name]}} if codes else {"running": {}},
+            }
+            for name in codes or ("poller", "runner")
+        ]
+        self.api.pods = [{"metadata": {"uid": UID}, "status": {"phase": phase, "containerStatuses": containers}}]
+
+    def restart_containerd(self, *before: str) -> None:
+        """Write the log of a containerd that was killed and restarted during the life of the runner."""
+        connected = 'msg="connecting to shim id-of-runner"'
+        start = 'msg="starting containerd"'
+        self.containerd_log.write_text("\n".join([start, connected, *before, start, connected]))
 
     def delete_pod(self, *, last_phase: str | None = "Running") -> None:
         if last_phase is not None:
@@ -156,6 +177,47 @@ def test_pod_whose_containers_end_during_its_job_fails_the_verdict(world: World)
     assert any("was killed while it executed job 11" in problem for problem in problems)
 
 
+def test_runner_that_ended_while_containerd_was_not_running_is_not_called_killed(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.restart_containerd()
+    world.run_pod(phase="Failed", codes={"runner": 255})
+
+    assert world.read() == [("job_started", 11), ("end_not_seen", 11), ("pod_ended", None)]
+
+
+def test_unseen_end_of_a_pod_that_is_gone_before_the_next_list_is_written(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.restart_containerd()
+    world.delete_pod(last_phase="Failed")
+
+    assert world.read() == [("job_started", 11), ("end_not_seen", 11), ("pod_deleted", 11)]
+
+
+def test_runner_that_was_to_be_stopped_is_killed_although_its_end_is_unknown(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}')
+    world.read()
+    world.restart_containerd(r'msg="StopContainer for \"id-of-runner\" with timeout 30 (s)"')
+    world.run_pod(phase="Failed", codes={"runner": 255})
+    world.read()
+
+    log = read_log(world.path)
+    assert [event["event"] for event in log] == ["job_started", "killed", "pod_ended"]
+    problems = judge([{"event": "job_queued", "job": 11}], log).problems
+    assert any("was killed while it executed job 11" in problem for problem in problems)
+
+
+def test_log_of_a_container_whose_first_creation_failed_is_read(world: World) -> None:
+    world.run_pod()
+    world.write("runner", '{"event": "job_started", "job": 11}', file="1.log")
+
+    assert world.read() == [("job_started", 11)]
+
+
 def test_api_server_that_does_not_answer_loses_no_event(world: World) -> None:
     world.run_pod()
     world.write("runner", '{"event": "job_started", "job": 11}')
@@ -179,7 +241,11 @@ def test_exit_codes_of_containers_that_still_run_are_left_out() -> None:
 def test_journal_that_ends_with_an_error_ends_the_run(tmp_path: Path) -> None:
     system = System(tmp_path / "run", Options(), say=lambda _line: None)
     system._journal = NodeJournal(
-        tmp_path / "journal.jsonl", pod_logs=[tmp_path], namespace=NAMESPACE, kubeconfig=tmp_path / "missing"
+        tmp_path / "journal.jsonl",
+        pod_logs=[tmp_path],
+        containerd_logs=[],
+        namespace=NAMESPACE,
+        kubeconfig=tmp_path / "missing",
     )
     assert liveness.lost(system) is None
 
