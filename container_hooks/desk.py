@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Desk:
         self._taking = threading.Lock()
         self._id = ""
         self._present: Conversation | None = None
+        self._command = ""
         self._refusals: Counter[str] = Counter()
         self._since = 0  # refusals since the last command began
         self._shown = 0  # those of them that its log shows
@@ -120,6 +122,26 @@ class Desk:
             log.warning("hooks.command_cancelled", why=why)
             conversation.cancel(why)
 
+    def clean_up(self, *, within: float) -> bool:
+        """Cancel the present command, and execute `cleanup_job` unless the runner has given this command last.
+
+        For the end of the sidecar: no command begins afterwards. Return False if this takes more than `within` seconds.
+        """
+        deadline = time.monotonic() + within
+        if not self._taking.acquire(timeout=within):
+            return False
+        present = self._present
+        if present is None:
+            return True
+        if self._command != CLEANUP:
+            self.cancel(present, "the sidecar was ended, so container runner has ended")
+            if not present.wait_ended(within):
+                return False
+            self._start(CLEANUP, {"command": CLEANUP}, {})
+            present = self._present
+            present.started.set()
+        return present.wait_ended(max(deadline - time.monotonic(), 0))
+
     def _busy(self) -> Refused:
         return Refused(
             "another command of container hooks is still running in this Pod; the runner must wait for its end",
@@ -151,7 +173,7 @@ class Desk:
         with self._lock:
             unshown = self._since - self._shown
             self._since = self._shown = 0
-            self._id, self._present = secrets.token_hex(8), conversation
+            self._id, self._present, self._command = secrets.token_hex(8), conversation, command
         threading.Thread(
             target=self._run, args=(command, given, Session(conversation, environment), unshown), daemon=True
         ).start()

@@ -5,7 +5,8 @@ therefore runs detached in its container. A first command starts it and writes i
 second command follows the output. Both can be repeated after any failure: the first creates a folder that can be
 created only once, and the second continues at the byte that arrived last.
 
-If the command is cancelled, a third command ends the step. Otherwise it would run beside the next steps of its job.
+If the command is cancelled or gives up, a third command ends the step. Otherwise it would run beside the next steps of
+its job.
 
 The container needs `sh`, `cat`, `head`, `mkdir`, `mv`, `sleep`, `tail` and `wc`, as in BusyBox, and a Linux `/proc`.
 If it has `setsid`, a cancelled step is ended together with the processes that it has started.
@@ -14,14 +15,16 @@ If it has `setsid`, a cancelled step is ended together with the processes that i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from container_hooks.copies import append
 from container_hooks.ports import Exec
+from ostler import logging
 from ostler.clock import Timing
-from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable, UpstreamError
+from ostler.errors import ExecLost, Gone, OstlerError, RateLimited, Retryable
+
+log = logging.get_logger(__name__)
 
 PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
@@ -69,7 +72,11 @@ while :; do
 done
 echo "$end" >&2
 """
+# A step that has not begun can never begin afterwards.
 _STOP = """\
+mkdir -p "$1" && mkdir "$1/begun" 2>/dev/null && exit 0
+tries=0
+until [ -s "$1/pid" ] || [ "$tries" -ge 20 ]; do tries=$((tries + 1)); sleep 0.1; done
 pid=$(cat "$1/pid") || exit 0
 send() { kill -s "$1" -- "-$pid" || kill -s "$1" "$pid"; }
 send TERM && sleep 2 && send KILL
@@ -110,13 +117,13 @@ def run_detached(
     connection.
 
     Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
-    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure. After every other error,
-    for example of `output` or `timing`, the step is ended.
+    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure. Before any error is
+    raised, the step is ended, unless it was killed or its Pod is gone. If this fails too, the failure is only logged.
     """
     step = _Step(processes, place, output)
     try:
         return _until_it_ended(step, command, why_ended=why_ended, timing=timing, patience=patience)
-    except (StepKilled, StepNotStarted, UpstreamError):
+    except (StepKilled, Gone):
         raise
     except BaseException:
         step.stop()
@@ -189,10 +196,14 @@ class _Step:
                 raise ExecLost(f"the output of the step could not be read: exit code {code}, {words[-200:]!r}")
 
     def stop(self) -> None:
-        """End the step, as far as its container can be reached."""
+        """End the step. A failure is logged, and the step might then go on."""
         hears = partial(append, bytearray())
-        with suppress(OstlerError):
+        try:
             self._run(["sh", "-c", _STOP, "sh", self._place.folder], hears, hears)
+        except OstlerError as error:
+            log.warning("hooks.step_not_ended", pod=self._place.pod, error=type(error).__name__, detail=str(error))
+        else:
+            log.info("hooks.step_ended", pod=self._place.pod)
 
     def _pass_on(self, data: bytes) -> None:
         self.seen += len(data)

@@ -39,7 +39,7 @@ def run_step(world: World, pod: str, script: str) -> int:
     except ExecLost as error:
         raise HookFailed(
             "the result of the step is unknown: its container could not be reached for several minutes. The step might "
-            "still run, so it is not repeated; run the job again"
+            "still run if its container could not be reached to end it, so it is not repeated; run the job again"
         ) from error
     except OstlerError as error:
         raise failure_of("the result of the step is unknown", error) from error

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from container_hooks.conversation import CommandCancelled
 from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
@@ -198,6 +199,49 @@ def test_container_that_answers_no_more_ends_the_step_after_the_patience(tmp_pat
         run(tmp_path, "sleep 3", shells, patience=0.2)
 
     assert shells.connections > 2
+
+
+@pytest.mark.parametrize("refusals", [1, 1000], ids=["is reached again", "is never reached again"])
+def test_step_is_ended_when_its_container_did_not_answer_for_the_patience(tmp_path: Path, refusals: int) -> None:
+    """The connection is away for longer than the patience, which is one refused connection here."""
+    clock = itertools.count(0, 100)
+    timing = Timing(clock=lambda: float(next(clock)), sleep=lambda _seconds: None)
+    place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
+    cuts = [None, 0, *[-1] * refusals]
+    words = ["env", f"STEP={tmp_path}", "sh", "-c", "echo begun; sleep 60"]
+
+    with pytest.raises(Retryable), capture_logs() as logs:
+        run_detached(Shells(cuts), place, words, output=IGNORED, why_ended=lambda: None, timing=timing, patience=10)
+
+    [event] = [each for each in logs if each["event"].startswith("hooks.step")]
+    if refusals == 1:
+        assert event["event"] == "hooks.step_ended"
+        eventually(lambda: not living(f"STEP={tmp_path}"), "the step still runs", within=5)
+    else:
+        assert (event["event"], event["error"]) == ("hooks.step_not_ended", "Retryable")
+        for pid in living(f"STEP={tmp_path}"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_step_that_is_ended_before_it_begins_never_begins(tmp_path: Path) -> None:
+    """Its start is lost, and the first connection is delayed until the step was ended."""
+    delayed: list[Sequence[str]] = []
+
+    class Delayed(Shells):
+        def run(self, pod: str, container: str, command: Sequence[str], **streams: Any) -> int:
+            if not delayed:
+                delayed.append(command)
+                raise CommandCancelled("hook.sh was ended by a signal")
+            return super().run(pod, container, command, **streams)
+
+    shells = Delayed()
+    with pytest.raises(CommandCancelled):
+        run(tmp_path, f"echo begun > {tmp_path}/begun", shells)
+
+    assert shells.run("pod", "job", delayed[0], stdout=IGNORED, stderr=IGNORED) == 0
+
+    time.sleep(0.5)
+    assert not (tmp_path / "begun").exists()
 
 
 def test_long_silence_before_a_broken_connection_is_no_reason_to_give_up(tmp_path: Path) -> None:

@@ -443,3 +443,38 @@ def test_script_gives_up_when_no_sidecar_answers(folder: Path) -> None:
     assert ended.code == 1
     assert "does not answer" in ended.output
     assert "Look at container `hooks` of this Pod" in ended.output
+
+
+# The end of the Pod. The kubelet sends SIGTERM to the sidecar when the container `runner` has ended.
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["runner was killed", "runner lives"])
+def test_sidecar_that_is_ended_during_a_command_cleans_up(folder: Path, tmp_path: Path, *, killed: bool) -> None:
+    process = start_alone(folder)
+    hook = Sidecar(folder, SHELLS["dash"]).start({**STEP, "args": {"until": str(tmp_path / "never")}})
+    assert hook.process.stdout is not None
+    hook.process.stdout.readline()
+    if killed:
+        hook.kill_group()
+
+    process.terminate()
+
+    assert process.wait(20) == 0
+    assert (folder / "cleaned-up").exists()
+    if not killed:
+        assert hook.end().code == 1
+
+
+@pytest.mark.parametrize("commands", [[], [STEP], [STEP, CLEANUP]], ids=len)
+def test_sidecar_cleans_up_at_its_end_only_if_the_runner_did_not(
+    folder: Path, tmp_path: Path, commands: list[Json]
+) -> None:
+    process = start_alone(folder)
+    (tmp_path / "now").touch()
+    for each in commands:
+        assert Sidecar(folder, SHELLS["dash"]).run({**each, "args": {"until": str(tmp_path / "now")}}).code == 0
+
+    process.terminate()
+
+    assert process.wait(20) == 0
+    assert (folder / "cleaned-up").exists() == (len(commands) == 1)
