@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from container_hooks.conversation import CommandCancelled, Conversation, Limits
 from ostler import logging
 from ostler.errors import OstlerError
 
-Json = dict[str, Any]
 log = logging.get_logger(__name__)
 
 COMMANDS = ("prepare_job", "run_script_step", "run_container_step", "cleanup_job")
@@ -43,8 +43,31 @@ class Session:
     environment: Mapping[str, str]
 
 
-Execute = Callable[[Json, Session], int]
-"""Executes a command and returns its exit code. The first argument is the JSON object of the runner."""
+Execute = Callable[[bytes, Session], int]
+"""Executes a command and returns its exit code. The first argument is the JSON object of the runner, not parsed."""
+
+
+class _Named(msgspec.Struct):
+    command: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def command_of(content: bytes) -> str:
+    """Return the command of the runner. Raises `Refused` if the content is no JSON object with a known command.
+
+    No object is created for the other fields: 4 MiB of JSON can need 100 MiB, and many requests can arrive at once.
+    """
+    try:
+        written = bytes(msgspec.json.decode(content, type=_Named).command)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("the command of container hooks is not a JSON object", reason="not_json", status=400) from error
+    command = written.decode(errors="replace").strip('"')
+    if command not in COMMANDS:
+        raise Refused(
+            f"the command of container hooks must be one of {', '.join(COMMANDS)}, not {command[:80]!r}",
+            reason="unknown_command",
+            status=400,
+        )
+    return command
 
 
 class Desk:
@@ -63,20 +86,17 @@ class Desk:
         self._shown = 0  # those of them that its log shows
         self._lock = threading.Lock()
 
-    def begin(self, given: Json, environment: Mapping[str, str]) -> str:
-        """Start a command, and return its id. Raises `Refused` if another command does not end in time."""
-        command = given.get("command")
-        if command not in COMMANDS:
-            raise Refused(
-                f"the command of container hooks must be one of {', '.join(COMMANDS)}, not {str(command)[:80]!r}",
-                reason="unknown_command",
-                status=400,
-            )
+    def begin(self, content: bytes, environment: Mapping[str, str]) -> str:
+        """Start the command in the JSON `content`, and return its id.
+
+        Raises `Refused` if it is no command, or if another command does not end in time.
+        """
+        command = command_of(content)
         if not self._taking.acquire(timeout=self._limits.busy):
             raise self._busy()
         try:
             self._wait_for_present(cleanup=command == CLEANUP)
-            return self._start(str(command), given, environment)
+            return self._start(command, content, environment)
         finally:
             self._taking.release()
 
@@ -137,7 +157,7 @@ class Desk:
             self.cancel(present, "the sidecar was ended, so container runner has ended")
             if not present.wait_ended(within):
                 return False
-            self._start(CLEANUP, {"command": CLEANUP}, {})
+            self._start(CLEANUP, b'{"command": "%s"}' % CLEANUP.encode(), {})
             present = self._present
             present.started.set()
         return present.wait_ended(max(deadline - time.monotonic(), 0))
@@ -168,33 +188,33 @@ class Desk:
             elif waited > self._limits.busy:
                 raise self._busy()
 
-    def _start(self, command: str, given: Json, environment: Mapping[str, str]) -> str:
+    def _start(self, command: str, content: bytes, environment: Mapping[str, str]) -> str:
         conversation = Conversation(self._limits)
         with self._lock:
             unshown = self._since - self._shown
             self._since = self._shown = 0
             self._id, self._present, self._command = secrets.token_hex(8), conversation, command
         threading.Thread(
-            target=self._run, args=(command, given, Session(conversation, environment), unshown), daemon=True
+            target=self._run, args=(command, content, Session(conversation, environment), unshown), daemon=True
         ).start()
         return self._id
 
-    def _run(self, command: str, given: Json, session: Session, unshown: int) -> None:
+    def _run(self, command: str, content: bytes, session: Session, unshown: int) -> None:
         if unshown:
             session.conversation.log.line(
                 f"ostler: requests refused at the socket of container jobs before this command: {unshown}"
             )
         try:
-            code = session.conversation.run(lambda: self._guarded(given, session))
+            code = session.conversation.run(lambda: self._guarded(command, content, session))
         except CommandCancelled:  # it never began
             return
         log.info("hooks.command_ended", command=command, exit_code=code)
 
-    def _guarded(self, given: Json, session: Session) -> int:
+    def _guarded(self, command: str, content: bytes, session: Session) -> int:
         """Return the exit code of a command. An error becomes one line in the log of the job."""
-        log.info("hooks.command_began", command=given["command"])
+        log.info("hooks.command_began", command=command)
         try:
-            return self._execute(given, session)
+            return self._execute(content, session)
         except CommandCancelled as error:
             log.info("hooks.command_stopped", why=str(error))
         except OstlerError as error:

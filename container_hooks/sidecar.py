@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-import orjson
-
 from container_hooks.commands import execute
 from container_hooks.conversation import Limits
-from container_hooks.desk import Desk, Execute, Json, Session
+from container_hooks.desk import Desk, Execute, Session
 from container_hooks.inputs import LONGEST_INPUT, parse
 from container_hooks.places import read_place
 from container_hooks.ports import Ledger
@@ -76,7 +74,7 @@ def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
     place, ledger = read_place(environment), Ledger()
     exec_ = ExecClient(client, place.namespace, heartbeat=place.heartbeat)
 
-    def run(given: Json, session: Session) -> int:
+    def run(content: bytes, session: Session) -> int:
         conversation = session.conversation
         # One command runs at a time. With its clock, calls and processes of a cancelled command end early.
         client.timing = conversation.timing
@@ -88,6 +86,6 @@ def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
             ledger=ledger,
             folders=session.environment,
         )
-        return execute(parse(orjson.dumps(given)), world=world)
+        return execute(parse(content), world=world)
 
     return run

@@ -11,7 +11,7 @@ from pathlib import Path
 from container_hooks.desk import Session
 from container_hooks.serve import HookServer
 from container_hooks.sidecar import end_by_signals
-from tests.unit.container_hooks.sidecar import QUICK, Json
+from tests.unit.container_hooks.sidecar import QUICK, Json, parsed
 
 
 def execute(given: Json, session: Session) -> int:
@@ -26,6 +26,6 @@ def execute(given: Json, session: Session) -> int:
 
 
 if __name__ == "__main__":
-    server = HookServer(Path(sys.argv[1]) / "hooks.sock", execute, limits=QUICK)
+    server = HookServer(Path(sys.argv[1]) / "hooks.sock", parsed(execute), limits=QUICK)
     end_by_signals(server.desk, within=10)
     server.serve()

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,8 @@ def test_input_above_the_limit_is_refused_before_it_is_parsed(folder: Path, wait
         ("{}", "must be one of prepare_job, run_script_step, run_container_step, cleanup_job"),
         ('{"command": "delete_everything"}', "not 'delete_everything'"),
         ('{"command": {"a": 1}}', "must be one of"),
+        ('{"command": "prepare_job", "args": ' + "[" * 100_000, "not a JSON object"),
+        ('{"command": "prepare_job", "args": {}', "not a JSON object"),
     ],
 )
 def test_input_that_is_no_command_is_refused_with_one_line(
@@ -218,6 +221,24 @@ def test_instruction_of_another_kind_is_no_way_to_upload(folder: Path, waiting: 
         assert "no instruction asks for this" in sidecar.ask(f"/body?id={known}")
         waiting.release.set()
         assert hook.end().code == 0
+
+
+@pytest.mark.parametrize("fields", ['"args": %s', '"args": {}, "state": {"x": %s}', '"command": %s'])
+def test_many_large_inputs_at_once_need_little_memory(folder: Path, waiting: Waiting, fields: str) -> None:
+    """The waiting step is a command that runs, so that the inputs wait for its end."""
+    content = '{"command": "prepare_job", ' + fields % f"[{'[],' * 300_000}[]]" + "}"
+    with serving(folder, waiting, limits=replace(QUICK, busy=3)) as sidecar:
+        first = waiting.start(sidecar)
+        tracemalloc.start()
+        hooks = [sidecar.start(content) for _ in range(10)]
+        codes = [each.end().code for each in hooks]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        waiting.release.set()
+        first.end()
+
+    assert codes == [1] * 10
+    assert peak < 4 * 10 * len(content)
 
 
 def test_idle_connections_do_not_prevent_a_command(folder: Path, waiting: Waiting) -> None:
