@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -61,16 +61,14 @@ class Unexpected(OstlerError):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction for `hook.sh`: a verb, its argument, and names of files for `send`."""
+    """One instruction for `hook.sh`: a verb and its argument."""
 
     verb: str
     argument: str = ""
-    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the instruction as `hook.sh` reads it."""
-        first = f"{self.verb} {self.argument}" if self.argument else self.verb
-        return "\n".join((first, *self.names))
+        return f"{self.verb} {self.argument}" if self.argument else self.verb
 
 
 WAIT = Instruction("wait")
@@ -123,7 +121,7 @@ class Conversation:
 
     def carry_out(self, instruction: Instruction, pipe: Pipe) -> None:
         """Give an instruction to `hook.sh`. Its bytes go through `pipe`."""
-        if any("\n" in each or "\0" in each for each in (instruction.argument, *instruction.names)):
+        if "\n" in instruction.argument or "\0" in instruction.argument:
             raise OstlerError(f"a path with a line break cannot be copied: {instruction.argument!r}")
         with self._changed:
             self.check()
@@ -298,9 +296,9 @@ class RunnerFiles:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
 
-    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive of the content of `folder`, or of the paths in `only`."""
-        instruction = Instruction("send", folder, tuple(f"./{each}" for each in only))
+    def send(self, folder: str) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`."""
+        instruction = Instruction("send", folder)
         pipe = self._conversation.pipe()
         self._conversation.carry_out(instruction, pipe)
         try:

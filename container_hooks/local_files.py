@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,10 +20,10 @@ _LONGEST_STDERR = 2000
 class LocalFiles:
     """Satisfies `Files`. A folder that does not exist counts as empty."""
 
-    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive of the content of `folder`, or of the paths in `only`."""
+    def send(self, folder: str) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        command = ["tar", "-cf", "-", "-C", folder, "--", *(only or ["."])]
+        command = ["tar", "-cf", "-", "-C", folder, "--", "."]
         # A pipe for the errors could be full, and `tar` would then wait for ever.
         with (
             tempfile.TemporaryFile() as errors,

@@ -14,11 +14,8 @@ from ostler.clock import Timing
 class Files(Protocol):
     """Files of the container `runner`. The user of this protocol has no access to the file system of the container."""
 
-    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive of the content of `folder`.
-
-        If `only` is given, the archive contains only these paths, which are relative to `folder`.
-        """
+    def send(self, folder: str) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`."""
         ...
 
     def receive(self, folder: str, chunks: Iterable[bytes]) -> None:
@@ -42,12 +39,11 @@ class Exec(Protocol):
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        deadline: float | None = None,
     ) -> int:
         """Run a command in a container, and return its exit code.
 
-        `deadline` is in seconds. A command that might have begun is never repeated. Raises `ExecLost` if the connection
-        ends without an exit code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.
+        A command that might have begun is never repeated. Raises `ExecLost` if the connection ends without an exit
+        code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.
         """
         ...
 

@@ -134,19 +134,19 @@ class Exchange:
         self._is_mute = False  # nothing can be sent any more
         self._ended = ""
 
-    def run(self, *, until: float | None) -> bytes:
-        """Return the status of the process, a JSON object. `until` is a time of the clock, or None.
+    def run(self) -> bytes:
+        """Return the status of the process, a JSON object.
 
         Raises `Broken` if the connection ends before the status arrives, and `StdinFailed`.
         """
         self._events()
-        while not self._over(until):
+        while not self._over():
             self._feed()
             self._ping()
             self._collect()
             moved = self._write()
             if not (self._read() or moved):
-                self._wait(until)
+                self._wait()
         if self._status_at is None:
             raise Broken(self._ended)
         return bytes(self._status)
@@ -158,14 +158,12 @@ class Exchange:
             self._link.send(b"".join(self._protocol.data_to_send()))
         self._link.close()
 
-    def _over(self, until: float | None) -> bool:
+    def _over(self) -> bool:
         if self._ended:
             return True
         now = self._clock()
         if self._status_at is not None:
             return now >= self._status_at + _CLOSES_WITHIN
-        if until is not None and now >= until:
-            raise Broken("the process did not end in time")
         if now >= self._last_heard + self._heartbeat.deadline:
             raise Broken(f"neither data nor a pong arrived for {self._heartbeat.deadline:.0f} seconds")
         return False
@@ -281,10 +279,10 @@ class Exchange:
         elif self._channel in {STDOUT, STDERR}:
             self._heard(self._channel, data)
 
-    def _wait(self, until: float | None) -> None:
+    def _wait(self) -> None:
         """Wait until the connection or the input has something, or until the next ping or limit is due."""
         ends = [max(self._last_heard, self._last_ping) + self._heartbeat.period]
-        ends += [self._last_heard + self._heartbeat.deadline, *(() if until is None else (until,))]
+        ends.append(self._last_heard + self._heartbeat.deadline)
         if self._status_at is not None:
             ends.append(self._status_at + _CLOSES_WITHIN)
         poll = select.poll()

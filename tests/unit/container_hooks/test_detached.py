@@ -50,9 +50,8 @@ class Shells:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        deadline: float | None = None,
     ) -> int:
-        assert (pod, container, stdin, deadline) == ("pod", "job", None, None)
+        assert (pod, container, stdin) == ("pod", "job", None)
         self.connections += 1
         left = next(self._cuts)
         if left is not None and left < 0:

@@ -51,9 +51,7 @@ class FoldersAsContainers:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        deadline: float | None = None,
     ) -> int:
-        del deadline
         self.api.tick()
         number = len(self.ran)
         self.ran.append((pod, command[0] if command[-2] != "-e" else "step"))

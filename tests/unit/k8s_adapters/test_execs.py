@@ -41,7 +41,6 @@ class Run:
         *stories: Story,
         stdin: Any = None,
         stdout: Callable[[bytes], None] | None = None,
-        deadline: float | None = None,
         ca: PrivateCa | None = None,
         command: tuple[str, ...] = ("true",),
         after_request: Callable[[], object] = lambda: None,
@@ -61,7 +60,6 @@ class Run:
                     stdin=stdin,
                     stdout=stdout or self.stdout.extend,
                     stderr=self.stderr.extend,
-                    deadline=deadline,
                 )
             finally:
                 client.close()
@@ -342,15 +340,6 @@ def test_callback_that_blocks_for_longer_than_the_deadline_loses_nothing(run: Ru
         threading.Timer(QUICK.period, blocked.set).start()
 
     assert run(story, stdout=block, heartbeat=QUICK) == 6
-
-
-def test_command_that_runs_longer_than_its_deadline_is_lost(run: Run) -> None:
-    def story(connection: Connection) -> None:
-        connection.accept()
-        until_gone(connection)
-
-    with pytest.raises(ExecLost, match="did not end in time"):
-        run(story, deadline=0.1)
 
 
 @pytest.mark.parametrize(("channel", "size"), [(1, LARGEST_FRAME + 1), (3, LARGEST_STATUS + 1)])
