@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from container_hooks.pipes import Pipe, PipeBroken
@@ -30,7 +30,7 @@ class Limits:
     - `poll`: time that `hook.sh` waits for an instruction before it asks again.
     - `silent`: time without a request of `hook.sh` after which its command is cancelled.
     - `silent_when_wanted`: the same, while another command waits.
-    - `stall`: time without progress after which a copy fails.
+    - `stall`: time without progress after which a copy fails, or a command whose log is not read.
     - `busy`: time that a command waits for the command before it, before it is refused.
     - `cleanup`: time that `cleanup_job` waits before it cancels the command before it.
     - `stuck`: time that a cancelled command has to end. After that the sidecar restarts.
@@ -91,10 +91,10 @@ class Conversation:
         self._told = False
         self._requests = 0
         self._heard = clock()
-        self._log = Pipe(most=_PIPE, stall=None)
+        self._log = Pipe(most=_PIPE, stall=limits.stall)
         self._thread: int | None = None
         self.files = RunnerFiles(self)
-        self.log = JobLog(self._log)
+        self.log = JobLog(self._log, self.cancel)
         self.timing = Timing(sleep=self._sleep, clock=self._now)
 
     # The side of the command.
@@ -165,19 +165,24 @@ class Conversation:
     def _sleep(self, seconds: float) -> None:
         self._raise_once()
         with self._changed:
-            self._changed.wait_for(lambda: self._cancelled is not None and not self._told, seconds)
+            self._changed.wait_for(self._must_raise, seconds)
         self._raise_once()
 
     def _raise_once(self) -> None:
-        """Raise `CommandCancelled` at the first call after the command was cancelled.
+        """Raise `CommandCancelled` if the command was cancelled. In the thread of the command, raise it only once.
 
-        The code that cleans up after this error can still sleep and read the clock.
+        The code that cleans up after this error can still sleep and read the clock. Other threads only copy files, also
+        for an earlier attempt of a copy, so they must end, and must not take the error from the thread of the command.
         """
         with self._changed:
-            if self._cancelled is None or self._told:
+            if not self._must_raise():
                 return
-            self._told = True
+            self._told = self._told or threading.get_ident() == self._thread
         self.check()
+
+    def _must_raise(self) -> bool:
+        own = threading.get_ident() == self._thread
+        return self._cancelled is not None and not (own and self._told)
 
     # The side of hook.sh.
 
@@ -338,10 +343,15 @@ class RunnerFiles:
 
 
 class JobLog:
-    """The log of the job, which `hook.sh` prints. Nothing is written after the command was cancelled."""
+    """The log of the job, which `hook.sh` prints. Nothing is written after the command was cancelled.
 
-    def __init__(self, pipe: Pipe) -> None:
+    If the log is full and nobody reads it, the command is cancelled. Otherwise it would wait without an end for a
+    `hook.sh` whose connection for the log failed.
+    """
+
+    def __init__(self, pipe: Pipe, cancel: Callable[[str], None]) -> None:
         self._pipe = pipe
+        self._cancel = cancel
 
     def line(self, text: str) -> None:
         """Write one line."""
@@ -351,5 +361,7 @@ class JobLog:
         """Write the output of a process, unchanged."""
         if not data:
             return
-        with suppress(PipeBroken):
+        try:
             self._pipe.put(data)
+        except PipeBroken as error:
+            self._cancel(f"the log of the command is not read: {error}")

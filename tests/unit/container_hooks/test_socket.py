@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from container_hooks.conversation import CommandCancelled
+from container_hooks.conversation import CommandCancelled, Conversation
 from container_hooks.desk import Session
 from ostler.errors import Forbidden
 from tests.unit.container_hooks.sidecar import QUICK, SHELLS, Hook, Json, Sidecar, serving
@@ -346,6 +347,25 @@ def test_cut_log_cancels_the_command_instead_of_blocking_it(folder: Path, waitin
         assert hook.end().code == 1
 
 
+def test_command_whose_log_nobody_reads_ends_with_a_line(folder: Path) -> None:
+    """The connection for the log was never made, and the command has more output than the log stores."""
+
+    def execute(given: Json, session: Session) -> int:
+        for _ in range(3 if given["command"] == "run_script_step" else 0):
+            session.conversation.log.raw(bytes(1024 * 1024))
+            session.conversation.timing.clock()
+        return 0
+
+    with serving(folder, execute, limits=replace(QUICK, stall=1)) as sidecar:
+        known = sidecar.ask("/run", "--data", json.dumps(STEP)).removeprefix("run ")
+        answers = (sidecar.ask(f"/next?id={known}&status=0") for _ in range(100))
+
+        assert next(each for each in answers if each != "wait") == (
+            "refused the command was cancelled: the log of the command is not read: no bytes were read for 1 s"
+        )
+        assert sidecar.run(CLEANUP).code == 0
+
+
 def curl_of_the_log(hook: Hook) -> int | None:
     """Return the process id of the curl that prints the log of a command."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -499,3 +519,29 @@ def test_sidecar_cleans_up_at_its_end_only_if_the_runner_did_not(
 
     assert process.wait(20) == 0
     assert (folder / "cleaned-up").exists() == (len(commands) == 1)
+
+
+def test_thread_of_an_earlier_attempt_does_not_take_the_cancel_from_the_command() -> None:
+    conversation = Conversation(QUICK)
+    told: list[str] = []
+
+    def sleeps() -> None:
+        with suppress(CommandCancelled):
+            conversation.timing.sleep(60)
+
+    def command() -> int:
+        leftover = threading.Thread(target=sleeps)
+        leftover.start()
+        conversation.cancel("hook.sh ended")
+        leftover.join(10)
+        assert not leftover.is_alive()
+        try:
+            conversation.timing.sleep(0)
+        except CommandCancelled:
+            told.append("told")
+        conversation.timing.sleep(0)  # cleaning up can sleep
+        return 0
+
+    conversation.started.set()
+    assert conversation.run(command) == 0
+    assert told == ["told"]
