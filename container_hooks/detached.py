@@ -8,8 +8,8 @@ created only once, and the second continues at the byte that arrived last.
 If the command is cancelled or gives up, a third command ends the step. Otherwise it would run beside the next steps of
 its job.
 
-The container needs `sh`, `cat`, `head`, `mkdir`, `mv`, `sleep`, `tail` and `wc`, as in BusyBox, and a Linux `/proc`.
-If it has `setsid`, a cancelled step is ended together with the processes that it has started.
+The container needs `sh`, `cat`, `dd`, `head`, `mkdir`, `mv`, `sleep`, `stat` and `tail`, as in BusyBox, and a Linux
+`/proc`. If it has `setsid`, a cancelled step is ended together with the processes that it has started.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ $(command -v setsid) sh -c '
 ' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
 exit 0
 """
+# `wc -c` and `tail -c +N` of BusyBox read the whole file: 30 s and 0.4 s for 1 GiB, five times a second.
 _FOLLOW = """\
 folder=$1 seen=$2 absent=0 end=
 ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }
@@ -61,10 +62,10 @@ while :; do
     absent=$((absent + 1))
     [ "$absent" -gt 50 ] && end=absent
   fi
-  size=0
-  [ -f "$folder/output" ] && size=$(wc -c < "$folder/output")
+  size=$(stat -c %s "$folder/output" 2>/dev/null) || size=0
   if [ "$size" -gt "$seen" ]; then
-    tail -c "+$((seen + 1))" "$folder/output" | head -c "$((size - seen))"
+    dd if="$folder/output" bs=65536 skip="$((seen / 65536))" 2>/dev/null |
+      tail -c "+$((seen % 65536 + 1))" | head -c "$((size - seen))"
     seen=$size
   fi
   [ -n "$end" ] && break

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from container_hooks.conversation import CommandCancelled
-from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
+from container_hooks.detached import Place, StepKilled, StepNotStarted, _Step, run_detached
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Gone, Retryable
 from tests.waiting import eventually
@@ -98,6 +98,40 @@ def test_step_returns_its_output_and_its_exit_code(tmp_path: Path, shell: tuple[
         pytest.skip(f"{shell[0]} is not installed")
 
     assert run(tmp_path, f"{NUMBERS}; echo oops >&2; exit 7", Shells(shell=shell)) == (7, ALL_LINES + b"oops\n")
+
+
+def busybox_in(folder: Path) -> str:
+    """Return a folder for PATH in which each program that a step needs is BusyBox's."""
+    found = shutil.which("busybox")
+    if found is None:
+        pytest.skip("busybox is not installed")
+    for name in ("sh", "cat", "dd", "head", "mkdir", "mv", "sleep", "stat", "tail"):
+        (folder / name).symlink_to(found)
+    return str(folder)
+
+
+def test_output_of_any_size_is_followed_without_reading_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has 1 TiB, which no program can read in the time of a test."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "step" / "ended.4").mkdir(parents=True)
+    with (tmp_path / "step" / "output").open("wb") as output:
+        output.seek(2**40)
+        output.write(b"the last line\n")
+    monkeypatch.setenv("PATH", busybox_in(tmp_path / "bin"))
+    place, shown = Place(pod="pod", container="job", folder=str(tmp_path / "step")), bytearray()
+    step = _Step(Shells(), place, shown.extend)
+    step.seen = 2**40 + 4
+
+    assert (step.follow(), bytes(shown)) == (4, b"last line\n")
+
+
+def test_step_needs_only_programs_of_busybox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", busybox_in(tmp_path / "bin"))
+
+    assert run(tmp_path, f"{NUMBERS}; exit 7", Shells([None, 30, 70_000])) == (7, ALL_LINES)
 
 
 def test_step_that_fills_the_disk_has_its_exit_code(tmp_path: Path) -> None:
