@@ -30,6 +30,7 @@ PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
 
 _PAUSE = 1.0  # seconds between two connections
+_SILENCE = 61.0  # seconds without output of the second command, which writes every 5 seconds
 _STEADY = 30.0  # seconds after which a connection that broke was a working one
 
 # The exit code is the name of a folder, because a full disk still allows to rename a folder.
@@ -48,7 +49,7 @@ exit 0
 """
 # `wc -c` and `tail -c +N` of BusyBox read the whole file: 30 s and 0.4 s for 1 GiB, five times a second.
 _FOLLOW = """\
-folder=$1 seen=$2 absent=0 end=
+folder=$1 seen=$2 absent=0 rounds=0 end=
 ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }
 while :; do
   ended
@@ -69,6 +70,8 @@ while :; do
     seen=$size
   fi
   [ -n "$end" ] && break
+  rounds=$((rounds + 1))
+  [ "$((rounds % 25))" -ne 0 ] || echo alive >&2
   sleep 0.2
 done
 echo "$end" >&2
@@ -160,7 +163,10 @@ def _until_it_ended(
 class _Step:
     """A step and its progress. `seen` is the number of bytes of output that were passed on."""
 
-    def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, processes: Exec, place: Place, output: Callable[[bytes], None], *, silence: float = _SILENCE
+    ) -> None:
+        self._silence = silence
         self._processes = processes
         self._place = place
         self._output = output
@@ -183,8 +189,9 @@ class _Step:
         """Pass on the output until the step has ended, and return its exit code."""
         said = bytearray()
         command = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
-        code = self._run(command, self._pass_on, partial(append, said))
-        match said.decode(errors="replace").strip():
+        code = self._run(command, self._pass_on, partial(append, said), silence=self._silence)
+        *_, last = ["", *said.decode(errors="replace").splitlines()]
+        match last:
             case "killed":
                 raise StepKilled("it was killed; its container might have used up its memory")
             case "absent":
@@ -210,5 +217,13 @@ class _Step:
         self.seen += len(data)
         self._output(data)
 
-    def _run(self, command: Sequence[str], stdout: Callable[[bytes], None], stderr: Callable[[bytes], None]) -> int:
-        return self._processes.run(self._place.pod, self._place.container, command, stdout=stdout, stderr=stderr)
+    def _run(
+        self,
+        command: Sequence[str],
+        stdout: Callable[[bytes], None],
+        stderr: Callable[[bytes], None],
+        *,
+        silence: float | None = None,
+    ) -> int:
+        pod, container = self._place.pod, self._place.container
+        return self._processes.run(pod, container, command, stdout=stdout, stderr=stderr, silence=silence)

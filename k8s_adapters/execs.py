@@ -79,6 +79,7 @@ class ExecClient:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
+        silence: float | None = None,
     ) -> int:
         """Run a command in a container and return its exit code. A command that signal n ended has code 128 + n.
 
@@ -86,6 +87,9 @@ class ExecClient:
         called in the calling thread. If they block, the command waits. `ExecLost` is also raised if the command accepts
         none of its input for longer than the deadline of the heartbeat, because the server answers pings after it has
         passed on the input before them.
+
+        `silence` is for a command that writes often. After this number of seconds without output, the connection is
+        lost. An API server might answer pings itself, and then does not notice for 15 minutes that the node is gone.
 
         Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist, `Invalid` if the
         container does not, `Forbidden`, and `Retryable` or `RateLimited` if the handshake failed. Raises another
@@ -103,6 +107,7 @@ class ExecClient:
             heard=lambda channel, data: (stdout if channel == STDOUT else stderr)(data),
             heartbeat=self._heartbeat,
             clock=self._client.timing.clock,
+            silence=silence,
         )
         try:
             status = exchange.run()

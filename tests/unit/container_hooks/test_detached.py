@@ -50,7 +50,9 @@ class Shells:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
+        silence: float | None = None,
     ) -> int:
+        del silence
         assert (pod, container, stdin) == ("pod", "job", None)
         self.connections += 1
         left = next(self._cuts)
@@ -254,6 +256,22 @@ def test_step_is_ended_when_its_container_did_not_answer_for_the_patience(tmp_pa
         assert (event["event"], event["error"]) == ("hooks.step_not_ended", "Retryable")
         for pid in living(f"STEP={tmp_path}"):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_quiet_step_shows_that_its_container_lives(tmp_path: Path) -> None:
+    """The connection to a node that is gone can stay open for a long time, so silence must mean something."""
+    heard = bytearray()
+
+    class Watched(Shells):
+        def run(self, *words: Any, **streams: Any) -> int:
+            stderr = streams["stderr"]
+            streams["stderr"] = lambda data: (heard.extend(data), stderr(data))
+            return super().run(*words, **streams)
+
+    assert run(tmp_path, "sleep 6; exit 3", Watched()) == (3, b"")
+
+    assert heard.splitlines()[0] == b"alive"
+    assert heard.splitlines()[-1] == b"3"
 
 
 def test_step_that_is_ended_before_it_begins_never_begins(tmp_path: Path) -> None:
