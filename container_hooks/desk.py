@@ -158,7 +158,7 @@ class Desk:
             if not present.wait_ended(within):
                 return False
             self._start(CLEANUP, b'{"command": "%s"}' % CLEANUP.encode(), {})
-            present = self._present
+            present = self.conversation(self._id)
             present.started.set()
         return present.wait_ended(max(deadline - time.monotonic(), 0))
 

@@ -265,8 +265,12 @@ def test_quiet_step_shows_that_its_container_lives(tmp_path: Path) -> None:
     class Watched(Shells):
         def run(self, *words: Any, **streams: Any) -> int:
             stderr = streams["stderr"]
-            streams["stderr"] = lambda data: (heard.extend(data), stderr(data))
-            return super().run(*words, **streams)
+
+            def hears(data: bytes) -> None:
+                heard.extend(data)
+                stderr(data)
+
+            return super().run(*words, **{**streams, "stderr": hears})
 
     assert run(tmp_path, "sleep 6; exit 3", Watched()) == (3, b"")
 
