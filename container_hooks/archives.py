@@ -17,11 +17,13 @@ from container_hooks.failures import HookFailed
 BLOCK = 512
 _END = bytes(2 * BLOCK)
 _LONGEST_HEADER = 1024 * 1024  # bytes of a long name or of a pax header
+_LONGEST_HEADERS = 4 * _LONGEST_HEADER  # bytes of all headers of one entry
 _FILES = frozenset({b"0", b"\0", b"7"})
 _WITHOUT_CONTENT = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders and pipes
 _PREFIXES = frozenset({b"L", b"K", b"x"})  # headers that describe the next entry
 _CHANGED = re.compile(rb"changed as we read it|removed before we read it|shrank by")
-_PAX_RECORD = re.compile(rb"(\d+) ([^=]+)=")
+_PAX_RECORD = re.compile(rb"(\d{1,8}) ([^=]+)=")
+_SIZE = re.compile(rb"\d{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class _Reader:
 
     def header(self) -> tuple[Entry, bytes] | None:
         """Return the next entry with its raw headers, or None at the end of the archive."""
-        raw, name, size = b"", None, None
+        raw, name, size = bytearray(), None, None
         while True:
             block = self._take(BLOCK)
             if block == bytes(BLOCK):
@@ -127,8 +129,8 @@ class _Reader:
             length = _number(block[124:136])
             _verify(block)
             if kind in _PREFIXES:
-                if length > _LONGEST_HEADER:
-                    raise _damaged("a header is too long")
+                if length > _LONGEST_HEADER or len(raw) > _LONGEST_HEADERS:
+                    raise _damaged("the headers of an entry are too long")
                 content = self._take(length + -length % BLOCK)
                 raw += content
                 if kind == b"L":
@@ -141,7 +143,7 @@ class _Reader:
             elif kind not in _FILES and kind != b"g":
                 raise _damaged("it has an entry of an unknown kind")
             own = _own_name(block) if name is None else name
-            return Entry(_clean(own), kind, length if size is None else size), raw
+            return Entry(_clean(own), kind, length if size is None else size), bytes(raw)
 
     def body(self, size: int) -> Iterator[bytes]:
         """Yield the content of an entry with its padding."""
@@ -200,18 +202,19 @@ def _own_name(block: bytes) -> bytes:
 
 
 def _pax(content: bytes, name: bytes | None, size: int | None) -> tuple[bytes | None, int | None]:
-    """Return the name and the size of the next entry. The records of the pax header replace the given values."""
-    while content:
-        match = _PAX_RECORD.match(content)
-        length = int(match[1]) if match else 0
-        if match is None or not match.end() < length <= len(content):
+    """Return the name and the size of the next entry after a pax header with this content."""
+    begin = 0
+    while begin < len(content):
+        match = _PAX_RECORD.match(content, begin)
+        end = begin + int(match[1]) if match else 0
+        if match is None or not match.end() < end <= len(content):
             raise _damaged("a pax header is wrong")
-        value = content[match.end() : length - 1]
+        value = content[match.end() : end - 1]
         if match[2] == b"path":
             name = value
         elif match[2] == b"size":
-            size = int(value) if value.isdigit() else None
-        content = content[length:]
+            size = int(value) if _SIZE.fullmatch(value) else None
+        begin = end
     return name, size
 
 

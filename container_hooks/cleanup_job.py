@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from container_hooks.cluster import delete_named
+from container_hooks.conversation import CommandCancelled
 from container_hooks.failures import HookFailed, failure_of
 from container_hooks.ports import World
 from ostler.errors import OstlerError
@@ -29,18 +30,26 @@ def cleanup_job(world: World) -> int:
 def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict: bool) -> int:
     """Delete Pods and Secrets of this runner Pod by name, and return their number.
 
-    A failure does not stop the deletion of the other objects. If `strict` is True, the first failure is raised
-    afterwards. Otherwise each failure is written to the log.
+    A failure does not stop the deletion of the other objects. Afterwards it is raised if `strict` is True, and written
+    to the log otherwise. If the command is cancelled meanwhile, all objects are deleted before `CommandCancelled` is
+    raised, because the cancelled command still has to clean up.
     """
     count, failures = 0, list[HookFailed]()
+    cancelled: CommandCancelled | None = None
     for kind, names in (("pods", pods), ("secrets", secrets)):
         for name in names:
             try:
-                count += delete_named(world, kind, name)
+                try:
+                    count += delete_named(world, kind, name)
+                except CommandCancelled as error:  # it is raised only once in a command
+                    cancelled = error
+                    count += delete_named(world, kind, name)
             except OstlerError as error:
                 failures.append(failure_of(f"{kind}/{name} was not deleted", error))
             else:
                 world.ledger.forget(kind, name)
+    if cancelled is not None:
+        raise cancelled
     if failures and strict:
         raise failures[0]
     for each in failures:

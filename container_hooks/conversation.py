@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from container_hooks.pipes import Pipe, PipeBroken
@@ -30,11 +30,10 @@ class Limits:
     - `poll`: time that `hook.sh` waits for an instruction before it asks again.
     - `silent`: time without a request of `hook.sh` after which its command is cancelled.
     - `silent_when_wanted`: the same, while another command waits.
-    - `stall`: time without progress after which a copy fails.
-    - `busy`: time that a command waits for the end of the previous command. After this time it is refused.
-    - `cleanup`: time that `cleanup_job` waits for the end of the previous command. After this time it cancels that
-      command.
-    - `stuck`: time within which a cancelled command must end. After this time the sidecar restarts.
+    - `stall`: time without progress after which a copy fails, or a command whose log is not read.
+    - `busy`: time that a command waits for the command before it, before it is refused.
+    - `cleanup`: time that `cleanup_job` waits before it cancels the command before it.
+    - `stuck`: time that a cancelled command has to end. After that the sidecar restarts.
     """
 
     input: int = 4 * _KIB * _KIB
@@ -62,16 +61,14 @@ class Unexpected(OstlerError):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction for `hook.sh`: a verb, its argument, and names of files for `send`."""
+    """One instruction for `hook.sh`: a verb and its argument."""
 
     verb: str
     argument: str = ""
-    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the instruction as `hook.sh` reads it."""
-        first = f"{self.verb} {self.argument}" if self.argument else self.verb
-        return "\n".join((first, *self.names))
+        return f"{self.verb} {self.argument}" if self.argument else self.verb
 
 
 WAIT = Instruction("wait")
@@ -94,10 +91,10 @@ class Conversation:
         self._told = False
         self._requests = 0
         self._heard = clock()
-        self._log = Pipe(most=_PIPE, stall=None)
+        self._log = Pipe(most=_PIPE, stall=limits.stall)
         self._thread: int | None = None
         self.files = RunnerFiles(self)
-        self.log = JobLog(self._log)
+        self.log = JobLog(self._log, self.cancel)
         self.timing = Timing(sleep=self._sleep, clock=self._now)
 
     # Methods for the thread of the command.
@@ -123,8 +120,8 @@ class Conversation:
             raise CommandCancelled(self._cancelled)
 
     def carry_out(self, instruction: Instruction, pipe: Pipe) -> None:
-        """Pass an instruction to `hook.sh`. The bytes of the copied files go through `pipe`."""
-        if any("\n" in each or "\0" in each for each in (instruction.argument, *instruction.names)):
+        """Give an instruction to `hook.sh`. Its bytes go through `pipe`."""
+        if "\n" in instruction.argument or "\0" in instruction.argument:
             raise OstlerError(f"a path with a line break cannot be copied: {instruction.argument!r}")
         with self._changed:
             self.check()
@@ -168,21 +165,26 @@ class Conversation:
     def _sleep(self, seconds: float) -> None:
         self._raise_once()
         with self._changed:
-            self._changed.wait_for(lambda: self._cancelled is not None and not self._told, seconds)
+            self._changed.wait_for(self._must_raise, seconds)
         self._raise_once()
 
     def _raise_once(self) -> None:
-        """Raise `CommandCancelled` at the first call after the command was cancelled.
+        """Raise `CommandCancelled` if the command was cancelled. In the thread of the command, raise it only once.
 
-        The code that cleans up after this error can still sleep and read the clock.
+        The code that cleans up after this error can still sleep and read the clock. Other threads only copy files, also
+        for an earlier attempt of a copy, so they must end, and must not take the error from the thread of the command.
         """
         with self._changed:
-            if self._cancelled is None or self._told:
+            if not self._must_raise():
                 return
-            self._told = True
+            self._told = self._told or threading.get_ident() == self._thread
         self.check()
 
-    # Methods for hook.sh, called by the threads of the socket.
+    def _must_raise(self) -> bool:
+        own = threading.get_ident() == self._thread
+        return self._cancelled is not None and not (own and self._told)
+
+    # The side of hook.sh.
 
     def next(self, *, report: int, within: float) -> Instruction:
         """Return the next instruction, or `WAIT` if there is none after `within` seconds.
@@ -299,9 +301,9 @@ class RunnerFiles:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
 
-    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive with the content of `folder`, or with the paths in `only`."""
-        instruction = Instruction("send", folder, tuple(f"./{each}" for each in only))
+    def send(self, folder: str) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`."""
+        instruction = Instruction("send", folder)
         pipe = self._conversation.pipe()
         self._conversation.carry_out(instruction, pipe)
         try:
@@ -341,10 +343,15 @@ class RunnerFiles:
 
 
 class JobLog:
-    """The log of the job, which `hook.sh` prints. Nothing is written after the command was cancelled."""
+    """The log of the job, which `hook.sh` prints. Nothing is written after the command was cancelled.
 
-    def __init__(self, pipe: Pipe) -> None:
+    If the log is full and nobody reads it, the command is cancelled. Otherwise it would wait without an end for a
+    `hook.sh` whose connection for the log failed.
+    """
+
+    def __init__(self, pipe: Pipe, cancel: Callable[[str], None]) -> None:
         self._pipe = pipe
+        self._cancel = cancel
 
     def line(self, text: str) -> None:
         """Write one line."""
@@ -354,5 +361,7 @@ class JobLog:
         """Write the output of a process, unchanged."""
         if not data:
             return
-        with suppress(PipeBroken):
+        try:
             self._pipe.put(data)
+        except PipeBroken as error:
+            self._cancel(f"the log of the command is not read: {error}")

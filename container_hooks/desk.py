@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from container_hooks.conversation import CommandCancelled, Conversation, Limits
 from ostler import logging
 from ostler.errors import OstlerError
 
-Json = dict[str, Any]
 log = logging.get_logger(__name__)
 
 COMMANDS = ("prepare_job", "run_script_step", "run_container_step", "cleanup_job")
@@ -42,8 +43,31 @@ class Session:
     environment: Mapping[str, str]
 
 
-Execute = Callable[[Json, Session], int]
-"""Function that executes a command and returns its exit code. Its first argument is the JSON object of the runner."""
+Execute = Callable[[bytes, Session], int]
+"""Executes a command and returns its exit code. The first argument is the JSON object of the runner, not parsed."""
+
+
+class _Named(msgspec.Struct):
+    command: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def command_of(content: bytes) -> str:
+    """Return the command of the runner. Raises `Refused` if the content is no JSON object with a known command.
+
+    No object is created for the other fields: 4 MiB of JSON can need 100 MiB, and many requests can arrive at once.
+    """
+    try:
+        written = bytes(msgspec.json.decode(content, type=_Named).command)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("the command of container hooks is not a JSON object", reason="not_json", status=400) from error
+    command = written.decode(errors="replace").strip('"')
+    if command not in COMMANDS:
+        raise Refused(
+            f"the command of container hooks must be one of {', '.join(COMMANDS)}, not {command[:80]!r}",
+            reason="unknown_command",
+            status=400,
+        )
+    return command
 
 
 class Desk:
@@ -56,25 +80,23 @@ class Desk:
         self._taking = threading.Lock()
         self._id = ""
         self._present: Conversation | None = None
+        self._command = ""
         self._refusals: Counter[str] = Counter()
         self._since = 0  # refusals since the last command began
         self._shown = 0  # refusals since then that the log of the command shows
         self._lock = threading.Lock()
 
-    def begin(self, given: Json, environment: Mapping[str, str]) -> str:
-        """Start a command, and return its id. Raises `Refused` if another command does not end in time."""
-        command = given.get("command")
-        if command not in COMMANDS:
-            raise Refused(
-                f"the command of container hooks must be one of {', '.join(COMMANDS)}, not {str(command)[:80]!r}",
-                reason="unknown_command",
-                status=400,
-            )
+    def begin(self, content: bytes, environment: Mapping[str, str]) -> str:
+        """Start the command in the JSON `content`, and return its id.
+
+        Raises `Refused` if it is no command, or if another command does not end in time.
+        """
+        command = command_of(content)
         if not self._taking.acquire(timeout=self._limits.busy):
             raise self._busy()
         try:
             self._wait_for_present(cleanup=command == CLEANUP)
-            return self._start(str(command), given, environment)
+            return self._start(command, content, environment)
         finally:
             self._taking.release()
 
@@ -120,6 +142,26 @@ class Desk:
             log.warning("hooks.command_cancelled", why=why)
             conversation.cancel(why)
 
+    def clean_up(self, *, within: float) -> bool:
+        """Cancel the present command, and execute `cleanup_job` unless the runner has given this command last.
+
+        For the end of the sidecar: no command begins afterwards. Return False if this takes more than `within` seconds.
+        """
+        deadline = time.monotonic() + within
+        if not self._taking.acquire(timeout=within):
+            return False
+        present = self._present
+        if present is None:
+            return True
+        if self._command != CLEANUP:
+            self.cancel(present, "the sidecar was ended, so container runner has ended")
+            if not present.wait_ended(within):
+                return False
+            self._start(CLEANUP, b'{"command": "%s"}' % CLEANUP.encode(), {})
+            present = self.conversation(self._id)
+            present.started.set()
+        return present.wait_ended(max(deadline - time.monotonic(), 0))
+
     def _busy(self) -> Refused:
         return Refused(
             "another command of container hooks is still running in this Pod; the runner must wait for its end",
@@ -146,33 +188,33 @@ class Desk:
             elif waited > self._limits.busy:
                 raise self._busy()
 
-    def _start(self, command: str, given: Json, environment: Mapping[str, str]) -> str:
+    def _start(self, command: str, content: bytes, environment: Mapping[str, str]) -> str:
         conversation = Conversation(self._limits)
         with self._lock:
             unshown = self._since - self._shown
             self._since = self._shown = 0
-            self._id, self._present = secrets.token_hex(8), conversation
+            self._id, self._present, self._command = secrets.token_hex(8), conversation, command
         threading.Thread(
-            target=self._run, args=(command, given, Session(conversation, environment), unshown), daemon=True
+            target=self._run, args=(command, content, Session(conversation, environment), unshown), daemon=True
         ).start()
         return self._id
 
-    def _run(self, command: str, given: Json, session: Session, unshown: int) -> None:
+    def _run(self, command: str, content: bytes, session: Session, unshown: int) -> None:
         if unshown:
             session.conversation.log.line(
                 f"ostler: requests refused at the socket of container jobs before this command: {unshown}"
             )
         try:
-            code = session.conversation.run(lambda: self._guarded(given, session))
-        except CommandCancelled:  # the command never began
+            code = session.conversation.run(lambda: self._guarded(command, content, session))
+        except CommandCancelled:  # it never began
             return
         log.info("hooks.command_ended", command=command, exit_code=code)
 
-    def _guarded(self, given: Json, session: Session) -> int:
+    def _guarded(self, command: str, content: bytes, session: Session) -> int:
         """Return the exit code of a command. An error becomes one line in the log of the job."""
-        log.info("hooks.command_began", command=given["command"])
+        log.info("hooks.command_began", command=command)
         try:
-            return self._execute(given, session)
+            return self._execute(content, session)
         except CommandCancelled as error:
             log.info("hooks.command_stopped", why=str(error))
         except OstlerError as error:

@@ -5,29 +5,33 @@ therefore runs detached in its container. A first command starts it and writes i
 second command follows the output. Both can be repeated after any failure: the first creates a folder that can be
 created only once, and the second continues at the byte that arrived last.
 
-If the command is cancelled, a third command ends the step. Otherwise it would run beside the next steps of its job.
+If the command is cancelled or gives up, a third command ends the step. Otherwise it would run beside the next steps of
+its job.
 
-The container needs `sh`, `cat`, `head`, `mkdir`, `mv`, `sleep`, `tail` and `wc`, as in BusyBox, and a Linux `/proc`.
-If it has `setsid`, a cancelled step is ended together with the processes that it has started.
+The container needs `sh`, `cat`, `dd`, `head`, `mkdir`, `mv`, `sleep`, `stat` and `tail`, as in BusyBox, and a Linux
+`/proc`. If it has `setsid`, a cancelled step is ended together with the processes that it has started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from container_hooks.copies import append
 from container_hooks.ports import Exec
+from ostler import logging
 from ostler.clock import Timing
-from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable, UpstreamError
+from ostler.errors import ExecLost, Gone, OstlerError, RateLimited, Retryable
+
+log = logging.get_logger(__name__)
 
 PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
 
 _PAUSE = 1.0  # seconds between two connections
-_STEADY = 30.0  # a connection that breaks after more seconds than these counts as one that worked
+_SILENCE = 61.0  # seconds without output of the second command, which writes every 5 seconds
+_STEADY = 30.0  # seconds after which a connection that broke was a working one
 
 # The exit code is part of the name of a folder, because a folder can be renamed even on a full disk.
 _START = """\
@@ -43,8 +47,9 @@ $(command -v setsid) sh -c '
 ' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
 exit 0
 """
+# `wc -c` and `tail -c +N` of BusyBox read the whole file: 30 s and 0.4 s for 1 GiB, five times a second.
 _FOLLOW = """\
-folder=$1 seen=$2 absent=0 end=
+folder=$1 seen=$2 absent=0 rounds=0 end=
 ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }
 while :; do
   ended
@@ -58,18 +63,24 @@ while :; do
     absent=$((absent + 1))
     [ "$absent" -gt 50 ] && end=absent
   fi
-  size=0
-  [ -f "$folder/output" ] && size=$(wc -c < "$folder/output")
+  size=$(stat -c %s "$folder/output" 2>/dev/null) || size=0
   if [ "$size" -gt "$seen" ]; then
-    tail -c "+$((seen + 1))" "$folder/output" | head -c "$((size - seen))"
+    dd if="$folder/output" bs=65536 skip="$((seen / 65536))" 2>/dev/null |
+      tail -c "+$((seen % 65536 + 1))" | head -c "$((size - seen))"
     seen=$size
   fi
   [ -n "$end" ] && break
+  rounds=$((rounds + 1))
+  [ "$((rounds % 25))" -ne 0 ] || echo alive >&2
   sleep 0.2
 done
 echo "$end" >&2
 """
+# A step that has not begun can never begin afterwards.
 _STOP = """\
+mkdir -p "$1" && mkdir "$1/begun" 2>/dev/null && exit 0
+tries=0
+until [ -s "$1/pid" ] || [ "$tries" -ge 20 ]; do tries=$((tries + 1)); sleep 0.1; done
 pid=$(cat "$1/pid") || exit 0
 send() { kill -s "$1" -- "-$pid" || kill -s "$1" "$pid"; }
 send TERM && sleep 2 && send KILL
@@ -110,13 +121,13 @@ def run_detached(
     connection.
 
     Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
-    answer for `patience` seconds. Raises the errors of `Exec.run` that a repeated call would raise again. After every
-    other error, for example of `output` or `timing`, the step is ended.
+    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure. Before any error is
+    raised, the step is ended, unless it was killed or its Pod is gone. If this fails too, the failure is only logged.
     """
     step = _Step(processes, place, output)
     try:
         return _until_it_ended(step, command, why_ended=why_ended, timing=timing, patience=patience)
-    except (StepKilled, StepNotStarted, UpstreamError):
+    except (StepKilled, Gone):
         raise
     except BaseException:
         step.stop()
@@ -152,7 +163,10 @@ def _until_it_ended(
 class _Step:
     """A step and its progress. `seen` is the number of bytes of output that were passed on."""
 
-    def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, processes: Exec, place: Place, output: Callable[[bytes], None], *, silence: float = _SILENCE
+    ) -> None:
+        self._silence = silence
         self._processes = processes
         self._place = place
         self._output = output
@@ -175,8 +189,9 @@ class _Step:
         """Pass on the output until the step has ended, and return its exit code."""
         said = bytearray()
         command = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
-        code = self._run(command, self._pass_on, partial(append, said))
-        match said.decode(errors="replace").strip():
+        code = self._run(command, self._pass_on, partial(append, said), silence=self._silence)
+        *_, last = ["", *said.decode(errors="replace").splitlines()]
+        match last:
             case "killed":
                 raise StepKilled("it was killed; its container might have used up its memory")
             case "absent":
@@ -189,14 +204,26 @@ class _Step:
                 raise ExecLost(f"the output of the step could not be read: exit code {code}, {words[-200:]!r}")
 
     def stop(self) -> None:
-        """End the step. If its container cannot be reached, do nothing."""
+        """End the step. A failure is logged, and the step might then go on."""
         hears = partial(append, bytearray())
-        with suppress(OstlerError):
+        try:
             self._run(["sh", "-c", _STOP, "sh", self._place.folder], hears, hears)
+        except OstlerError as error:
+            log.warning("hooks.step_not_ended", pod=self._place.pod, error=type(error).__name__, detail=str(error))
+        else:
+            log.info("hooks.step_ended", pod=self._place.pod)
 
     def _pass_on(self, data: bytes) -> None:
         self.seen += len(data)
         self._output(data)
 
-    def _run(self, command: Sequence[str], stdout: Callable[[bytes], None], stderr: Callable[[bytes], None]) -> int:
-        return self._processes.run(self._place.pod, self._place.container, command, stdout=stdout, stderr=stderr)
+    def _run(
+        self,
+        command: Sequence[str],
+        stdout: Callable[[bytes], None],
+        stderr: Callable[[bytes], None],
+        *,
+        silence: float | None = None,
+    ) -> int:
+        pod, container = self._place.pod, self._place.container
+        return self._processes.run(pod, container, command, stdout=stdout, stderr=stderr, silence=silence)

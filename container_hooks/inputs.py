@@ -17,6 +17,8 @@ from container_hooks.failures import HookFailed
 LONGEST_INPUT = 4 * 1024 * 1024
 """Maximum size of an input in bytes. It is checked before the input is parsed."""
 
+_LONGEST_STATE = 64 * 1024
+
 
 class Command(enum.Enum):
     """The four commands."""
@@ -94,7 +96,7 @@ Arguments: TypeAlias = PrepareJob | ScriptStep | ContainerStep | None
 class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
     command: str
     response_file: str | None = None
-    state: dict[str, Any] | None = None
+    state: msgspec.Raw = msgspec.Raw(b"null")
     args: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -135,9 +137,19 @@ def parse(data: bytes) -> HookInput:
     return HookInput(
         command=command,
         response_file=envelope.response_file,
-        state=envelope.state or {},
+        state=_state(envelope.state),
         args=_arguments(command, envelope.args),
     )
+
+
+def _state(raw: msgspec.Raw) -> dict[str, Any]:
+    """Return the state that `prepare_job` returned. It is short, and a long one would need much memory."""
+    if len(bytes(raw)) > _LONGEST_STATE:
+        raise HookFailed(f"the state in the input of the hook has more than {_LONGEST_STATE} bytes")
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any] | None) or {}
+    except msgspec.ValidationError as error:
+        raise HookFailed(f"the input of the hook is wrong: {error} - at `$.state`") from error
 
 
 def _arguments(command: Command, raw: msgspec.Raw) -> Arguments:

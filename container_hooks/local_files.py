@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,11 +20,11 @@ _LONGEST_STDERR = 2000
 class LocalFiles:
     """Satisfies `Files`. A folder that does not exist counts as empty."""
 
-    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive with the content of `folder`, or with the paths in `only`."""
+    def send(self, folder: str) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        command = ["tar", "-cf", "-", "-C", folder, "--", *(only or ["."])]
-        # The errors go to a file, because `tar` would wait forever if it filled a pipe that is not read.
+        command = ["tar", "-cf", "-", "-C", folder, "--", "."]
+        # A pipe for the errors could be full, and `tar` would then wait for ever.
         with (
             tempfile.TemporaryFile() as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,

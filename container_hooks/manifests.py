@@ -136,9 +136,9 @@ def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
         # The workspace does not exist yet. The container runtime would create it with root as its owner.
         container["workingDir"] = WORK
     if plan.command:
-        container["command"] = list(plan.command)
+        container["command"] = [literal(each) for each in plan.command]
     if plan.args:
-        container["args"] = list(plan.args)
+        container["args"] = [literal(each) for each in plan.args]
     if plan.ports:
         container["ports"] = plan.ports
     if plan.options.health is not None:
@@ -152,15 +152,25 @@ def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
 def probe(health: Health) -> Json:
     """Return the readiness probe of a health command.
 
-    The first check happens at once, and not after one interval as with Docker. A job therefore starts earlier.
+    The command is one word of JSON, and a shell in the tenant's own container executes it. No shell of Ostler or of the
+    node parses it. The first check happens at once, and not after one interval as with Docker. A job therefore starts
+    earlier.
     """
     return {
-        "exec": {"command": ["sh", "-c", health.command]},
+        "exec": {"command": ["sh", "-c", literal(health.command)]},
         "periodSeconds": max(math.ceil(health.interval), 1),
         "timeoutSeconds": max(math.ceil(health.timeout), 1),
         "failureThreshold": health.retries,
         "successThreshold": 1,
     }
+
+
+def literal(text: str) -> str:
+    """Return a word of a command, or the value of a variable, that Kubernetes passes on unchanged, as Docker does.
+
+    Kubernetes replaces `$(NAME)` by the value of a variable, and `$$` by `$`.
+    """
+    return text.replace("$", "$$")
 
 
 def _environment(plan: Plan, env_secret: str | None) -> list[Json]:
@@ -169,7 +179,7 @@ def _environment(plan: Plan, env_secret: str | None) -> list[Json]:
         if not _VARIABLE.fullmatch(name):
             continue
         if name in _PUBLIC or env_secret is None:
-            found.append({"name": name, "value": value})
+            found.append({"name": name, "value": literal(value)})
         else:
             source = {"secretKeyRef": {"name": env_secret, "key": _key(plan, name)}}
             found.append({"name": name, "valueFrom": source})

@@ -88,6 +88,22 @@ def container_end(pod: Json, name: str) -> Json | None:
     return None
 
 
+def disruption(pod: Json) -> str | None:
+    """Return one line if Kubernetes ends the Pod, or has ended it, without an end of its containers.
+
+    The garbage collector of Pods does so if the node no longer exists, and the taint manager and a drain do so as well.
+    """
+    status: Json = pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            said = one_line(str(condition.get("message") or ""), longest=_LONGEST_REASON)
+            detail = ": ".join(filter(None, (condition.get("reason"), said)))
+            return f"Pod {pod['metadata']['name']} is ended by Kubernetes ({detail})"
+    if status.get("phase") in {"Failed", "Succeeded"}:
+        return f"Pod {pod['metadata']['name']} has ended ({status['phase']})"
+    return None
+
+
 def memory_limit(pod: Json, name: str) -> str | None:
     """Return the memory limit of a container as it is written in the Pod."""
     for container in pod["spec"].get("containers") or ():

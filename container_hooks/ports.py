@@ -14,11 +14,8 @@ from ostler.clock import Timing
 class Files(Protocol):
     """Files of the container `runner`, for code without access to the file system of this container."""
 
-    def send(self, folder: str, *, only: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yield the chunks of a tar archive with the content of `folder`.
-
-        If `only` is given, the archive contains only these paths, which are relative to `folder`.
-        """
+    def send(self, folder: str) -> Iterator[bytes]:
+        """Yield the chunks of a tar archive of the content of `folder`."""
         ...
 
     def receive(self, folder: str, chunks: Iterable[bytes]) -> None:
@@ -42,12 +39,14 @@ class Exec(Protocol):
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        deadline: float | None = None,
+        silence: float | None = None,
     ) -> int:
         """Run a command in a container, and return its exit code.
 
-        `deadline` is in seconds. A command that might have begun is never repeated. Raises `ExecLost` if the connection
-        ends without an exit code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.
+        `silence` is the number of seconds without output after which the connection counts as lost, or None.
+
+        A command that might have begun is never repeated. Raises `ExecLost` if the connection ends without an exit
+        code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.
         """
         ...
 

@@ -29,8 +29,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import orjson
-
 from container_hooks.conversation import CommandCancelled, Conversation, Limits, Unexpected
 from container_hooks.desk import Desk, Execute, Refused
 from container_hooks.pipes import PipeBroken
@@ -195,15 +193,8 @@ class Handler(BaseHTTPRequestHandler):
                 status=413,
             )
         content = self.rfile.read(int(size))
-        self._left = 0
-        try:
-            given = orjson.loads(content)
-        except ValueError:
-            given = None
-        if not isinstance(given, dict):
-            raise Refused("the command of container hooks is not a JSON object", reason="not_json", status=400)
         environment = {name: self._folder(header) for name, header in _FOLDERS.items()}
-        self._answer(f"run {self.server.desk.begin(given, environment)}")
+        self._answer(f"run {self.server.desk.begin(content, environment)}")
 
     def _folder(self, header: str) -> str:
         return self.headers.get(header, "").encode("latin-1", "replace").decode(errors="replace")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-import orjson
-
 from container_hooks.commands import execute
 from container_hooks.conversation import Limits
-from container_hooks.desk import Execute, Json, Session
+from container_hooks.desk import Desk, Execute, Session
 from container_hooks.inputs import LONGEST_INPUT, parse
 from container_hooks.places import read_place
 from container_hooks.ports import Ledger
@@ -25,15 +24,13 @@ from rules.upstream.retry import HOOKS
 
 SOCKET = "OSTLER_HOOKS_SOCKET"
 DEFAULT_SOCKET = "/var/run/ostler-hooks/hooks.sock"
+_ENDS_WITHIN = 20.0  # seconds, less than the grace period of a Pod, which is 30 by default
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = logging.get_logger(__name__)
 
 
 def run_sidecar(environment: Mapping[str, str]) -> None:
-    """Serve the socket until SIGTERM. Raises `ConfigurationError` if a variable is missing or wrong.
-
-    The process does not wait for a running command. The kubelet ends the sidecar only after the container `runner` has
-    ended, and the garbage collector deletes the hook Pods after the runner Pod.
-    """
+    """Serve the socket until SIGTERM. Raises `ConfigurationError` if a variable is missing or wrong."""
     client = make_client(kubeconfig=environment.get("OSTLER_KUBECONFIG"), pool_size=4, policy=HOOKS)
     server = HookServer(
         Path(environment.get(SOCKET) or DEFAULT_SOCKET),
@@ -41,15 +38,32 @@ def run_sidecar(environment: Mapping[str, str]) -> None:
         limits=Limits(input=LONGEST_INPUT),
     )
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        log.info("hooks.stopped")
+    end_by_signals(server.desk)
+    log.info("hooks.serving", socket=environment.get(SOCKET) or DEFAULT_SOCKET)
+    server.serve()
+
+
+def end_by_signals(desk: Desk, *, within: float = _ENDS_WITHIN) -> None:
+    """End the process after SIGTERM or SIGINT, when the hook Pods of an interrupted job are deleted.
+
+    The kubelet ends the sidecar only after the container `runner` has ended. Nobody waits for a running command then.
+    If the runner was killed, its step would otherwise run on until the garbage collector deletes the hook Pods with the
+    runner Pod. `within` limits the time in seconds.
+    """
+
+    def end() -> None:
+        log.info("hooks.stopped", cleaned_up=desk.clean_up(within=within))
         sys.stderr.flush()
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    log.info("hooks.serving", socket=environment.get(SOCKET) or DEFAULT_SOCKET)
-    server.serve()
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        # The interrupted main thread might have a lock that this needs.
+        threading.Thread(target=end, daemon=True).start()
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
 
 
 def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
@@ -60,7 +74,7 @@ def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
     place, ledger = read_place(environment), Ledger()
     exec_ = ExecClient(client, place.namespace, heartbeat=place.heartbeat)
 
-    def run(given: Json, session: Session) -> int:
+    def run(content: bytes, session: Session) -> int:
         conversation = session.conversation
         # One command runs at a time. The client uses its clock, so that the calls of a cancelled command end early.
         client.timing = conversation.timing
@@ -72,6 +86,6 @@ def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
             ledger=ledger,
             folders=session.environment,
         )
-        return execute(parse(orjson.dumps(given)), world=world)
+        return execute(parse(content), world=world)
 
     return run

@@ -8,7 +8,7 @@ import signal
 from container_hooks.copies import JOB
 from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
 from container_hooks.failures import HookFailed, failure_of
-from container_hooks.pod_state import container_end, ended_line, memory_limit, signal_of
+from container_hooks.pod_state import container_end, disruption, ended_line, memory_limit, signal_of
 from container_hooks.ports import World
 from container_hooks.scripts import EXTERNALS
 from k8s_adapters.client import Json, object_path
@@ -39,7 +39,7 @@ def run_step(world: World, pod: str, script: str) -> int:
     except ExecLost as error:
         raise HookFailed(
             "the result of the step is unknown: its container could not be reached for several minutes. The step might "
-            "still run, so it is not repeated; run the job again"
+            "still run if its container could not be reached to end it, so it is not repeated; run the job again"
         ) from error
     except OstlerError as error:
         raise failure_of("the result of the step is unknown", error) from error
@@ -78,4 +78,6 @@ def _why_ended(world: World, pod: str) -> str | None:
     if (reason := status.get("reason")) is not None:
         return f"Pod {pod} ended ({reason})"
     ended = container_end(found, JOB)
-    return None if ended is None else ended_line(JOB, ended, memory=memory_limit(found, JOB))
+    if ended is not None:
+        return ended_line(JOB, ended, memory=memory_limit(found, JOB))
+    return disruption(found)

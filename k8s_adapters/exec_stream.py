@@ -106,7 +106,8 @@ def _await_upgrade(link: socket.socket, protocol: ClientProtocol) -> None:
 class Exchange:
     """Exchange of data on an open connection, until the status of the process arrives.
 
-    `heard` is called with the number of a channel and some bytes. It may block: the server then waits.
+    `heard` is called with the number of a channel and some bytes. It may block: the server then waits. `silence` is the
+    number of seconds without output after which the connection is lost, or None.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Exchange:
         heard: Callable[[int, bytes], None],
         heartbeat: Heartbeat,
         clock: Callable[[], float],
+        silence: float | None = None,
     ) -> None:
         self._link = link
         self._protocol = protocol
@@ -125,28 +127,29 @@ class Exchange:
         self._heard = heard
         self._heartbeat = heartbeat
         self._clock = clock
+        self._silence = silence
         self._outgoing = bytearray()
         self._channel: int | None = None  # of the message whose next fragment is awaited
         self._status = bytearray()
         self._status_at: float | None = None
-        self._last_heard = self._last_ping = clock()
+        self._last_heard = self._last_output = self._last_ping = clock()
         self._sent = self._pinged = self._confirmed = 0  # bytes of input: sent, before the last ping, before a pong
         self._is_mute = False  # nothing can be sent any more
         self._ended = ""
 
-    def run(self, *, until: float | None) -> bytes:
-        """Return the status of the process, a JSON object. `until` is a time of the clock, or None.
+    def run(self) -> bytes:
+        """Return the status of the process, a JSON object.
 
         Raises `Broken` if the connection ends before the status arrives, and `StdinFailed`.
         """
         self._events()
-        while not self._over(until):
+        while not self._over():
             self._feed()
             self._ping()
             self._collect()
             moved = self._write()
             if not (self._read() or moved):
-                self._wait(until)
+                self._wait()
         if self._status_at is None:
             raise Broken(self._ended)
         return bytes(self._status)
@@ -158,14 +161,14 @@ class Exchange:
             self._link.send(b"".join(self._protocol.data_to_send()))
         self._link.close()
 
-    def _over(self, until: float | None) -> bool:
+    def _over(self) -> bool:
         if self._ended:
             return True
         now = self._clock()
         if self._status_at is not None:
             return now >= self._status_at + _CLOSES_WITHIN
-        if until is not None and now >= until:
-            raise Broken("the process did not end in time")
+        if self._silence is not None and now >= self._last_output + self._silence:
+            raise Broken(f"the command wrote nothing for {self._silence:.0f} seconds")
         if now >= self._last_heard + self._heartbeat.deadline:
             raise Broken(f"neither data nor a pong arrived for {self._heartbeat.deadline:.0f} seconds")
         return False
@@ -259,6 +262,7 @@ class Exchange:
                     self._confirmed = max(self._confirmed, min(int(bytes(event.data)), self._sent))
             elif event.opcode in {Opcode.BINARY, Opcode.TEXT, Opcode.CONT}:
                 self._message(bytes(event.data), first=event.opcode is not Opcode.CONT)
+                self._last_output = self._clock()
         self._last_heard = self._clock()  # read after the callbacks: one that blocks is no silence of the server
         if self._protocol.parser_exc is not None:
             self._ended = "the server violated the WebSocket protocol"
@@ -281,10 +285,10 @@ class Exchange:
         elif self._channel in {STDOUT, STDERR}:
             self._heard(self._channel, data)
 
-    def _wait(self, until: float | None) -> None:
+    def _wait(self) -> None:
         """Wait until the connection or the input has something, or until the next ping or limit is due."""
         ends = [max(self._last_heard, self._last_ping) + self._heartbeat.period]
-        ends += [self._last_heard + self._heartbeat.deadline, *(() if until is None else (until,))]
+        ends.append(self._last_heard + self._heartbeat.deadline)
         if self._status_at is not None:
             ends.append(self._status_at + _CLOSES_WITHIN)
         poll = select.poll()

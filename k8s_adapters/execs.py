@@ -79,15 +79,17 @@ class ExecClient:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        deadline: float | None = None,
+        silence: float | None = None,
     ) -> int:
         """Run a command in a container and return its exit code. A command that signal n ended has code 128 + n.
 
         `stdin` is read by a thread of its own, piece by piece as the command accepts it. `stdout` and `stderr` are
-        called in the calling thread. If they block, the command waits. `deadline` is the number of seconds that the
-        command may run after the handshake. If it runs longer, the connection is closed and `ExecLost` is raised, but
-        the process might go on. `ExecLost` is also raised if the command accepts none of its input for longer than the
-        deadline of the heartbeat, because the server answers pings after it has passed on the input before them.
+        called in the calling thread. If they block, the command waits. `ExecLost` is also raised if the command accepts
+        none of its input for longer than the deadline of the heartbeat, because the server answers pings after it has
+        passed on the input before them.
+
+        `silence` is for a command that writes often. After this number of seconds without output, the connection is
+        lost. An API server might answer pings itself, and then does not notice for 15 minutes that the node is gone.
 
         Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist, `Invalid` if the
         container does not, `Forbidden`, and `Retryable` or `RateLimited` if the handshake failed. Raises another
@@ -98,17 +100,17 @@ class ExecClient:
         address = self._address(pod, container, command, with_stdin=stdin is not None)
         link, protocol = self._open(what, address)
         source = Stdin(self._input(stdin, can_close=protocol.subprotocol == V5))
-        clock = self._client.timing.clock
         exchange = Exchange(
             link,
             protocol,
             stdin=source,
             heard=lambda channel, data: (stdout if channel == STDOUT else stderr)(data),
             heartbeat=self._heartbeat,
-            clock=clock,
+            clock=self._client.timing.clock,
+            silence=silence,
         )
         try:
-            status = exchange.run(until=None if deadline is None else clock() + deadline)
+            status = exchange.run()
         except Broken as error:
             raise ExecLost(f"{what}: {error}; the command might still run") from error
         except StdinFailed as error:

@@ -95,11 +95,10 @@ archive() {
     tar -cf - "$@"
 }
 
-# Pack the content of folder $1 and upload the archive. If $2 is not empty, pack only the paths in its lines. A folder
-# that does not exist counts as empty.
+# Pack the content of folder $1 and upload it. A folder that does not exist counts as empty.
 pack() {
     mkdir -p "$1" && cd "$1" || return 1
-    list=${2:-$(entries)}
+    list=$(entries)
     codes=$(
         {
             {
@@ -179,23 +178,20 @@ log_pid=$!
 
 status=0
 while :; do
-    answer=$(ask --max-time 60 "$base/next?id=$id&status=$status") || lost 'the connection broke'
-    first=${answer%%"$newline"*}
-    names=
-    [ "$first" = "$answer" ] || names=${answer#*"$newline"}
+    answer=$(ask --max-time 60 "$base/next?id=$id&status=$status") || lost 'the connection was cut'
     status=0
-    case $first in
+    case $answer in
         wait) ;;
-        'send '*) pack "${first#send }" "$names" || status=1 ;;
-        'receive '*) unpack "${first#receive }" || status=1 ;;
-        'write '*) store "${first#write }" || status=1 ;;
+        'send '*) pack "${answer#send }" || status=1 ;;
+        'receive '*) unpack "${answer#receive }" || status=1 ;;
+        'write '*) store "${answer#write }" || status=1 ;;
         'exit '*)
             wait "$log_pid"
-            exit "${first#exit }"
+            exit "${answer#exit }"
             ;;
         'refused '*)
             stop_log
-            say "${first#refused }"
+            say "${answer#refused }"
             exit 1
             ;;
         *) lost 'it sent an unknown instruction' ;;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +108,7 @@ def _containers(found: list[dict[str, Any]] | None, metadata: Mapping[str, Any])
         yield HookContainer(
             name=each["name"],
             image=each["image"],
-            command=(*command, *(each.get("args") or ())) if command else None,
+            command=expanded((*command, *(each.get("args") or ()))) if command else None,
             directory=each.get("workingDir") or "/",
             environment=dict(_environment(each, metadata)),
             mounts={
@@ -117,6 +117,11 @@ def _containers(found: list[dict[str, Any]] | None, metadata: Mapping[str, Any])
             },
             probe=_probe(each.get("readinessProbe")),
         )
+
+
+def expanded(command: Iterable[str]) -> tuple[str, ...]:
+    """Return a command with `$` for each `$$`. References to variables are not supported."""
+    return tuple(word.replace("$$", "$") for word in command)
 
 
 def _environment(container: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[tuple[str, str | SecretKey]]:
@@ -129,7 +134,7 @@ def _environment(container: Mapping[str, Any], metadata: Mapping[str, Any]) -> I
         elif reference := source.get("fieldRef"):
             yield variable["name"], fields.get(reference["fieldPath"], "")
         else:
-            yield variable["name"], variable.get("value", "")
+            yield variable["name"], variable.get("value", "").replace("$$", "$")
 
 
 def _probe(found: Mapping[str, Any] | None) -> Probe | None:
@@ -137,7 +142,7 @@ def _probe(found: Mapping[str, Any] | None) -> Probe | None:
     if found is None or not command:
         return None
     return Probe(
-        command=tuple(command),
+        command=expanded(command),
         delay=float(found.get("initialDelaySeconds") or 0),
         period=float(found.get("periodSeconds") or 10),
         timeout=float(found.get("timeoutSeconds") or 1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -23,6 +22,7 @@ from lab.node.namespace import NODE_ADDRESS, is_isolated
 from lab.node.product_images import PRODUCT, product_image
 from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
 from lab.system import NODE, Options, System
+from ostler.errors import UpstreamError
 from tests.node.conftest import Fleet
 from tests.waiting import eventually
 
@@ -188,7 +188,34 @@ def _lead_through_the_proxy(fleet: ContainerFleet) -> None:
             "spec": {"policyName": "faulty"},
         }
     )
-    time.sleep(2)  # an API server applies a new policy within a second, and nothing shows when
+    probe = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "probe-"},
+        "spec": {
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 1001, "seccompProfile": {"type": "RuntimeDefault"}},
+            "initContainers": [_probe_container("hooks")],
+            "containers": [_probe_container("c")],
+        },
+    }
+
+    def is_led() -> bool:
+        path = object_path("pods", namespace=namespace)
+        with contextlib.suppress(UpstreamError):  # the new namespace has no ServiceAccount yet
+            made = fleet.kube.request("POST", path, query={"dryRun": "All"}, body=probe)
+            return any(each["name"] == "faulty" for each in made["spec"].get("volumes") or ())
+        return False
+
+    # Each API server applies a new policy within a second or so. A dry run shows when.
+    eventually(is_led, "the policy has no effect", within=60)
+
+
+def _probe_container(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": "probe:1",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ class HookPods:
     client: KubeClient
     namespace: str
     node: str
+    kubelet: subprocess.Popen[str]
 
     def create(self, *containers: Json, init: tuple[Json, ...] = (), grace: int = 1) -> str:
         """Create a hook Pod and return its name."""
@@ -104,8 +106,9 @@ def hook_pods(access: ClusterAccess, folder: Path) -> Iterator[HookPods]:
         try:
             assert kubelet.stdout is not None
             assert json.loads(kubelet.stdout.readline())["ready"] is True
-            yield HookPods(access=access, client=client, namespace=namespace, node=node)
+            yield HookPods(access=access, client=client, namespace=namespace, node=node, kubelet=kubelet)
         finally:
+            kubelet.send_signal(signal.SIGCONT)
             kubelet.terminate()
             kubelet.wait(20)
             client.request("DELETE", f"/api/v1/namespaces/{namespace}")

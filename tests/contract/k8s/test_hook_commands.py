@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from container_hooks.commands import execute
 from container_hooks.inputs import parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.ports import HookSettings, Ledger, World
-from k8s_adapters.client import Json, KubeClient, make_client, object_path
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
+from k8s_adapters.exec_stream import Heartbeat
 from k8s_adapters.execs import ExecClient
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from ostler.errors import Gone
-from rules.pools.hook_names import pod_names, secret_names
+from rules.pools.hook_names import pod_names, secret_names, workflow_pod
 from rules.upstream.retry import RetryPolicy
 from tests.contract.k8s.hook_pods import HookPods, hook_pods
+from tests.waiting import eventually
 
 QUICK = RetryPolicy(base=0.02, deadline=60.0)
 SERVICES = [
@@ -63,8 +67,11 @@ class Lines:
 class Runner:
     """A runner Pod with a work folder. It gives commands as actions/runner does."""
 
-    def __init__(self, pods: HookPods, folder: Path, client: KubeClient | None = None) -> None:
+    def __init__(
+        self, pods: HookPods, folder: Path, client: KubeClient | None = None, *, heartbeat: Heartbeat | None = None
+    ) -> None:
         self.pods, self.client = pods, client or pods.client
+        self._heartbeat = heartbeat
         self.name = f"pool-{secrets.token_hex(4)}"
         # The garbage collector of the real control plane deletes objects whose owner does not exist.
         body: Json = {
@@ -91,7 +98,7 @@ class Runner:
             uid=self.uid,
             pool="pool",
             files=LocalFiles(),
-            exec=ExecClient(self.client, self.pods.namespace),
+            exec=ExecClient(self.client, self.pods.namespace, heartbeat=self._heartbeat),
             log=self.log,
             settings=HookSettings(
                 work=str(self.work), externals=str(self.work.parent / "externals"), start_within=60, memory_mib=256
@@ -178,6 +185,56 @@ def test_service_that_ends_is_one_line_and_leaves_nothing(pods: HookPods, tmp_pa
 
     assert b"container postgres ended with exit code 3" in runner.log.shown
     assert runner.left() == []
+
+
+def test_step_ends_with_a_line_when_the_node_of_its_pod_dies(control_plane: ClusterAccess, tmp_path: Path) -> None:
+    """The kubelet is frozen, so nothing is answered or closed. The Pod goes through the states of a lost node.
+
+    The lab's API server answers the pings of an exec itself, so only the real one passes them on to the kubelet.
+    """
+    seconds = f"6{secrets.randbelow(10**6):06}"
+    (tmp_path / "kubelet").mkdir()
+    with hook_pods(control_plane, tmp_path / "kubelet") as lost:
+        runner = Runner(lost, tmp_path, heartbeat=Heartbeat(period=0.5, deadline=5))
+        container = {"image": "node:22", "workingDirectory": "/__w/shop/shop"}
+        assert runner.run("prepare_job", {"container": container}) == 0, runner.log.shown
+        (runner.work / "_temp" / "step.sh").write_text(f"echo begun; exec sleep {seconds}")
+        step = {"entryPoint": "sh", "entryPointArgs": ["-e", "/__w/_temp/step.sh"]}
+        with ThreadPoolExecutor() as threads:
+            code = threads.submit(runner.run, "run_script_step", step)
+            eventually(lambda: b"begun" in runner.log.shown, "the step does not run", within=60)
+
+            lost.kubelet.send_signal(signal.SIGSTOP)
+            lose(lost, workflow_pod(runner.name))
+
+            assert code.result(60) == 137, runner.log.shown
+        assert b"the step has no exit code: Pod " in runner.log.shown
+        assert runner.log.shown.count(b"::error::") == 1
+        assert runner.run("cleanup_job") == 0
+        assert runner.left() == []
+
+        lost.kubelet.send_signal(signal.SIGCONT)
+        eventually(lambda: not sleepers(seconds), "the step runs on when its node is back", within=60)
+
+
+def lose(pods: HookPods, name: str) -> None:
+    """Do what the node controller and the garbage collector of Pods do with a Pod whose node does not exist."""
+    path = object_path("pods", namespace=pods.namespace, name=name)
+    ready = {"type": "Ready", "status": "False", "reason": "NodeLost"}
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "no node"}
+    for status in ({"conditions": [ready]}, {"conditions": [ready, disrupted], "phase": "Failed"}):
+        pods.client.request("PATCH", f"{path}/status", body={"status": status}, content_type=MERGE_PATCH)
+    pods.client.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+def sleepers(seconds: str) -> list[Path]:
+    """Return the processes that sleep for this time."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if each.read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(each)
+    return found
 
 
 @pytest.fixture

@@ -102,6 +102,11 @@ class Sidecar:
         ).stdout
 
 
+def parsed(execute: Callable[[Json, Session], int]) -> Callable[[bytes, Session], int]:
+    """Return a stand-in for the commands that gets the parsed JSON of the runner."""
+    return lambda content, session: execute(json.loads(content), session)
+
+
 @contextmanager
 def serving(
     folder: Path,
@@ -112,7 +117,7 @@ def serving(
     restart: Callable[[], None] | None = None,
 ) -> Iterator[Sidecar]:
     """Serve a socket in this process until the end of the block."""
-    server = HookServer(folder / "hooks.sock", execute, limits=limits, restart=restart)
+    server = HookServer(folder / "hooks.sock", parsed(execute), limits=limits, restart=restart)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:

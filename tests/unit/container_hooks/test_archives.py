@@ -8,12 +8,13 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container_hooks.archives import Entry, Tally, below, passed
+from container_hooks.archives import Entry, Tally, _pax, below, passed
 from container_hooks.copies import Listing
 from container_hooks.failures import HookFailed
 
@@ -81,6 +82,47 @@ def test_archive_that_is_cut_short_is_an_error(cut: int) -> None:
     data = archive({"a": b"x" * 1500}).rstrip(b"\0")[:cut]
     with pytest.raises(HookFailed, match="damaged"):
         list(passed([data]))
+
+
+def header(kind: bytes, size: int) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_pax_header_is_read_without_a_copy_for_each_record() -> None:
+    """The largest header has 200,000 records. A copy of the rest for each record would be 100 GB."""
+    copied = 0
+
+    class Counted(bytes):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal copied
+            found = super().__getitem__(key)
+            copied += len(found)
+            return Counted(found)
+
+    content = Counted(b"9 path=x\n" * 1000)
+
+    assert _pax(content, None, None) == (b"x", None)
+    assert copied <= len(content)
+
+
+@pytest.mark.parametrize("record", [b"9" * 9000 + b" size=1\n", b"6016 size=" + b"9" * 6005 + b"\n"])
+def test_number_of_many_digits_in_a_pax_header_is_not_read(record: bytes) -> None:
+    """Python raises an error for a number with more than 4,300 digits."""
+    padded = record + bytes(-len(record) % 512)
+
+    with contextlib.suppress(HookFailed):
+        list(passed([header(b"x", len(record)) + padded + archive({"a": b"1"})]))
+
+
+def test_endless_headers_of_one_entry_are_an_error() -> None:
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield header(b"L", 1024 * 1024) + bytes(1024 * 1024)
+
+    with pytest.raises(HookFailed, match="headers of an entry are too long"):
+        list(passed(endless()))
 
 
 def test_empty_stream_is_an_error() -> None:

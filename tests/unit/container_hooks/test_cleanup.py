@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from container_hooks.cleanup_job import remove
+from container_hooks.conversation import CommandCancelled
 from tests.unit.container_hooks.api import Killed, status
 from tests.unit.container_hooks.test_container_step import STATE, action
 from tests.unit.container_hooks.test_prepare_job import SERVICES
@@ -61,6 +63,22 @@ def test_cleanup_continues_after_a_failure_and_reports_it(stage: Stage) -> None:
     assert stage.api.names() == [JOB_POD]
     assert stage.api.names("secrets") == []
     assert f"pods/{JOB_POD} was not deleted" in stage.log.errors[0]
+
+
+@pytest.mark.parametrize("call", ["GET", "DELETE"])
+def test_cancel_during_the_removal_leaves_nothing_and_is_passed_on(stage: Stage, call: str) -> None:
+    stage.api.put("pods", JOB_POD, owner=UID)
+    stage.api.put("secrets", f"{POD}-secret-0", owner=UID)
+
+    def cancel() -> None:
+        raise CommandCancelled("hook.sh was ended by a signal")
+
+    stage.api.before(call, "pods", cancel)
+
+    with pytest.raises(CommandCancelled):
+        remove(stage.world(), pods=[JOB_POD], secrets=[f"{POD}-secret-0"], strict=False)
+
+    assert stage.api.objects == {}
 
 
 def play(stage: Stage) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from container_hooks.conversation import CommandCancelled
-from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
+from container_hooks.detached import Place, StepKilled, StepNotStarted, _Step, run_detached
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Gone, Retryable
 from tests.waiting import eventually
@@ -49,9 +50,10 @@ class Shells:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        deadline: float | None = None,
+        silence: float | None = None,
     ) -> int:
-        assert (pod, container, stdin, deadline) == ("pod", "job", None, None)
+        del silence
+        assert (pod, container, stdin) == ("pod", "job", None)
         self.connections += 1
         left = next(self._cuts)
         if left is not None and left < 0:
@@ -98,6 +100,40 @@ def test_step_returns_its_output_and_its_exit_code(tmp_path: Path, shell: tuple[
         pytest.skip(f"{shell[0]} is not installed")
 
     assert run(tmp_path, f"{NUMBERS}; echo oops >&2; exit 7", Shells(shell=shell)) == (7, ALL_LINES + b"oops\n")
+
+
+def busybox_in(folder: Path) -> str:
+    """Return a folder for PATH in which each program that a step needs is BusyBox's."""
+    found = shutil.which("busybox")
+    if found is None:
+        pytest.skip("busybox is not installed")
+    for name in ("sh", "cat", "dd", "head", "mkdir", "mv", "sleep", "stat", "tail"):
+        (folder / name).symlink_to(found)
+    return str(folder)
+
+
+def test_output_of_any_size_is_followed_without_reading_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has 1 TiB, which no program can read in the time of a test."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "step" / "ended.4").mkdir(parents=True)
+    with (tmp_path / "step" / "output").open("wb") as output:
+        output.seek(2**40)
+        output.write(b"the last line\n")
+    monkeypatch.setenv("PATH", busybox_in(tmp_path / "bin"))
+    place, shown = Place(pod="pod", container="job", folder=str(tmp_path / "step")), bytearray()
+    step = _Step(Shells(), place, shown.extend)
+    step.seen = 2**40 + 4
+
+    assert (step.follow(), bytes(shown)) == (4, b"last line\n")
+
+
+def test_step_needs_only_programs_of_busybox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", busybox_in(tmp_path / "bin"))
+
+    assert run(tmp_path, f"{NUMBERS}; exit 7", Shells([None, 30, 70_000])) == (7, ALL_LINES)
 
 
 def test_step_that_fills_the_disk_has_its_exit_code(tmp_path: Path) -> None:
@@ -198,6 +234,69 @@ def test_container_that_answers_no_more_ends_the_step_after_the_patience(tmp_pat
         run(tmp_path, "sleep 3", shells, patience=0.2)
 
     assert shells.connections > 2
+
+
+@pytest.mark.parametrize("refusals", [1, 1000], ids=["is reached again", "is never reached again"])
+def test_step_is_ended_when_its_container_did_not_answer_for_the_patience(tmp_path: Path, refusals: int) -> None:
+    """The connection is away for longer than the patience, which is one refused connection here."""
+    clock = itertools.count(0, 100)
+    timing = Timing(clock=lambda: float(next(clock)), sleep=lambda _seconds: None)
+    place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
+    cuts = [None, 0, *[-1] * refusals]
+    words = ["env", f"STEP={tmp_path}", "sh", "-c", "echo begun; sleep 60"]
+
+    with pytest.raises(Retryable), capture_logs() as logs:
+        run_detached(Shells(cuts), place, words, output=IGNORED, why_ended=lambda: None, timing=timing, patience=10)
+
+    [event] = [each for each in logs if each["event"].startswith("hooks.step")]
+    if refusals == 1:
+        assert event["event"] == "hooks.step_ended"
+        eventually(lambda: not living(f"STEP={tmp_path}"), "the step still runs", within=5)
+    else:
+        assert (event["event"], event["error"]) == ("hooks.step_not_ended", "Retryable")
+        for pid in living(f"STEP={tmp_path}"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_quiet_step_shows_that_its_container_lives(tmp_path: Path) -> None:
+    """The connection to a node that is gone can stay open for a long time, so silence must mean something."""
+    heard = bytearray()
+
+    class Watched(Shells):
+        def run(self, *words: Any, **streams: Any) -> int:
+            stderr = streams["stderr"]
+
+            def hears(data: bytes) -> None:
+                heard.extend(data)
+                stderr(data)
+
+            return super().run(*words, **{**streams, "stderr": hears})
+
+    assert run(tmp_path, "sleep 6; exit 3", Watched()) == (3, b"")
+
+    assert heard.splitlines()[0] == b"alive"
+    assert heard.splitlines()[-1] == b"3"
+
+
+def test_step_that_is_ended_before_it_begins_never_begins(tmp_path: Path) -> None:
+    """Its start is lost, and the first connection is delayed until the step was ended."""
+    delayed: list[Sequence[str]] = []
+
+    class Delayed(Shells):
+        def run(self, pod: str, container: str, command: Sequence[str], **streams: Any) -> int:
+            if not delayed:
+                delayed.append(command)
+                raise CommandCancelled("hook.sh was ended by a signal")
+            return super().run(pod, container, command, **streams)
+
+    shells = Delayed()
+    with pytest.raises(CommandCancelled):
+        run(tmp_path, f"echo begun > {tmp_path}/begun", shells)
+
+    assert shells.run("pod", "job", delayed[0], stdout=IGNORED, stderr=IGNORED) == 0
+
+    time.sleep(0.5)
+    assert not (tmp_path / "begun").exists()
 
 
 def test_long_silence_before_a_broken_connection_is_no_reason_to_give_up(tmp_path: Path) -> None:

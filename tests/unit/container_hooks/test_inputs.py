@@ -91,6 +91,7 @@ CONTAINER = {"image": "node", "workingDirectory": "/__w/a/a"}
         (b'{"command": 1}', "Expected `str`, got `int` - at `$.command`"),
         (b'{"command": "x"}', "unknown command 'x'; the command must be one of prepare_job, run_"),
         (b'{"command": "x\\ny"}', "unknown command"),
+        (b'{"command": "cleanup_job", "state": {"a": "' + b"x" * 70_000 + b'"}}', "has more than 65536 bytes"),
         (b'{"command": "prepare_job", "state": []}', "Expected `object | null`, got `array` - at `$.state`"),
         (packed("prepare_job"), "prepare_job: the input has no `args`"),
         (packed("run_script_step"), "run_script_step: the input has no `args`"),

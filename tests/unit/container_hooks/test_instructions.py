@@ -104,24 +104,6 @@ def test_folder_is_copied_both_ways_with_odd_names_links_and_modes(folder: Path,
     assert (target / "back\\nslash *").read_text() == "star"
 
 
-def test_only_the_named_files_are_sent(folder: Path, shell: str, tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    (source / "_temp").mkdir(parents=True)
-    for name in ("_temp/a b", "_temp/c", "other"):
-        (source / name).write_text(name)
-
-    def execute(_: Json, session: Session) -> int:
-        files = session.conversation.files
-        chunks = list(files.send(str(source), only=["_temp/a b"]))
-        files.receive(str(target), chunks)
-        return 0
-
-    with serving(folder, execute, shell=shell) as sidecar:
-        assert sidecar.run(script()).code == 0
-
-    assert [str(path.relative_to(target)) for path in sorted(target.rglob("*"))] == ["_temp", "_temp/a b"]
-
-
 def test_empty_folder_is_an_empty_archive(folder: Path, shell: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
@@ -206,20 +188,6 @@ def test_path_that_is_no_folder_fails_with_the_error_and_one_line(
     assert f"ostler: {tmp_path}/file cannot be {way} in container `runner`" in ended.output
     assert "File exists" in ended.output
     assert "Traceback" not in ended.output
-
-
-def test_missing_file_among_the_named_ones_fails_the_copy(folder: Path, shell: str, tmp_path: Path) -> None:
-    (tmp_path / "here").write_text("here")
-
-    def execute(_: Json, session: Session) -> int:
-        list(session.conversation.files.send(str(tmp_path), only=["here", "missing"]))
-        return 0
-
-    with serving(folder, execute, shell=shell) as sidecar:
-        ended = sidecar.run(script())
-
-    assert ended.code == 1
-    assert "missing" in ended.output
 
 
 def test_archive_that_is_cut_fails_the_copy(folder: Path, shell: str, tmp_path: Path) -> None:

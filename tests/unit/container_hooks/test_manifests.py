@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,38 @@ def test_job_container_waits_and_services_run_their_program() -> None:
     assert service["args"] == ["-c", "max_connections=5"]
     assert [each["mountPath"] for each in job["volumeMounts"]] == ["/__w", "/__e", "/github"]
     assert service["volumeMounts"] == []
+
+
+def kubernetes_expands(text: str) -> str:
+    """Return a word as the kubelet passes it on. The container has the variable `HOME`."""
+    return re.sub(r"\$(\$|\(HOME\))", lambda match: "$" if match[1] == "$" else "/root", text)
+
+
+@pytest.mark.parametrize(
+    "command", ["test -d /proc/$$", "echo $(HOME) $$(HOME) $HOME", "'; kill 1 #", 'a "b" \\ `c` ${d}', "$", "ü\t"]
+)
+def test_commands_of_the_workflow_reach_the_container_unchanged(command: str) -> None:
+    options = f"--health-cmd {shlex.quote(command)}"
+    pod = body(
+        services=[
+            {
+                "context_name": "db",
+                "image": "postgres",
+                "create_options": options,
+                "entry_point": command,
+                "entry_point_args": ["sh", "-c", command],
+                "environment_variables": {"CI": command},
+            }
+        ]
+    )
+
+    service = pod["spec"]["containers"][1]
+    probe = service["readinessProbe"]["exec"]["command"]
+    values = {each["name"]: each["value"] for each in service["env"]}
+    assert [kubernetes_expands(each) for each in probe] == ["sh", "-c", command]
+    assert [kubernetes_expands(each) for each in service["command"]] == [command]
+    assert [kubernetes_expands(each) for each in service["args"]] == ["sh", "-c", command]
+    assert kubernetes_expands(values["CI"]) == command
 
 
 def test_health_command_becomes_a_readiness_probe() -> None:

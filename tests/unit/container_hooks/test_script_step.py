@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from k8s_adapters.client import Json
 from tests.unit.container_hooks.api import ended
 from tests.unit.container_hooks.worlds import JOB_POD, Stage, container, step
 
@@ -126,6 +127,28 @@ def test_lost_pod_is_named(stage: Stage) -> None:
     assert stage.run("run_script_step", step(run)) == 137
 
     assert "no longer exists; it was deleted, or its node was lost" in stage.log.errors[0]
+
+
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: node lost"}
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({"phase": "Running", "reason": "NodeLost"}, "ended (NodeLost)"),
+        ({"phase": "Running", "conditions": [DISRUPTED]}, "is ended by Kubernetes (DeletionByPodGC: PodGC: node lost)"),
+        ({"phase": "Failed"}, "has ended (Failed)"),
+    ],
+    ids=["node lost", "disrupted", "failed"],
+)
+def test_pod_that_kubernetes_ends_is_not_waited_for(stage: Stage, found: Json, says: str) -> None:
+    run = script(stage, "true")
+    stage.exec.faults = {len(stage.exec.ran) + 1: "lost before"}
+    stage.api.statuses = [found, found]
+
+    assert stage.run("run_script_step", step(run)) == 137
+
+    assert f"the step has no exit code: Pod {JOB_POD} {says}" in stage.log.errors[0]
 
 
 @pytest.mark.parametrize(("step_code", "code"), [(0, 1), (4, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from container_hooks.conversation import CommandCancelled
+from container_hooks.conversation import CommandCancelled, Conversation
 from container_hooks.desk import Session
 from ostler.errors import Forbidden
 from tests.unit.container_hooks.sidecar import QUICK, SHELLS, Hook, Json, Sidecar, serving
@@ -150,6 +152,8 @@ def test_input_above_the_limit_is_refused_before_it_is_parsed(folder: Path, wait
         ("{}", "must be one of prepare_job, run_script_step, run_container_step, cleanup_job"),
         ('{"command": "delete_everything"}', "not 'delete_everything'"),
         ('{"command": {"a": 1}}', "must be one of"),
+        ('{"command": "prepare_job", "args": ' + "[" * 100_000, "not a JSON object"),
+        ('{"command": "prepare_job", "args": {}', "not a JSON object"),
     ],
 )
 def test_input_that_is_no_command_is_refused_with_one_line(
@@ -218,6 +222,24 @@ def test_instruction_of_another_kind_is_no_way_to_upload(folder: Path, waiting: 
         assert "the present instruction is not receive or write" in sidecar.ask(f"/body?id={known}")
         waiting.release.set()
         assert hook.end().code == 0
+
+
+@pytest.mark.parametrize("fields", ['"args": %s', '"args": {}, "state": {"x": %s}', '"command": %s'])
+def test_many_large_inputs_at_once_need_little_memory(folder: Path, waiting: Waiting, fields: str) -> None:
+    """The waiting step is a command that runs, so that the inputs wait for its end."""
+    content = '{"command": "prepare_job", ' + fields % f"[{'[],' * 300_000}[]]" + "}"
+    with serving(folder, waiting, limits=replace(QUICK, busy=3)) as sidecar:
+        first = waiting.start(sidecar)
+        tracemalloc.start()
+        hooks = [sidecar.start(content) for _ in range(10)]
+        codes = [each.end().code for each in hooks]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        waiting.release.set()
+        first.end()
+
+    assert codes == [1] * 10
+    assert peak < 4 * 10 * len(content)
 
 
 def test_idle_connections_do_not_prevent_a_command(folder: Path, waiting: Waiting) -> None:
@@ -323,6 +345,25 @@ def test_cut_log_cancels_the_command_instead_of_blocking_it(folder: Path, waitin
 
         assert waiting.cancelled.wait(20)
         assert hook.end().code == 1
+
+
+def test_command_whose_log_nobody_reads_ends_with_a_line(folder: Path) -> None:
+    """The connection for the log was never made, and the command has more output than the log stores."""
+
+    def execute(given: Json, session: Session) -> int:
+        for _ in range(3 if given["command"] == "run_script_step" else 0):
+            session.conversation.log.raw(bytes(1024 * 1024))
+            session.conversation.timing.clock()
+        return 0
+
+    with serving(folder, execute, limits=replace(QUICK, stall=1)) as sidecar:
+        known = sidecar.ask("/run", "--data", json.dumps(STEP)).removeprefix("run ")
+        answers = (sidecar.ask(f"/next?id={known}&status=0") for _ in range(100))
+
+        assert next(each for each in answers if each != "wait") == (
+            "refused the command was cancelled: the log of the command is not read: no bytes were read for 1 s"
+        )
+        assert sidecar.run(CLEANUP).code == 0
 
 
 def curl_of_the_log(hook: Hook) -> int | None:
@@ -442,4 +483,65 @@ def test_script_gives_up_when_no_sidecar_answers(folder: Path) -> None:
 
     assert ended.code == 1
     assert "does not answer" in ended.output
-    assert "Check the log of container `hooks` of this Pod" in ended.output
+    assert "Look at container `hooks` of this Pod" in ended.output
+
+
+# The end of the Pod. The kubelet sends SIGTERM to the sidecar when the container `runner` has ended.
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["runner was killed", "runner lives"])
+def test_sidecar_that_is_ended_during_a_command_cleans_up(folder: Path, tmp_path: Path, *, killed: bool) -> None:
+    process = start_alone(folder)
+    hook = Sidecar(folder, SHELLS["dash"]).start({**STEP, "args": {"until": str(tmp_path / "never")}})
+    assert hook.process.stdout is not None
+    hook.process.stdout.readline()
+    if killed:
+        hook.kill_group()
+
+    process.terminate()
+
+    assert process.wait(20) == 0
+    assert (folder / "cleaned-up").exists()
+    if not killed:
+        assert hook.end().code == 1
+
+
+@pytest.mark.parametrize("commands", [[], [STEP], [STEP, CLEANUP]], ids=len)
+def test_sidecar_cleans_up_at_its_end_only_if_the_runner_did_not(
+    folder: Path, tmp_path: Path, commands: list[Json]
+) -> None:
+    process = start_alone(folder)
+    (tmp_path / "now").touch()
+    for each in commands:
+        assert Sidecar(folder, SHELLS["dash"]).run({**each, "args": {"until": str(tmp_path / "now")}}).code == 0
+
+    process.terminate()
+
+    assert process.wait(20) == 0
+    assert (folder / "cleaned-up").exists() == (len(commands) == 1)
+
+
+def test_thread_of_an_earlier_attempt_does_not_take_the_cancel_from_the_command() -> None:
+    conversation = Conversation(QUICK)
+    told: list[str] = []
+
+    def sleeps() -> None:
+        with suppress(CommandCancelled):
+            conversation.timing.sleep(60)
+
+    def command() -> int:
+        leftover = threading.Thread(target=sleeps)
+        leftover.start()
+        conversation.cancel("hook.sh ended")
+        leftover.join(10)
+        assert not leftover.is_alive()
+        try:
+            conversation.timing.sleep(0)
+        except CommandCancelled:
+            told.append("told")
+        conversation.timing.sleep(0)  # cleaning up can sleep
+        return 0
+
+    conversation.started.set()
+    assert conversation.run(command) == 0
+    assert told == ["told"]

@@ -122,7 +122,7 @@ def test_missing_folder_counts_as_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_many_errors_of_tar_do_not_stop_a_copy(tmp_path: Path) -> None:
+def test_many_errors_of_tar_do_not_stop_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both directions of a copy end, although the errors are larger than a pipe."""
     names = [f"{number:04}-{'x' * 60}" for number in range(2000)]
     buffer = io.BytesIO()
@@ -131,7 +131,12 @@ def test_many_errors_of_tar_do_not_stop_a_copy(tmp_path: Path) -> None:
             archive.addfile(tarfile.TarInfo(f"file/{name}"))
     (tmp_path / "file").write_text("a file where a folder is expected")
 
-    with pytest.raises(HookFailed, match="cannot be read"):
-        b"".join(LocalFiles().send(str(tmp_path), only=names))
     with pytest.raises(HookFailed, match="cannot be written"):
         LocalFiles().receive(str(tmp_path), [buffer.getvalue()])
+    tar = tmp_path / "bin" / "tar"
+    tar.parent.mkdir()
+    tar.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x >&2\nexit 2\n")
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tar.parent}:{os.environ['PATH']}")
+    with pytest.raises(HookFailed, match="cannot be read"):
+        b"".join(LocalFiles().send(str(tmp_path)))

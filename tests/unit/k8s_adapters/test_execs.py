@@ -41,7 +41,7 @@ class Run:
         *stories: Story,
         stdin: Any = None,
         stdout: Callable[[bytes], None] | None = None,
-        deadline: float | None = None,
+        silence: float | None = None,
         ca: PrivateCa | None = None,
         command: tuple[str, ...] = ("true",),
         after_request: Callable[[], object] = lambda: None,
@@ -61,7 +61,7 @@ class Run:
                     stdin=stdin,
                     stdout=stdout or self.stdout.extend,
                     stderr=self.stderr.extend,
-                    deadline=deadline,
+                    silence=silence,
                 )
             finally:
                 client.close()
@@ -344,13 +344,16 @@ def test_callback_that_blocks_for_longer_than_the_deadline_loses_nothing(run: Ru
     assert run(story, stdout=block, heartbeat=QUICK) == 6
 
 
-def test_command_that_runs_longer_than_its_deadline_is_lost(run: Run) -> None:
+def test_server_that_answers_pings_without_output_is_lost_after_the_silence(run: Run) -> None:
     def story(connection: Connection) -> None:
         connection.accept()
+        connection.send(2, b"alive")
         until_gone(connection)
 
-    with pytest.raises(ExecLost, match="did not end in time"):
-        run(story, deadline=0.1)
+    with pytest.raises(ExecLost, match="wrote nothing"):
+        run(story, silence=1.0, heartbeat=QUICK)
+
+    assert run.stderr == b"alive"
 
 
 @pytest.mark.parametrize(("channel", "size"), [(1, LARGEST_FRAME + 1), (3, LARGEST_STATUS + 1)])

@@ -48,7 +48,7 @@ def test_tag_of_the_image_decides_the_fate_of_the_container(tag: str, fate: Fate
 def test_fields_of_a_container_are_read() -> None:
     found = only(
         command=["sh"],
-        args=["-c", "true"],
+        args=["-c", "kill $$$$"],
         workingDir="/__w",
         env=[
             {"name": "A", "value": "1"},
@@ -59,7 +59,7 @@ def test_fields_of_a_container_are_read() -> None:
         readinessProbe={"exec": {"command": ["true"]}, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 1},
     )
 
-    assert (found.command, found.directory) == (("sh", "-c", "true"), "/__w")
+    assert (found.command, found.directory) == (("sh", "-c", "kill $$"), "/__w")
     variables = {"HOSTNAME": "pool-1-workflow", "A": "1", "B": SecretKey(secret="s", key="k"), "C": "u"}
     assert found.environment == variables
     assert found.mounts == {"/__w": ("work", ""), "/t": ("work", "_temp")}
