@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client
 from k8s_adapters.hook_rights import build_role
 from k8s_adapters.names import DIGEST_ANNOTATION
-from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, list_pools, pool_path
+from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, list_pools, pool_path, read_pool
 from k8s_adapters.resources import Created, create_role, create_service_account
 from k8s_adapters.runners import build_service_account
 from lab.control_plane import ClusterAccess
+from ostler.clock import Timing
 from rules.pools.hook_names import step_pod
 from tests.contract.chart.test_hook_rights import (
     CPU,
@@ -260,6 +261,31 @@ def test_size_of_a_role_is_compared_with_the_default_of_its_pool(stage: Stage, a
     for size, allowed in (("2501m-2048Mi", False), ("2500m-2049Mi", False), ("2500m-2048Mi", True)):
         body = role(namespace, "default-0000000a", size)
         eventually(lambda body=body, allowed=allowed: (create(stage.worker, body)[0] == 200) is allowed, within=60)
+
+
+def test_worker_repeats_a_role_while_the_api_server_does_not_know_the_change_of_the_pool(
+    stage: Stage, admin: KubeClient, control_plane: ClusterAccess, tmp_path: Path
+) -> None:
+    """The cache of the admission plugin lags behind. Here the change of the pool comes after the first try."""
+    namespace = stage.cast.runners
+    spec = pool_spec("raised")
+    pool = create_pool(admin, namespace=namespace, name="raised", spec=spec | {"containers": None})
+    body = role(namespace, "raised-0000000b")
+    eventually(lambda: "pool raised has no container jobs" in create(stage.worker, body)[1], within=60)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        give(admin, pool, containers=spec["containers"])
+        eventually(lambda: create(stage.worker, body) == (200, ""), within=60)
+
+    kubeconfig = stage.cast.identities.kubeconfig("worker", control_plane, tmp_path)
+    client = make_client(kubeconfig=str(kubeconfig), timing=Timing(sleep=sleep))
+    made = make_runner(client, read_pool(admin.request("GET", pool_path(namespace, "raised")) | {"spec": spec}))
+    client.close()
+
+    assert made.name == "raised-0000000a"
+    assert len(waits) == 1
 
 
 def test_worker_of_the_previous_release_creates_roles_without_a_size(stage: Stage) -> None:
