@@ -23,7 +23,7 @@ from k8s_adapters.client import METADATA_ONLY, Json, object_path
 from k8s_adapters.hook_rights import hook_metadata
 from k8s_adapters.names import DIGEST_ANNOTATION
 from ostler.errors import Conflict, Gone, Retryable
-from rules.pools.hook_names import SECRETS, STEPS, secret, step_pod, workflow_pod
+from rules.pools.hook_names import SECRETS, STEPS, hook_size, secret, step_pod, workflow_pod
 
 _ROUNDS = 4  # attempts to create an object whose name is taken at one call and free at the next
 _CHECK_EVERY = 0.25  # seconds between two reads of a terminating object
@@ -227,6 +227,8 @@ def _data_digest(body: Json) -> str:
 
 
 def _named(world: World, body: Json, name: str, nonce: str) -> Json:
+    settings = world.settings
+    size = hook_size(millicores=settings.vcpu_millicores, memory_mib=settings.memory_mib)
     metadata = hook_metadata(
         namespace=world.namespace,
         name=name,
@@ -234,7 +236,7 @@ def _named(world: World, body: Json, name: str, nonce: str) -> Json:
         pod_uid=world.uid,
         pool=world.pool,
         digest=digest_of(body, nonce),
-        executes=body["kind"] == "Pod",
+        size=size if body["kind"] == "Pod" else None,
     )
     own = body.get("metadata") or {}
     for kind in ("labels", "annotations"):

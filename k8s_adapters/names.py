@@ -24,6 +24,12 @@ HOOK_OF_LABEL = "ostler.dev/hook-of"
 """Name of the runner Pod that a hook Pod or its Secret belongs to. Such an object has no `POOL_LABEL`."""
 
 HOOK_POOL_LABEL = "ostler.dev/hook-pool"
+HOOK_SIZES = "hooksizes"
+"""Resource of the group `GROUP` that exists in Roles only. Its names are sizes of hook Pods, and `LIMITED`."""
+
+LIMITED = "limited"
+"""Name in each Role with a size. A Role of an earlier release has neither a size nor this name."""
+
 CONTAINERS_LABEL = "ostler.dev/containers"
 CONTAINERS_KUBERNETES = "kubernetes"
 """Value of `CONTAINERS_LABEL` on runner Pods whose jobs may use containers. A network policy selects this label."""

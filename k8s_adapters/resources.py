@@ -18,7 +18,10 @@ from rules.upstream.retry import RetryPolicy
 _ROUNDS = 4  # tries while the object under the name disappears between two calls
 _CHECK_EVERY = 0.1  # seconds between two reads of a terminating object
 _OWNED_BY_ACCOUNT = ("Role", "RoleBinding")  # kinds that the garbage collector deletes after the ServiceAccount
-_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the cache of the admission plugin lags behind
+_CACHE_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the caches of the admission plugins lag behind
+_UNKNOWN_ACCOUNT = ("error looking up service account",)
+_UNKNOWN_POOL = ("is above the size of a hook Pod in pool", "has no container jobs: set spec.containers")
+"""Texts of the chart's policy for Roles, which might not know the last change of a pool."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +51,11 @@ def create_role(
     """Create a Role from its JSON, with the same errors as `create_service_account`.
 
     A Role whose ServiceAccount has another UID is not accepted, because the garbage collector is about to delete it.
-    Raises `Forbidden` if this client has no right to create Roles, or if an admission policy refuses the Role.
+    For a moment after a change of the pool, the API server might compare the size in the Role with the pool before the
+    change. The creation is therefore retried for about 1.5 seconds. Raises `Forbidden` if the last try fails as well,
+    if this client has no right to create Roles, or if an admission policy refuses the Role for another reason.
     """
-    return _create(client, "roles", body, policy, terminating_within)
+    return _create_late(client, "roles", body, policy, terminating_within, late=_UNKNOWN_POOL)
 
 
 def create_role_binding(
@@ -69,15 +74,28 @@ def create_pod(
     answer 403. The creation of the Pod is therefore retried for about 1.5 seconds. Raises `Forbidden` if the last try
     fails as well.
     """
-    for wait in _SERVICE_ACCOUNT_WAITS:
+    return _create_late(client, "pods", body, policy, terminating_within, late=_UNKNOWN_ACCOUNT)
+
+
+def _create_late(
+    client: KubeClient,
+    kind: str,
+    body: Json,
+    policy: RetryPolicy | None,
+    terminating_within: float,
+    *,
+    late: tuple[str, ...],
+) -> Created:
+    """Create an object. Retry while the API server refuses it with one of the texts in `late`."""
+    for wait in _CACHE_WAITS:
         try:
-            return _create(client, "pods", body, policy, terminating_within)
+            return _create(client, kind, body, policy, terminating_within)
         except Forbidden as error:
             answer = answer_of(error)
-            if answer is None or "error looking up service account" not in answer.message:
+            if answer is None or not any(text in answer.message for text in late):
                 raise
         client.timing.sleep(wait)
-    return _create(client, "pods", body, policy, terminating_within)
+    return _create(client, kind, body, policy, terminating_within)
 
 
 def _create(

@@ -30,16 +30,8 @@ from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
 from k8s_adapters.resources import Created, create_pod, create_role, create_role_binding, create_service_account
 from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone
-from rules.pools.pod_template import (
-    CA_VOLUME,
-    JIT_VOLUME,
-    POLLER,
-    RUNNER,
-    SCRIPTS_VOLUME,
-    TOKEN_VOLUME,
-    lay_over,
-    outlive_lost_nodes,
-)
+from rules.pools.hook_names import hook_size
+from rules.pools.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
 from rules.upstream.retry import RetryPolicy
 
 JIT_FOLDER = "/var/run/ostler"
@@ -89,7 +81,8 @@ def create_runner(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
     )
     if pool.containers is not None:
-        _create_rights(client, pool=pool, name=name, attempt=attempt, account_uid=account.uid, policy=policy)
+        size = hook_size(millicores=pool.containers.vcpu_millicores, memory_mib=pool.containers.memory_mib)
+        _create_rights(client, pool=pool, name=name, attempt=attempt, account_uid=account.uid, size=size, policy=policy)
     pod = build_pod(
         pool=pool,
         name=name,
@@ -104,7 +97,14 @@ def create_runner(
 
 
 def _create_rights(
-    client: KubeClient, *, pool: PoolSeen, name: str, attempt: str, account_uid: str, policy: RetryPolicy | None
+    client: KubeClient,
+    *,
+    pool: PoolSeen,
+    name: str,
+    attempt: str,
+    account_uid: str,
+    size: str,
+    policy: RetryPolicy | None,
 ) -> None:
     role = build_role(
         namespace=pool.namespace,
@@ -113,6 +113,7 @@ def _create_rights(
         attempt=attempt,
         digest=pool.template_hash,
         account_uid=account_uid,
+        size=size,
     )
     binding = build_role_binding(
         namespace=pool.namespace,

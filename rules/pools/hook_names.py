@@ -1,8 +1,8 @@
 """Names of the objects of container jobs: hook Pods and their Secrets, derived from the name of the runner Pod.
 
-The names are a fixed set, because the Role of a runner Pod and an admission policy must contain each name. A hook Pod
-is a Pod in which containers of a job run. A job has one Pod for its container and its services, and one Pod per
-container step.
+`hook_size` is the name of a size. The other names are a fixed set, because the Role of a runner Pod and an admission
+policy must contain each name. A hook Pod is a Pod in which containers of a job run. A job has one Pod for its container
+and its services, and one Pod per container step.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ def pod_names(pod: str) -> tuple[str, ...]:
 def secret_names(pod: str) -> tuple[str, ...]:
     """Return the names of all Secrets that a runner Pod may create. Raises ValueError if they are too long."""
     return tuple(secret(pod, n) for n in range(SECRETS))
+
+
+def hook_size(*, millicores: int, memory_mib: int) -> str:
+    """Return the name of the size of a hook Pod, for example `1500m-4096Mi`. A Role of a runner Pod contains it."""
+    return f"{millicores}m-{memory_mib}Mi"
 
 
 def _fitting(pod: str) -> str:

@@ -51,6 +51,65 @@ kubelet binds each token to its Pod.
     {{ include "ostler.hookSecretSuffixes" . }}.map(suffix, variables.runner + '-' + suffix)
 {{- end -}}
 
+{{/* Regular expression for the name of a size, for example 1500m-4096Mi. */}}
+{{- define "ostler.hookSize" -}}
+'^[1-9][0-9]{0,9}m-[1-9][0-9]{0,9}Mi$'
+{{- end -}}
+
+{{/* Variable with the size that a Role contains, which is empty for a Role of the previous release. */}}
+{{- define "ostler.hookSizeOfRole" -}}
+- name: size
+  expression: string(dyn(object).?rules[?5].?resourceNames[?1].orValue(''))
+{{- end -}}
+
+{{/*
+Expression that is true if the Role of the caller contains a size. The resource hooksizes exists in Roles only, and the
+authorizer of the API server answers for it.
+*/}}
+{{- define "ostler.hookLimited" -}}
+authorizer.group('ostler.dev').resource('hooksizes').namespace(request.namespace).name('limited').check('use').allowed()
+{{- end -}}
+
+{{/* Variables with the limits of the containers of a hook Pod. */}}
+{{- define "ostler.hookLimits" -}}
+# Sidecars run beside the containers. Other init containers run alone, one after the other.
+- name: together
+  expression: >-
+    (object.spec.containers
+    + object.spec.?initContainers.orValue([]).filter(c, c.?restartPolicy.orValue('') == 'Always')).map(c,
+    c.?resources.?limits.orValue({}))
+- name: alone
+  expression: >-
+    object.spec.?initContainers.orValue([]).filter(c, c.?restartPolicy.orValue('') != 'Always').map(c,
+    c.?resources.?limits.orValue({}))
+{{- end -}}
+
+{{/* Expressions that compare the limits of a hook Pod with variables.cpu and variables.memory. */}}
+{{- define "ostler.hookFitsCpu" -}}
+variables.together.map(l, quantity(string(l[?'cpu'].orValue('0'))).asApproximateFloat()).sum()
+< variables.cpu.asApproximateFloat() + 0.0005
+&& variables.alone.all(l, quantity(string(l[?'cpu'].orValue('0'))).compareTo(variables.cpu) <= 0)
+{{- end -}}
+{{- define "ostler.hookFitsMemory" -}}
+variables.together.map(l, quantity(string(l[?'memory'].orValue('0'))).asApproximateFloat()).sum()
+< variables.memory.asApproximateFloat() + 0.5
+&& variables.alone.all(l, quantity(string(l[?'memory'].orValue('0'))).compareTo(variables.memory) <= 0)
+{{- end -}}
+
+{{/* Variables with the size of a hook Pod in the RunnerPool that is the parameter of a policy. */}}
+{{- define "ostler.hookSizeOfPool" -}}
+- name: enabled
+  expression: dyn(params).spec.?containers.?mode.orValue('') == 'kubernetes'
+- name: cpu
+  expression: >-
+    quantity(string(dyn(params).spec.?containers.?vcpu.orValue(dyn(params).spec.resources.cpu)))
+- name: memory
+  expression: >-
+    dyn(params).spec.?containers.?memoryMib.hasValue()
+    ? quantity(string(dyn(params).spec.containers.memoryMib) + 'Mi')
+    : quantity(string(dyn(params).spec.resources.memory))
+{{- end -}}
+
 {{/* Validations of the metadata of a hook Pod or a Secret. */}}
 {{- define "ostler.hookMetadata" -}}
 {{- $more := .Values.runners.containers }}

@@ -46,6 +46,9 @@ VALUES: Mapping[str, Any] = {
     },
     "networkPolicies": {"apiServer": {"addresses": ["10.0.0.1/32"]}},
 }
+SIZE = "1500m-128Mi"
+"""Size of a hook Pod in `pool_spec`."""
+
 LIMITS = {"cpu": "1", "memory": "64Mi"}
 SECURE: Json = {
     "allowPrivilegeEscalation": False,
@@ -64,6 +67,7 @@ class Tenant:
     pool: PoolSeen
     pod: Created
     client: KubeClient
+    size: str
 
     def hook_pod(self, name: str | None = None) -> Json:
         """Return a hook Pod of this tenant."""
@@ -74,6 +78,7 @@ class Tenant:
             pod_uid=self.pod.uid,
             pool=self.pool.name,
             digest="d",
+            size=self.size,
         )
         container = {"name": "job", "image": "i", "resources": {"limits": LIMITS}, "securityContext": SECURE}
         mounted = secret(self.pod.name, 0)
@@ -101,7 +106,6 @@ class Tenant:
             pod_uid=self.pod.uid,
             pool=self.pool.name,
             digest="d",
-            executes=False,
         )
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"a": "b"}}
 
@@ -162,20 +166,10 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
     tenants = []
     for name in ("one", "two"):
         pool = create_pool(admin, namespace=runners, name=name, spec=pool_spec(name))
-        made = create_runner(
-            worker,
-            pool=pool,
-            name=f"{name}-0000000a",
-            attempt="a",
-            dispatch_url="http://web/",
-            audience="ostler-dispatch",
-            hooks_image="ostler:1",
-        )
-        path = folder / name
-        write_kubeconfig(
-            path, url=control_plane.url, ca_file=control_plane.ca_file, token=token_of(admin, runners, made)
-        )
-        tenant = Tenant(pool=pool, pod=made, client=make_client(kubeconfig=str(path)))
+        wait_for_role_sizes(worker, pool)
+        made = make_runner(worker, pool)
+        client = client_of(made, admin=admin, access=control_plane, namespace=runners, path=folder / name)
+        tenant = Tenant(pool=pool, pod=made, client=client, size=SIZE)
         wait_for_policies(tenant)
         for body in (tenant.secret(), tenant.hook_pod()):
             assert create(tenant.client, body, dry=False) == (200, "")
@@ -190,6 +184,30 @@ def stage(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
 def pool_spec(name: str, **containers: Any) -> Json:
     size = containers or {"vcpu": "1500m", "memoryMib": 128}
     return {"image": "runner:1", "runnerLabels": [name], "containers": {"mode": "kubernetes", **size}}
+
+
+def make_runner(worker: KubeClient, pool: PoolSeen, name: str | None = None) -> Created:
+    return create_runner(
+        worker,
+        pool=pool,
+        name=name or f"{pool.name}-0000000a",
+        attempt="a",
+        dispatch_url="http://web/",
+        audience="ostler-dispatch",
+        hooks_image="ostler:1",
+    )
+
+
+def client_of(pod: Created, *, admin: KubeClient, access: ClusterAccess, namespace: str, path: Path) -> KubeClient:
+    """Return a client with the token of a runner Pod. Its kubeconfig is written to `path`."""
+    write_kubeconfig(path, url=access.url, ca_file=access.ca_file, token=token_of(admin, namespace, pod))
+    return make_client(kubeconfig=str(path))
+
+
+def wait_for_role_sizes(worker: KubeClient, pool: PoolSeen) -> None:
+    """Return once the policy refuses a Role with a size that is above the size in its pool."""
+    large = role(pool.namespace, f"{pool.name}-0000000b", size="64000m-128Mi")
+    eventually(lambda: "is above the size of a hook Pod in pool" in create(worker, large)[1], within=60)
 
 
 def wait_for_policies(tenant: Tenant) -> None:
@@ -215,9 +233,9 @@ def keyless(tenant: Tenant) -> Json:
     return body
 
 
-def role(namespace: str, name: str) -> Json:
+def role(namespace: str, name: str, size: str = SIZE) -> Json:
     pool = name[:-9]
-    return build_role(namespace=namespace, name=name, pool=pool, attempt="a", digest="d", account_uid="u")
+    return build_role(namespace=namespace, name=name, pool=pool, attempt="a", digest="d", account_uid="u", size=size)
 
 
 def binding(namespace: str, name: str) -> Json:
@@ -272,6 +290,8 @@ def test_runner_has_the_rights_of_its_role_and_no_other(stage: Stage) -> None:
         assert allowed(one.client, "create", resource, namespace=namespace, name=name) is (
             "create" in wanted.get(resource, set()) or resource in {"pods", "secrets"}
         ), resource
+    for size, granted in ((SIZE, True), ("1000m-128Mi", False), ("64000m-128Mi", False), (None, False)):
+        assert allowed(one.client, "use", "ostler.dev@hooksizes", namespace=namespace, name=size) is granted, size
     own = secret(one.pod.name, 0)
     assert {verb for verb in ALL if allowed(one.client, verb, "secrets", namespace=namespace, name=own)} == {
         "create",
@@ -559,66 +579,7 @@ def limits(cpu: str, memory: str = "64Mi") -> Json:
     return {"resources": {"limits": {"cpu": cpu, "memory": memory}}}
 
 
-def with_containers(*more: Json, kind: str = "containers", **fields: Any) -> Change:
-    """Return a change that appends copies of the first container to a list, each with these fields."""
-
-    def change(body: Json) -> None:
-        first = body["spec"]["containers"][0]
-        for number, each in enumerate(more):
-            body["spec"][kind].append({**copy.deepcopy(first), "name": f"more-{number}", **fields, **each})
-
-    return change
-
-
 CPU, MEMORY = "the limits of CPU are above", "the limits of memory are above"
-SIZES: dict[str, tuple[Change, str | None]] = {
-    "the whole size": (container(**limits("1500m", "128Mi")), None),
-    "two containers of the whole size": (with_containers(limits("0.5")), None),
-    "an init container of the whole size": (container("initContainers", **limits("1500m", "128Mi")), None),
-    "too much CPU": (container(**limits("1501m")), CPU),
-    "too much memory": (container(**limits("1", "129Mi")), MEMORY),
-    "too much CPU together": (with_containers(limits("501m")), CPU),
-    "too much memory together": (with_containers(limits("100m", "65Mi")), MEMORY),
-    "too large an init container": (container("initContainers", **limits("2")), CPU),
-    "an init container with too much memory": (container("initContainers", **limits("1", "1Gi")), MEMORY),
-    "a sidecar beside the containers": (
-        with_containers(limits("501m"), kind="initContainers", restartPolicy="Always"),
-        CPU,
-    ),
-    "a second init container": (with_containers(limits("1500m"), kind="initContainers"), None),
-}
-
-
-@pytest.mark.parametrize("what", SIZES)
-def test_size_of_a_hook_pod_in_its_pool_is_the_limit(stage: Stage, what: str) -> None:
-    change, why = SIZES[what]
-    pod = stage.one.hook_pod(step_pod(stage.one.pod.name, 1))
-    change(pod)
-    status, message = create(stage.one.client, pod)
-    assert (status, (why or "") in message) == (200 if why is None else 403, True), message
-
-
-def says(tenant: Tenant, body: Json, why: str) -> bool:
-    """Return whether a creation is refused with this reason, or allowed if there is no reason."""
-    message = create(tenant.client, body)[1]
-    return why in message if why else not message
-
-
-def test_size_of_a_hook_pod_follows_its_pool_at_once(stage: Stage, admin: KubeClient) -> None:
-    """By default it is the size of the container `runner`. Without `spec.containers` there are no hook Pods."""
-    two = stage.two
-    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.cast.runners}/runnerpools/two"
-    pod = two.hook_pod(step_pod(two.pod.name, 1))
-    container(**limits("3"))(pod)
-    assert CPU in create(two.client, pod)[1]
-    for given, said in (
-        ({"containers": {"vcpu": None, "memoryMib": None}, "resources": {"cpu": 3, "memory": "1Gi"}}, ""),
-        ({"resources": {"memory": "63Mi"}}, MEMORY),
-        ({"containers": None}, "pool two has no container jobs"),
-        (pool_spec("two"), CPU),
-    ):
-        admin.request("PATCH", path, body={"spec": given}, content_type=MERGE_PATCH)
-        eventually(partial(says, two, pod, said), within=60)
 
 
 def test_token_that_is_not_bound_to_the_pod_creates_nothing(
@@ -683,6 +644,14 @@ def test_pod_security_refuses_what_belongs_to_the_node(stage: Stage, what: str) 
 
 # What a worker must not do.
 
+
+def role_size(size: str) -> Change:
+    def change(body: Json) -> None:
+        body["rules"][5]["resourceNames"][1] = size
+
+    return change
+
+
 ROLES: dict[str, tuple[Change, str]] = {
     "more rights": (
         lambda body: body["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}),
@@ -700,6 +669,30 @@ ROLES: dict[str, tuple[Change, str]] = {
     ),
     "no names": (lambda body: body["rules"][1].pop("resourceNames"), "and no other rules"),
     "no rules": (lambda body: body.update(rules=[]), "and no other rules"),
+    "two sizes": (lambda body: body["rules"][5]["resourceNames"].append("64000m-128Mi"), "and no other rules"),
+    "two sizes in another order": (
+        lambda body: body["rules"][5]["resourceNames"].insert(1, "64000m-128Mi"),
+        "and no other rules",
+    ),
+    "a size that is no size": (role_size("*"), "and no other rules"),
+    "a size of zero": (
+        role_size("0m-128Mi"),
+        "and no other rules",
+    ),
+    "every size": (lambda body: body["rules"][5].pop("resourceNames"), "and no other rules"),
+    "a size without the name of the limit": (
+        lambda body: body["rules"][5]["resourceNames"].__delitem__(0),
+        "and no other rules",
+    ),
+    "another right to the size": (lambda body: body["rules"][5].update(verbs=["*"]), "and no other rules"),
+    "too much CPU": (
+        role_size("1501m-128Mi"),
+        "the size 1501m-128Mi is above the size of a hook Pod in pool one",
+    ),
+    "too much memory": (
+        role_size("1500m-129Mi"),
+        "the size 1500m-129Mi is above the size of a hook Pod in pool one",
+    ),
     "another API group": (lambda body: body["rules"][0].update(apiGroups=["*"]), "and no other rules"),
     "a free name": (metadata(name="deployer"), "of a runner Pod is named after the pool"),
     "no label": (metadata(labels={}), "of a runner Pod is named after the pool"),
@@ -841,16 +834,8 @@ def test_lists_of_runner_pods_contain_no_hook_pods(stage: Stage) -> None:
 def test_garbage_collector_deletes_hook_objects_after_the_runner_pod(stage: Stage) -> None:
     admin, namespace = stage.cast.admin, stage.cast.runners
     pool = create_pool(admin, namespace=namespace, name="three", spec=pool_spec("three"))
-    made = create_runner(
-        stage.worker,
-        pool=pool,
-        name="three-0000000a",
-        attempt="a",
-        dispatch_url="http://web/",
-        audience="ostler-dispatch",
-        hooks_image="ostler:1",
-    )
-    three = Tenant(pool=pool, pod=made, client=admin)
+    made = make_runner(stage.worker, pool)
+    three = Tenant(pool=pool, pod=made, client=admin, size=SIZE)
     for body in (three.hook_pod(), three.secret()):
         assert create(admin, body, dry=False) == (200, "")
     paths = [
@@ -895,7 +880,7 @@ def test_expressions_of_hook_policies_pass_the_type_check(stage: Stage) -> None:
         for each in stage.cast.identities.manifests
         if each["kind"] == POLICY[0] and "-hook-" in each["metadata"]["name"]
     ]
-    assert len(policies) == 4
+    assert len(policies) == 5
     for policy in policies:
         path = f"{Kinds(admin).collection(policy)}/{policy['metadata']['name']}"
         eventually(partial(is_checked, admin, path), within=60)

@@ -435,7 +435,7 @@ def test_role_of_an_older_service_account_is_a_conflict(admin: KubeClient, names
     given = {"namespace": namespace, "name": NAME, "pool": pool.name, "attempt": "a1", "digest": pool.template_hash}
     keeper = {"metadata": {"name": "keeper"}}
     uid = admin.request("POST", object_path("serviceaccounts", namespace=namespace), body=keeper)["metadata"]["uid"]
-    role = build_role(**given, account_uid=uid)
+    role = build_role(**given, account_uid=uid, size="1000m-1024Mi")
     role["metadata"]["ownerReferences"][0]["name"] = "keeper"
     admin.request("POST", object_path("roles", namespace=namespace, group=RBAC), body=role)
 

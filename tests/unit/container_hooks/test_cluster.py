@@ -243,3 +243,11 @@ def test_delete_that_is_refused_with_the_right_uid_stays_an_error(stage: Stage) 
     stage.api.fail("DELETE", "pods", 409)
     with pytest.raises(Conflict):
         delete(stage.world(), Made("pods", "x", uid))
+
+
+def test_hook_pods_name_the_size_of_the_sidecar_and_secrets_none(stage: Stage) -> None:
+    stage.settings |= {"vcpu_millicores": 1500, "memory_mib": 128}
+    for kind in KINDS.values():
+        made = kind.create(stage.world())
+        annotation = stage.api.objects[kind.kind, made.name]["metadata"]["annotations"]["ostler.dev/spec-digest"]
+        assert annotation.startswith("1500m-128Mi.") is (kind.kind == "pods"), kind
