@@ -31,7 +31,16 @@ from k8s_adapters.resources import Created, create_pod, create_role, create_role
 from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone
 from rules.pools.hook_names import hook_size
-from rules.pools.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
+from rules.pools.pod_template import (
+    CA_VOLUME,
+    JIT_VOLUME,
+    POLLER,
+    RUNNER,
+    SCRIPTS_VOLUME,
+    TOKEN_VOLUME,
+    lay_over,
+    outlive_lost_nodes,
+)
 from rules.upstream.retry import RetryPolicy
 
 JIT_FOLDER = "/var/run/ostler"
