@@ -45,7 +45,7 @@ Name of the ConfigMap with the scripts of runner Pods, which workers create. It 
 (k8s_adapters/runner_scripts.py); a test compares both.
 */}}
 {{- define "ostler.runnerScripts" -}}
-ostler-scripts-4b477a180248905a
+ostler-scripts-d9658d0e66d12280
 {{- end -}}
 
 {{/*

@@ -263,7 +263,7 @@ def test_size_of_a_role_is_compared_with_the_default_of_its_pool(stage: Stage, a
         eventually(lambda body=body, allowed=allowed: (create(stage.worker, body)[0] == 200) is allowed, within=60)
 
 
-def test_worker_repeats_a_role_while_the_api_server_does_not_know_the_change_of_the_pool(
+def test_worker_repeats_a_role_while_the_change_of_the_pool_is_not_known(
     stage: Stage, admin: KubeClient, control_plane: ClusterAccess, tmp_path: Path
 ) -> None:
     """The cache of the admission plugin lags behind. Here the change of the pool comes after the first try."""

@@ -483,7 +483,7 @@ def test_script_gives_up_when_no_sidecar_answers(folder: Path) -> None:
 
     assert ended.code == 1
     assert "does not answer" in ended.output
-    assert "Look at container `hooks` of this Pod" in ended.output
+    assert "Check the log of container `hooks` of this Pod" in ended.output
 
 
 # The end of the Pod. The kubelet sends SIGTERM to the sidecar when the container `runner` has ended.
