@@ -17,7 +17,7 @@ import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.pools import PoolSeen
+from k8s_adapters.pools import HOOK_PODS, PoolSeen
 from k8s_adapters.runners import build_pod
 from ostler.errors import Gone, Retryable
 from rules.pools.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
@@ -74,6 +74,9 @@ def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None
 def needs_of(pool: PoolSeen) -> Needs:
     """Return the requirements of the Pods of a pool. They include the pool's overlay and the container `poller`.
 
+    If the pool has container jobs, the size includes the hook Pods that its account is charged for. Otherwise warm Pods
+    could fill all nodes, and the hook Pods of their jobs would wait for each other's end.
+
     If the pool has a problem, its overlay is ignored, because the overlay might be invalid.
     """
     if pool.problem is not None:
@@ -82,6 +85,8 @@ def needs_of(pool: PoolSeen) -> Needs:
     spec: Json = pod["spec"]
     sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
     size = _sum(_requests(each) for each in (*spec["containers"], *sidecars))
+    if pool.containers is not None:
+        size += Size(pool.containers.vcpu_millicores, pool.containers.memory_mib).times(HOOK_PODS)
     overhead = spec.get("overhead") or {}
     selector = {str(key): str(value) for key, value in (spec.get("nodeSelector") or {}).items()}
     tolerations = tuple(_toleration(each) for each in spec.get("tolerations") or () if isinstance(each, dict))

@@ -148,10 +148,10 @@ def test_sidecar_knows_its_pod_and_the_size_of_a_hook_pod() -> None:
     assert sources["OSTLER_HOOKS_POD_UID"]["fieldPath"] == "metadata.uid"
 
 
-def test_resources_of_the_sidecar_count_in_the_needs_of_a_pod() -> None:
+def test_sidecar_and_two_hook_pods_count_in_the_needs_of_a_pod() -> None:
     before, after = needs_of(read()).size, needs_of(read(containers=CONTAINERS)).size
 
-    assert (after.vcpu - before.vcpu, after.memory - before.memory) == (250, 256)
+    assert (after.vcpu - before.vcpu, after.memory - before.memory) == (250 + 2 * 1500, 256 + 2 * 3000)
 
 
 def test_pod_keeps_the_quality_of_service_guaranteed() -> None:
