@@ -253,6 +253,11 @@ def test_worker_is_refused_a_size_for_a_pool_without_container_jobs(stage: Stage
     )
 
 
+def is_answered(stage: Stage, body: Json, *, allowed: bool) -> bool:
+    """Return whether the API server allows or refuses a Role as expected."""
+    return (create(stage.worker, body)[0] == 200) is allowed
+
+
 def test_size_of_a_role_is_compared_with_the_default_of_its_pool(stage: Stage, admin: KubeClient) -> None:
     """By default it is the size of the container `runner`."""
     namespace = stage.cast.runners
@@ -260,7 +265,7 @@ def test_size_of_a_role_is_compared_with_the_default_of_its_pool(stage: Stage, a
     create_pool(admin, namespace=namespace, name="default", spec=spec)
     for size, allowed in (("2501m-2048Mi", False), ("2500m-2049Mi", False), ("2500m-2048Mi", True)):
         body = role(namespace, "default-0000000a", size)
-        eventually(lambda body=body, allowed=allowed: (create(stage.worker, body)[0] == 200) is allowed, within=60)
+        eventually(partial(is_answered, stage, body, allowed=allowed), within=60)
 
 
 def test_worker_repeats_a_role_while_the_change_of_the_pool_is_not_known(
