@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -108,10 +108,8 @@ class NodeJournal:
             _, name, uid = folder.name.split("_")
             pod = self._pods.setdefault(uid, _Pod(name, uid))
             for container in ("poller", "runner"):
-                # The kubelet tries again with 1.log if containerd ends while it creates a container.
-                for found in sorted((folder / container).glob("*.log")):
-                    if (container, found.name) not in pod.files:
-                        pod.files[container, found.name] = found.open("rb")
+                with suppress(FileNotFoundError):  # the kubelet is deleting the logs of a deleted Pod
+                    self._open_new_logs(pod, folder, container)
         try:
             listed = kube.request("GET", f"/api/v1/namespaces/{self._namespace}/pods")["items"]
         except UpstreamError:  # the next reading lists again
@@ -120,6 +118,12 @@ class NodeJournal:
             self._read_logs(pod)
         if listed is not None:
             self._read_ends(listed)
+
+    def _open_new_logs(self, pod: _Pod, folder: Path, container: str) -> None:
+        # The kubelet tries again with 1.log if containerd ends while it creates a container.
+        for found in sorted((folder / container).glob("*.log")):
+            if (container, found.name) not in pod.files:
+                pod.files[container, found.name] = found.open("rb")
 
     def _folders(self) -> list[Path]:
         return [folder for logs in self._pod_logs for folder in logs.glob(f"{self._namespace}_*")]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,3 +290,21 @@ def test_watch_keeps_the_phase_before_the_deletion(tmp_path: Path) -> None:
     phases.record("DELETED", {"metadata": going, "status": {"phase": "Failed"}})
 
     assert phases.of_deleted(UID) == "Running"
+
+
+def test_logs_that_the_kubelet_deletes_during_a_reading_end_no_journal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("poller", "a line")
+    world.run_pod()
+    scandir = os.scandir
+
+    def late(path: Any) -> Any:
+        if Path(path).name == "poller":
+            monkeypatch.setattr(os, "scandir", scandir)
+            world.delete_pod(last_phase="Succeeded")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+
+    assert world.read() == [("pod_deleted", None)]
