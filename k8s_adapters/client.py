@@ -354,8 +354,8 @@ def make_client(
     """Return a client for the cluster that `kubeconfig` names.
 
     If `kubeconfig` is None or empty, the client is for the cluster that this process runs in. `kubeconfig` may name
-    several files, as the variable KUBECONFIG may. `named` is the option or variable that sets `kubeconfig`. Error
-    messages contain this name.
+    several files, in the format of the variable KUBECONFIG. `named` is the option or variable that sets `kubeconfig`.
+    Error messages contain this name.
 
     `pool_size` is the number of connections that stay open. If more threads call at the same time, further connections
     are opened for these calls. `policy` applies to calls that pass no policy. Its default is 4 attempts without a

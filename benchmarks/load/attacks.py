@@ -60,7 +60,7 @@ class Attack:
         self._dribbling = dribbling
 
     async def run(self) -> None:
-        """Attack until cancelled."""
+        """Attack until this task is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind, begun in ENDLESS.items():
                 piece = b"1\r\na\r\n" * 10_000 if kind == "tiny chunks" else PIECE

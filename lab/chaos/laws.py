@@ -105,7 +105,7 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpan:
-    """The lifetime of one claim of a Pod. `removing` says that the removal of its stamp was begun at some time."""
+    """The lifetime of one claim of a Pod. `removing` is True if the removal of the stamp was begun."""
 
     id: int
     purpose: str

@@ -73,7 +73,7 @@ class Head:
     def status(self) -> int:
         """The status of an answer. Raises `MalformedError` if it is not a number."""
         if not self.words[1].isdigit():
-            raise MalformedError("a status that is no number")
+            raise MalformedError("the status is not a number")
         return int(self.words[1])
 
     @property

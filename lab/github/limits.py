@@ -20,7 +20,7 @@ PRIMARY = "API rate limit exceeded for installation."
 
 @dataclass(kw_only=True)
 class Window:
-    """Calls counted until `reset`, in Unix seconds."""
+    """A window of a rate limit: the number of calls so far, and the Unix time in seconds at which the window ends."""
 
     reset: int
     used: int = 0

@@ -395,7 +395,7 @@ class World:
     def finish(self, session: Session, job_id: int, conclusion: str) -> bool:
         """End the job of a runner, and delete the runner because it is ephemeral.
 
-        Return False if it has no such job.
+        Return False if the runner does not execute this job.
         """
         runner, job = session.runner, session.runner.job
         if job is None or job.id != job_id or not runner.started:

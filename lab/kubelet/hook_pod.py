@@ -23,7 +23,10 @@ _LEAST_GRACE = 0.1
 
 
 class HookPod:
-    """Runs the containers of one hook Pod. `folder` has its volumes, and a room for each container."""
+    """Runs the containers of one hook Pod.
+
+    `folder` contains the volumes of the Pod, and a folder (`Room`) for each container.
+    """
 
     def __init__(self, *, view: HookView, cluster: Cluster, report: StatusReporter, folder: Path) -> None:
         self._view = view
@@ -34,7 +37,7 @@ class HookPod:
         self._running: set[str] = set()
 
     def room(self, container: str) -> Room | None:
-        """Return the room of a container that runs, or None."""
+        """Return the folder of a running container, or None if no such container runs."""
         return self._rooms[container] if container in self._running else None
 
     def has(self, container: str) -> bool:

@@ -107,7 +107,7 @@ class StatusReporter:
             self.terminated(name, code=NO_SHELL, reason=START_ERROR, message="the command of the container is missing")
 
     def terminated(self, container: str, *, code: int, message: str = "", reason: str | None = None) -> None:
-        """Report the end of a container. The default of `reason` is that of an end by itself or by a signal."""
+        """Report the end of a container. By default, `reason` is Completed for exit code 0, and Error for others."""
         reason = reason or ("Completed" if code == 0 else "Error")
         state = replace(self._containers[container], waits_for="")
         self._containers[container] = replace(state, code=code, reason=reason, message=message, ended=now())

@@ -30,7 +30,7 @@ class GitHub:
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
         if scheme != "http":
-            raise ValueError(f"LAB_GITHUB_URL is to be an http:// address, not {url!r}")
+            raise ValueError(f"LAB_GITHUB_URL must be an http:// address, not {url!r}")
         self._address, _, path = rest.partition("/")
         self._prefix = f"/{path}".rstrip("/") + "/_runner/sessions"
 
