@@ -153,6 +153,7 @@ def test_a_refusal_ends_the_poller_and_frees_the_runner(stage: Stage, tmp_path: 
 
     assert (ended.code, ended.message, ended.slept) == (row.code, row.message, [])
     assert left_by(tmp_path) == ["no-work"]
+    scripts.write_script(tmp_path / "home" / "run.sh", "exit 99")
     entry = subprocess.run(
         ["sh", str(scripts.SCRIPTS / "run.sh")], env=scripts.Pod(tmp_path).environment(url=""), timeout=30, check=False
     )
