@@ -16,8 +16,9 @@ T ?= tests
 FILES ?=
 BASE ?= origin/main
 MINUTES ?=
-# It has a cluster of its own, and two clusters need two sets of namespaces.
-IN_CLUSTER := tests/node/test_ostler_in_cluster.py
+# Tests that start a cluster of their own. Each needs namespaces of its own, because every cluster has the same addresses.
+OWN_CLUSTER := tests/node/test_container_jobs.py tests/node/test_ostler_in_cluster.py
+NODE_TESTS = $(BIN)/ostler-lab node $(BIN)/pytest -m node
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters container_hooks rules deploys web lab tests benchmarks
@@ -61,10 +62,10 @@ test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file
 	@$(BIN)/ostler-lab images
 	@$(BIN)/ostler-lab kubectl
 ifeq ($(T),tests)
-	@$(BIN)/ostler-lab node $(BIN)/pytest -m node tests/node tests/integration/benchmarks --ignore=$(IN_CLUSTER)
-	@$(BIN)/ostler-lab node $(BIN)/pytest -m node $(IN_CLUSTER)
+	@failed=0; $(NODE_TESTS) tests/node tests/integration/benchmarks $(OWN_CLUSTER:%=--ignore=%) || failed=1; \
+	for file in $(OWN_CLUSTER); do $(NODE_TESTS) $$file || failed=1; done; exit $$failed
 else
-	@$(BIN)/ostler-lab node $(BIN)/pytest -m node $(T)
+	@$(NODE_TESTS) $(T)
 endif
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
