@@ -30,7 +30,6 @@ PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
 
 _PAUSE = 1.0  # seconds between two connections
-_SILENCE = 61.0  # seconds without output of the second command, which writes every 5 seconds
 _STEADY = 30.0  # seconds after which a connection that broke was a working one
 
 # The exit code is part of the name of a folder, because a folder can be renamed even on a full disk.
@@ -163,10 +162,7 @@ def _until_it_ended(
 class _Step:
     """A step and its progress. `seen` is the number of bytes of output that were passed on."""
 
-    def __init__(
-        self, processes: Exec, place: Place, output: Callable[[bytes], None], *, silence: float = _SILENCE
-    ) -> None:
-        self._silence = silence
+    def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
         self._processes = processes
         self._place = place
         self._output = output
@@ -189,7 +185,7 @@ class _Step:
         """Pass on the output until the step has ended, and return its exit code."""
         said = bytearray()
         command = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
-        code = self._run(command, self._pass_on, partial(append, said), silence=self._silence)
+        code = self._run(command, self._pass_on, partial(append, said), writes_often=True)
         *_, last = ["", *said.decode(errors="replace").splitlines()]
         match last:
             case "killed":
@@ -223,7 +219,7 @@ class _Step:
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
         *,
-        silence: float | None = None,
+        writes_often: bool = False,
     ) -> int:
         pod, container = self._place.pod, self._place.container
-        return self._processes.run(pod, container, command, stdout=stdout, stderr=stderr, silence=silence)
+        return self._processes.run(pod, container, command, stdout=stdout, stderr=stderr, writes_often=writes_often)

@@ -21,6 +21,7 @@ START = "ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS"
 PERIOD, DEADLINE = "ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS", "ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS"
 _POOL_SUFFIX = 9  # characters of "-" and 8 hex digits
 _MILLISECONDS = 1000
+_LEAST_DEADLINE = 12.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +64,12 @@ def read_place(environment: Mapping[str, str]) -> Place:
     defaults = HookSettings()
     template = environment.get(TEMPLATE) or None
     period = _number(environment, PERIOD, Heartbeat().period * _MILLISECONDS) / _MILLISECONDS
-    deadline = _number(environment, DEADLINE, (12 * period + 1) * _MILLISECONDS) / _MILLISECONDS
+    deadline = _number(environment, DEADLINE, max(12 * period + 1, _LEAST_DEADLINE) * _MILLISECONDS) / _MILLISECONDS
     if deadline <= period:
         raise ConfigurationError(f"{DEADLINE}: must be more than {PERIOD}, which is {period * _MILLISECONDS:.0f}")
+    if deadline < _LEAST_DEADLINE:
+        least = _LEAST_DEADLINE * _MILLISECONDS
+        raise ConfigurationError(f"{DEADLINE}: must be at least {least:.0f}, because a step reports every 5 seconds")
     return Place(
         namespace=_required(environment, NAMESPACE),
         pod=pod,

@@ -39,11 +39,11 @@ class Exec(Protocol):
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        silence: float | None = None,
+        writes_often: bool = False,
     ) -> int:
         """Run a command in a container, and return its exit code.
 
-        `silence` is the number of seconds without output after which the connection counts as lost, or None.
+        If `writes_often` is True, the command writes every few seconds, and a connection without output counts as lost.
 
         A command that might have begun is never repeated. Raises `ExecLost` if the connection ends without an exit
         code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.

@@ -24,7 +24,12 @@ from rules.upstream.retry import HOOKS
 
 SOCKET = "OSTLER_HOOKS_SOCKET"
 DEFAULT_SOCKET = "/var/run/ostler-hooks/hooks.sock"
-_ENDS_WITHIN = 20.0  # seconds, less than the grace period of a Pod, which is 30 by default
+_ENDS_WITHIN = 20.0
+"""Seconds that a sidecar may delete hook Pods before it ends.
+
+It often has less, because it shares the grace period of its Pod with the container `runner`. The garbage collector
+deletes what is left.
+"""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = logging.get_logger(__name__)
 

@@ -79,7 +79,7 @@ class ExecClient:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        silence: float | None = None,
+        writes_often: bool = False,
     ) -> int:
         """Run a command in a container and return its exit code. A command that signal n ended has code 128 + n.
 
@@ -88,8 +88,9 @@ class ExecClient:
         none of its input for longer than the deadline of the heartbeat, because the server answers pings after it has
         passed on the input before them.
 
-        `silence` is for a command that writes often. After this number of seconds without output, the connection is
-        lost. An API server might answer pings itself, and then does not notice for 15 minutes that the node is gone.
+        `writes_often` is for a command that writes every few seconds. If it writes nothing for the deadline of the
+        heartbeat, the connection is lost. An API server might answer pings itself, and then does not notice for 15
+        minutes that the node is gone.
 
         Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist, `Invalid` if the
         container does not, `Forbidden`, and `Retryable` or `RateLimited` if the handshake failed. Raises another
@@ -107,7 +108,7 @@ class ExecClient:
             heard=lambda channel, data: (stdout if channel == STDOUT else stderr)(data),
             heartbeat=self._heartbeat,
             clock=self._client.timing.clock,
-            silence=silence,
+            silence=self._heartbeat.deadline if writes_often else None,
         )
         try:
             status = exchange.run()

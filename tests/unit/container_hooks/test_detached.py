@@ -50,9 +50,9 @@ class Shells:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        silence: float | None = None,
+        writes_often: bool = False,
     ) -> int:
-        del silence
+        del writes_often
         assert (pod, container, stdin) == ("pod", "job", None)
         self.connections += 1
         left = next(self._cuts)

@@ -80,6 +80,7 @@ def test_variables_of_githubs_hooks_are_read() -> None:
         ("OSTLER_HOOKS_VCPU", "much", "OSTLER_HOOKS_VCPU: found 'much'; must be a number above 0"),
         ("ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS", "-1", "must be a number above 0"),
         ("ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS", "5000", "ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS: must be more than"),
+        ("ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS", "11000", "must be at least 12000, because a step reports every 5"),
         ("ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS", "inf", "must be a number above 0"),
     ],
 )

@@ -51,9 +51,9 @@ class FoldersAsContainers:
         stdin: Iterable[bytes] | None = None,
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None],
-        silence: float | None = None,
+        writes_often: bool = False,
     ) -> int:
-        del silence
+        del writes_often
         self.api.tick()
         number = len(self.ran)
         self.ran.append((pod, command[0] if command[-2] != "-e" else "step"))

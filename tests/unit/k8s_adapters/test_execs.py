@@ -41,7 +41,7 @@ class Run:
         *stories: Story,
         stdin: Any = None,
         stdout: Callable[[bytes], None] | None = None,
-        silence: float | None = None,
+        writes_often: bool = False,
         ca: PrivateCa | None = None,
         command: tuple[str, ...] = ("true",),
         after_request: Callable[[], object] = lambda: None,
@@ -61,7 +61,7 @@ class Run:
                     stdin=stdin,
                     stdout=stdout or self.stdout.extend,
                     stderr=self.stderr.extend,
-                    silence=silence,
+                    writes_often=writes_often,
                 )
             finally:
                 client.close()
@@ -344,14 +344,14 @@ def test_callback_that_blocks_for_longer_than_the_deadline_loses_nothing(run: Ru
     assert run(story, stdout=block, heartbeat=QUICK) == 6
 
 
-def test_server_that_answers_pings_without_output_is_lost_after_the_silence(run: Run) -> None:
+def test_server_that_answers_pings_without_output_is_lost_after_the_deadline(run: Run) -> None:
     def story(connection: Connection) -> None:
         connection.accept()
         connection.send(2, b"alive")
         until_gone(connection)
 
     with pytest.raises(ExecLost, match="wrote nothing"):
-        run(story, silence=1.0, heartbeat=QUICK)
+        run(story, writes_often=True, heartbeat=QUICK)
 
     assert run.stderr == b"alive"
 
