@@ -17,7 +17,7 @@ FILES ?=
 BASE ?= origin/main
 MINUTES ?=
 # Tests that start a cluster of their own. Each needs namespaces of its own, because every cluster has the same addresses.
-OWN_CLUSTER := tests/node/test_container_jobs.py tests/node/test_ostler_in_cluster.py
+OWN_CLUSTER := tests/integration/benchmarks tests/node/test_container_jobs.py tests/node/test_ostler_in_cluster.py
 NODE_TESTS = $(BIN)/ostler-lab node $(BIN)/pytest -m node
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,8 +62,8 @@ test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file
 	@$(BIN)/ostler-lab images
 	@$(BIN)/ostler-lab kubectl
 ifeq ($(T),tests)
-	@failed=0; $(NODE_TESTS) tests/node tests/integration/benchmarks $(OWN_CLUSTER:%=--ignore=%) || failed=1; \
-	for file in $(OWN_CLUSTER); do $(NODE_TESTS) $$file || failed=1; done; exit $$failed
+	@failed=0; $(NODE_TESTS) tests/node $(OWN_CLUSTER:%=--ignore=%) || failed=1; \
+	for path in $(OWN_CLUSTER); do $(NODE_TESTS) $$path || failed=1; done; exit $$failed
 else
 	@$(NODE_TESTS) $(T)
 endif

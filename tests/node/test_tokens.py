@@ -33,7 +33,8 @@ HOLD = 60
 POOL = "brief"
 LABELS = ("self-hosted", "linux", POOL)
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-FIELD = "/spec/volumes/1/projected/sources/0/serviceAccountToken/expirationSeconds"
+INDEX = "string(object.spec.volumes.map(volume, volume.name).indexOf('token'))"
+FIELD = f'"/spec/volumes/" + {INDEX} + "/projected/sources/0/serviceAccountToken/expirationSeconds"'
 RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 POLICY: dict[str, Any] = {
     "metadata": {"name": POOL},
@@ -46,7 +47,7 @@ POLICY: dict[str, Any] = {
         "mutations": [
             {
                 "patchType": "JSONPatch",
-                "jsonPatch": {"expression": f'[JSONPatch{{op: "replace", path: "{FIELD}", value: {LIFE}}}]'},
+                "jsonPatch": {"expression": f'[JSONPatch{{op: "replace", path: {FIELD}, value: {LIFE}}}]'},
             }
         ],
     },
