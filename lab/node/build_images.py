@@ -13,6 +13,7 @@ from pathlib import Path
 from lab.bootstrap import RUNNER_IMAGE
 from lab.go_build import Say
 from lab.node.images import PAUSE, debian_base, pause_image, runner_image
+from lab.node.job_images import SUDO, sudo_image
 from lab.node.product_images import LAB, PRODUCT, lab_image, product_image
 from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
 from lab.processes import StartError
@@ -27,6 +28,7 @@ IMAGES: dict[str, Callable[[str, Say], Path]] = {
     PAUSE: lambda _name, say: pause_image(say),
     POSTGRES: postgres_image,
     REDIS: redis_image,
+    SUDO: sudo_image,
 }
 
 
