@@ -68,7 +68,7 @@ BAD_EVERY = 60.0
 """Seconds between two jobs of the bad account in each healthy pool."""
 
 WAVES, WAVES_APART = 12, 5.0
-"""Number of jobs of each bad pool, and the seconds between two of them."""
+"""Number of jobs that each bad pool gets, and the seconds between two of these jobs."""
 
 LOST_AT = 45.0
 """Seconds after the start of the run at which the node is lost."""

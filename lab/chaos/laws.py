@@ -196,7 +196,7 @@ def of_executions(kubelet: Log, *, vanished: Collection[str], github: Log) -> It
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A tick of a sweep that made repairs that kill: how many it made, and how many its budget allowed."""
+    """A tick of a sweep: the number of its repairs that ended a Pod or a runner, and the number that was allowed."""
 
     sweep: str
     run_id: int

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from lab.faults import Fault, FaultPlan
 
 EVERY = 20
-"""Number of jobs per strike of each sort.
+"""Number of jobs after which each sort of strike comes again.
 
 Once per `EVERY` jobs, one process, store or upstream is struck, one Pod vanishes, one job is cancelled, and one pool or
 node is changed. That is 5 % of the jobs for each sort.

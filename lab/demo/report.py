@@ -95,7 +95,7 @@ def _kind(line: Mapping[str, Any]) -> str:
 def _times_to_jit(system: System) -> list[float]:
     """Return, in ascending order, the seconds from GitHub's `queued` to the first delivery for each job.
 
-    GitHub might give the job to another runner in between. The delivery to the Pod and its time are the same then.
+    If GitHub gives the job to another runner meanwhile, the delivery to the first Pod still counts.
     """
     queued = {
         event["job"]: datetime.fromtimestamp(event["at"], UTC)

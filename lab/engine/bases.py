@@ -25,7 +25,7 @@ _ENVIRONMENT = 'chroot "$1" python3 -m venv /usr/local'
 _PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BUNDLE = "etc/ssl/certs/ca-certificates.crt"
 _BUNDLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables that name a bundle of certificate authorities, the first that is set counts."""
+"""Variables that name a bundle of certificate authorities. The first one that is set is used."""
 
 
 def ca_bundle(environment: Mapping[str, str]) -> Path | None:

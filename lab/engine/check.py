@@ -133,7 +133,7 @@ def _check(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, 
 
 
 def _check_first_run(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, say: Say) -> int:
-    """Check the way of a newcomer: values, start and jobs, without the profile `lab`."""
+    """Check the steps of a newcomer without the profile `lab`: the values, the start and jobs."""
     environment = environment_of_compose(os.environ, home=folder, host=SOCKET)
     log, values = folder / "compose.log", folder / ".env"
     untouched = Project(compose, values=first_run.EXAMPLE, environment=environment, log=log, profile="")
@@ -219,7 +219,7 @@ def _report(project: Project, wrong: Sequence[str], say: Say, *, sent_by: str = 
 
 
 def failures(containers: Sequence[Container], wrong: Sequence[str], *, sent_by: str = _TRAFFIC) -> list[str]:
-    """Return everything that is wrong, one line each: `wrong`, the containers' problems, and no sign of any job."""
+    """Return one line for each problem: those in `wrong`, those of the containers, and a missing sender of jobs."""
     found = [*wrong, *(str(each.problem) for each in to_blame(containers))]
     if not found and sent_by and not any(each.service == sent_by for each in containers):
         found.append("no job was sent")
@@ -227,7 +227,7 @@ def failures(containers: Sequence[Container], wrong: Sequence[str], *, sent_by: 
 
 
 def to_blame(containers: Sequence[Container]) -> list[Container]:
-    """Return the containers with a problem, without those that only wait for another, if there are others."""
+    """Return the containers with a problem. Containers that only wait are left out, unless no other has a problem."""
     bad = [each for each in containers if each.problem is not None]
     return [each for each in bad if each.state != "created" and each.health != "starting"] or bad
 

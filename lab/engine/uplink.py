@@ -58,7 +58,7 @@ def choose(taken: Iterable[IPv4Network]) -> Uplink:
 
 
 def taken_networks(routes: Sequence[Mapping[str, Any]], resolver: str) -> list[IPv4Network]:
-    """Return the networks that `ip -json route` lists, those of the name servers in `resolver`, and the node's own."""
+    """Return the networks of `ip -json route`, of the name servers in `resolver`, and of the node."""
     found = [str(route["dst"]) for route in routes if route.get("dst", "default") != "default"]
     found += [str(route["gateway"]) for route in routes if "gateway" in route]
     words = (line.split() for line in resolver.splitlines())

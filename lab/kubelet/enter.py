@@ -1,8 +1,9 @@
 """Run a command in the folder of a container, with the programs of the machine: `enter.py JSON COMMAND…`.
 
-The process gets a mount namespace of its own, and the folder becomes its root. As root this needs no more. For another
-user it also gets a user namespace, in which it is root, so the kernel must permit unprivileged user namespaces. The
-processes and the network are those of the machine. Standard library only, and it is run as a file.
+The process gets a mount namespace of its own, and the folder becomes its root. If the caller is root, nothing else is
+needed. For another user, the process also gets a user namespace, in which it is root, so the kernel must permit
+unprivileged user namespaces. The processes and the network are those of the machine. Standard library only, and it is
+run as a file.
 
 `JSON` has `root`, `mounts` (a folder of the machine by path in the container), `directory`, `environment`, and `told`:
 the file descriptor that gets the reason if the command does not start.

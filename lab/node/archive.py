@@ -35,7 +35,7 @@ class Image:
 
 
 def write_archive(image: Image, partial: Path, target: Path) -> Path:
-    """Write the archive of an image and move it to `target`, whole."""
+    """Write the archive of an image to a temporary file, and rename it to `target`."""
     diffs = [file_digest(layer) for layer in image.layers]
     config = json.dumps(
         {
@@ -119,7 +119,7 @@ def file_digest(path: Path) -> str:
 
 
 class FolderFor:
-    """A folder beside a file of the cache, removed at the end; the file appears in one rename."""
+    """A temporary folder beside a file of the cache, from which the complete file is renamed. Removed at the end."""
 
     def __init__(self, target: Path) -> None:
         self._target = target

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def size_over(base: Path, archive: Path) -> int:
-    """Return the bytes that an image adds to the base: those of its other layers, or of a larger base."""
+    """Return the number of bytes by which an image is larger than the base."""
     with tarfile.open(archive) as tar:
         layers = json.load(tar.extractfile("manifest.json") or sys.stdin)[0]["Layers"]
         size = sum(tar.getmember(layer).size for layer in layers)

@@ -18,14 +18,14 @@ _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
 def hierarchies() -> list[Path]:
-    """Return where the control-group hierarchies of this machine are mounted: one with version 2, several with 1."""
+    """Return the folders of the control-group hierarchies: one folder with version 2, several with version 1."""
     lines = (line.split() for line in _MOUNTS.read_text().splitlines())
     return [Path(where) for _, where, kind, *_ in lines if kind in {"cgroup", "cgroup2"}]
 
 
 @contextlib.contextmanager
 def own_root() -> Iterator[str]:
-    """Make a root for one run and yield its name; remove it at the end, and first those of runs that were killed."""
+    """Remove the roots of killed runs, make a root for one run, and yield its name. Remove that root at the end."""
     remove_killed()
     name = f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}"
     make(name)
@@ -38,7 +38,7 @@ def own_root() -> Iterator[str]:
 
 
 def _raise_share(name: str) -> None:
-    """Give the Pods the share of eight processes of the machine, not of one: they compete with all of its processes."""
+    """Give all Pods together the CPU share of eight processes, because they compete with every other process."""
     for hierarchy in hierarchies():
         for file, share in _SHARES.items():
             if (hierarchy / name / file).exists():
@@ -66,7 +66,7 @@ def members(name: str) -> set[int]:
 
 
 def remove_killed() -> int:
-    """Remove the roots of runs whose process is gone; return how many folders that were."""
+    """Remove the roots of runs whose process is gone. Return the number of removed folders."""
     found = 0
     for hierarchy in hierarchies():
         for folder in hierarchy.glob(f"{PREFIX}*"):
@@ -77,13 +77,13 @@ def remove_killed() -> int:
 
 
 def is_used(root: Path, *, prefix: str = PREFIX) -> bool:
-    """Return True if the process that made this root of a run exists, or if no run gives such a name."""
+    """Return whether the process that made this root exists. Also return True for a folder that no run has made."""
     pid, _, started = root.name.removeprefix(prefix).partition("-")
     return not pid.isdigit() or start_time(int(pid)) == started
 
 
 def start_time(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty if there is none."""
+    """Return the start time of a process in clock ticks since boot, or an empty string if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

@@ -50,7 +50,7 @@ class NodeCluster:
 
     @property
     def access(self) -> ClusterAccess:
-        """How to reach the API server as its administrator."""
+        """Address of the API server, and the credentials of its administrator."""
         return self.control_plane.access
 
     @property

@@ -26,7 +26,7 @@ from lab.node.phases import LastPhases
 from ostler.errors import UpstreamError
 
 WATCHED_WITHIN = 30.0
-"""Seconds until the watch has delivered the end of a Pod. After them the last listed phase counts."""
+"""Seconds to wait until the watch has delivered the end of a Pod. After that, the last listed phase is used."""
 
 EVERY = 0.2
 """Seconds between two readings. The kubelet deletes the logs of a deleted Pod; an open file stays readable."""

@@ -49,7 +49,7 @@ _MS_PRIVATE = 1 << 18
 _ENTERED = "OSTLER_LAB_ISOLATED"
 _CGROUP = "OSTLER_LAB_CGROUP"
 _KUBELET_STATE = Path("/var/lib/kubelet")
-"""Where every kubelet puts the socket of its device plugins, whatever its root folder is."""
+"""Folder in which every kubelet puts the socket of its device plugins. It does not depend on the root folder."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -63,7 +63,7 @@ def is_isolated() -> bool:
 
 
 def first_process() -> int:
-    """Return the id, as seen from outside, of the process whose namespaces these are: `nsenter` asks for it."""
+    """Return the process id, as seen from outside, with which `nsenter` finds these namespaces."""
     return int(os.environ[_ENTERED])
 
 

@@ -344,7 +344,7 @@ BinaryName = '{self._programs.containers / "runc"}'
 
 
 def may_lower_oom_score() -> bool:
-    """Return whether this process may lower an OOM score, which takes a capability that containers often lack."""
+    """Return whether this process may lower an OOM score. That needs a capability that containers often lack."""
     file = os.open("/proc/self/oom_score_adj", os.O_RDWR)
     try:
         now = int(os.read(file, 16))
