@@ -136,6 +136,8 @@ class Options:
     """Archives of further images that real nodes have from the start."""
     services: bool = False
     """If True, Pods on real nodes reach the Services of the cluster."""
+    hooks_url: str | None = None
+    """Address at which the sidecars of container jobs reach the API server. None: directly."""
     webhook_url: str | None = None
     """Receiver of the webhooks of the lab's GitHub. None: the first web process of this system."""
     node_grace: NodeGrace = DEFAULT_GRACE
@@ -815,6 +817,7 @@ class System:
                 str(log),
                 "--work",
                 str(self.folder / "pods"),
+                *(() if self.options.hooks_url is None else ("--hooks-url", self.options.hooks_url)),
                 *arguments,
             ],
             log=self.folder / f"{name}.log",

@@ -42,6 +42,8 @@ async def serve(arguments: argparse.Namespace) -> None:
                 quota=RealQuota(wanted=arguments.real),
                 work=arguments.work,
                 dispatch_url=arguments.dispatch_url,
+                kubeconfig=arguments.kubeconfig,
+                hooks_url=arguments.hooks_url,
                 start_delay=arguments.start_delay,
             )
             heartbeat = NodeHeartbeat(cluster=cluster, alive_file=arguments.alive_file, every=arguments.renew_every)
@@ -87,6 +89,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")
     parser.add_argument("--work", type=Path, required=True, help="where real Pods have their volumes")
     parser.add_argument("--dispatch-url", help="instead of the Pods' own OSTLER_DISPATCH_URL")
+    parser.add_argument("--hooks-url", help="the API server for sidecars of container jobs, if not the kubeconfig's")
     parser.add_argument(
         "--exec-host", default="127.0.0.1", help="the address to serve exec on, as in the Node's status"
     )

@@ -156,9 +156,12 @@ class Cluster:
         await self._call("PATCH", f"{self._pods()}/{pod.name}/status", body, gone={HTTPStatus.UNPROCESSABLE_ENTITY})
 
     async def token(self, pod: PodKey, *, account: str, audience: str, seconds: int) -> Token:
-        """Request a token that is bound to the Pod. Raises `GoneError` if the Pod is gone."""
+        """Request a token that is bound to the Pod. An empty audience is the API server's own.
+
+        Raises `GoneError` if the Pod is gone.
+        """
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
-        spec = {"audiences": [audience], "expirationSeconds": seconds, "boundObjectRef": bound}
+        spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds, "boundObjectRef": bound}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
         answer = await self._call("POST", path, body, gone={HTTPStatus.CONFLICT})

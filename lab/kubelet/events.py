@@ -29,5 +29,8 @@ class Events(Protocol):
     def job_finished(self, *, job: int, conclusion: str) -> None:
         """Handle the end of a job."""
 
+    def hook_reported(self, event: str, facts: dict[str, object]) -> None:
+        """Handle an event of the runner about a command of the container hooks."""
+
     def runner_exited(self, *, code: int) -> None:
         """Handle the exit of the runner."""

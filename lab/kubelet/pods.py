@@ -7,10 +7,13 @@ from typing import Any
 
 from lab.kubelet.cluster import PodKey
 from lab.kubelet.hook_view import HookView, view_hook
+from lab.kubelet.sidecar import HOOKS
 
 POLLER = "poller"
 RUNNER = "runner"
 DEFAULT_TOKEN_SECONDS = 3600
+OF_CONTAINERS = "ostler.dev/containers"
+"""Label of runner Pods whose jobs may use containers."""
 SERVED_BY = "lab.ostler.dev/node"
 """Key of a node selector. Its value names the kubelet that must run the Pod (`--serves`)."""
 
@@ -44,6 +47,8 @@ class PodView:
     """Images of the init containers of a hook Pod, by name. For other Pods it is empty."""
     scripts: str | None = None
     """Name of the ConfigMap with the script that container `poller` executes. None if its image contains the script."""
+    sidecar: dict[str, str] | None = None
+    """Environment of the sidecar `hooks` of a runner Pod. None if the Pod has no such sidecar."""
     hook: HookView | None = None
     """The containers of a hook Pod. None for any other Pod."""
     served_by: str | None = None
@@ -80,6 +85,7 @@ def view(pod: dict[str, Any]) -> PodView:
         token=_token_volume(spec.get("volumes") or []),
         init_images={each.name: each.image for each in hook.init_containers} if hook is not None else {},
         scripts=_scripts_of(spec),
+        sidecar=_sidecar(spec, metadata),
         hook=hook,
         served_by=(spec.get("nodeSelector") or {}).get(SERVED_BY),
     )
@@ -92,6 +98,11 @@ def _environment(container: dict[str, Any], metadata: dict[str, Any]) -> dict[st
         source = (variable.get("valueFrom") or {}).get("fieldRef", {}).get("fieldPath")
         found[variable["name"]] = fields.get(source, "") if source else variable.get("value", "")
     return found
+
+
+def _sidecar(spec: dict[str, Any], metadata: dict[str, Any]) -> dict[str, str] | None:
+    found = next((each for each in spec.get("initContainers") or () if each["name"] == HOOKS), None)
+    return None if found is None or not metadata.get("labels", {}).get(OF_CONTAINERS) else _environment(found, metadata)
 
 
 def _scripts_of(spec: dict[str, Any]) -> str | None:

@@ -65,6 +65,8 @@ class PodFolder:
         self.root.mkdir(parents=True, mode=0o700)
         self.jit.mkdir()
         shutil.copytree(RUNNER_HOME, self.home, ignore=shutil.ignore_patterns("__pycache__"))
+        (self.home / "externals" / "node24" / "bin").mkdir(parents=True)
+        (self.home / "externals" / "node24" / "bin" / "node").touch()
 
     def write_scripts(self, scripts: dict[str, str]) -> None:
         """Write the files of the volume that has the scripts."""
@@ -149,6 +151,8 @@ class Containers:
             self.events.job_started(job=said["job"])
         elif said["event"] == "job_finished":
             self.events.job_finished(job=said["job"], conclusion=said["conclusion"])
+        elif said["event"].startswith("hook_"):
+            self.events.hook_reported(said["event"], {name: fact for name, fact in said.items() if name != "event"})
 
     async def _container(
         self, name: str, script: Path, environment: dict[str, str], hear: Callable[[str], None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lab.kubelet.cluster import Cluster, GoneError, RefusedError, Token
-from lab.kubelet.pods import PodView
+from lab.kubelet.pods import PodView, TokenVolume
 
 RENEW_AT = 0.8
 """Share of a token's lifetime after which it is renewed."""
@@ -15,12 +15,24 @@ RETRY_SECONDS = 1.0
 
 
 class TokenRenewer:
-    """Renews the token of one Pod. If `file` is not None, each new token replaces it atomically."""
+    """Renews a token of one Pod, which a volume requests: `asked`.
 
-    def __init__(self, *, cluster: Cluster, pod: PodView, file: Path | None, refused: Callable[[str], None]) -> None:
+    If `file` is not None, each new token replaces it atomically.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pod: PodView,
+        file: Path | None,
+        asked: TokenVolume | None,
+        refused: Callable[[str], None],
+    ) -> None:
         self._cluster = cluster
         self._pod = pod
         self._file = file
+        self._asked = asked
         self._refused = refused
         self.value = ""
 
@@ -29,7 +41,7 @@ class TokenRenewer:
 
         Return its lifetime in seconds, or 0 if no volume requests one.
         """
-        while self._pod.token is not None:
+        while self._asked is not None:
             try:
                 return await self._renew()
             except (GoneError, RefusedError) as error:
@@ -46,7 +58,7 @@ class TokenRenewer:
             life = await self.first()
 
     async def _renew(self) -> int:
-        asked = self._pod.token
+        asked = self._asked
         if asked is None:
             raise AssertionError("no volume asks for a token")
         token: Token = await self._cluster.token(

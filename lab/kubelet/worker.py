@@ -20,9 +20,10 @@ from lab.kubelet.cluster import Cluster, GoneError, RefusedError
 from lab.kubelet.hook_pod import HookPod
 from lab.kubelet.hook_view import HookView
 from lab.kubelet.journal import Journal
-from lab.kubelet.pods import POLLER, RUNNER, PodView
+from lab.kubelet.pods import DEFAULT_TOKEN_SECONDS, POLLER, RUNNER, PodView, TokenVolume
 from lab.kubelet.processes import Containers, PodFolder
 from lab.kubelet.quota import RealQuota
+from lab.kubelet.sidecar import HOOKS, SidecarFolder
 from lab.kubelet.simulated import Simulation
 from lab.kubelet.status import StatusReporter
 from lab.kubelet.tokens import TokenRenewer
@@ -47,6 +48,9 @@ class Ground:
     quota: RealQuota
     work: Path
     dispatch_url: str | None
+    kubeconfig: Path
+    hooks_url: str | None
+    """Address at which sidecars reach the API server. None: the address in the kubeconfig."""
     start_delay: float
 
 
@@ -133,6 +137,10 @@ class PodWorker:
         self._job = None
         self._write("job_finished", job=job, conclusion=conclusion)
 
+    def hook_reported(self, event: str, facts: dict[str, object]) -> None:
+        """Record an event of the runner about a command of the container hooks."""
+        self._write(event, **facts)
+
     def runner_exited(self, *, code: int) -> None:
         """Report that the runner exited."""
         self._report.terminated(RUNNER, code=code)
@@ -205,18 +213,40 @@ class PodWorker:
         folder.make()
         if self._pod.scripts is not None:
             folder.write_scripts(await self._mounted_scripts(self._pod.scripts))
-        tokens = self._tokens(folder.token)
+        tokens = self._tokens(folder.token, self._pod.token)
         poller = dict(self._pod.environment[POLLER])
         if self._ground.dispatch_url is not None:
             poller["OSTLER_DISPATCH_URL"] = self._ground.dispatch_url
+        runner = {**self._pod.environment[RUNNER], **self._condition.environment()}
+        if self._pod.sidecar is not None:
+            sidecar = SidecarFolder(root=folder.root / HOOKS)
+            runner |= sidecar.environment_of_runner() | {"LAB_RUNNER_WORK": str(folder.home / "_work")}
         containers = Containers(
             folder=folder,
             poller_environment=poller,
-            runner_environment={**self._pod.environment[RUNNER], **self._condition.environment()},
+            runner_environment=runner,
             github_url=self._ground.simulation.github_url,
             events=self,
         )
-        await self._beside_token(tokens, containers.run)
+        if self._pod.sidecar is None:
+            await self._beside_token(tokens, containers.run)
+        else:
+            await self._beside_sidecar(sidecar, self._pod.sidecar, lambda: self._beside_token(tokens, containers.run))
+
+    async def _beside_sidecar(self, folder: SidecarFolder, environment: dict[str, str], run: Run) -> None:
+        """Start the sidecar, run the containers when it is ready, and end it after them."""
+        folder.make(kubeconfig=self._ground.kubeconfig, server=self._ground.hooks_url)
+        tokens = self._tokens(folder.token, TokenVolume(audience="", seconds=DEFAULT_TOKEN_SECONDS))
+        renewing = asyncio.create_task(tokens.renew_forever(await tokens.first()))
+        serving = asyncio.create_task(folder.serve(environment))
+        try:
+            await folder.wait_until_ready()
+            await run()
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+            renewing.cancel()
+            folder.token.unlink(missing_ok=True)
 
     async def _mounted_scripts(self, name: str) -> dict[str, str]:
         """Return the files of the ConfigMap with the scripts. The containers wait until it exists, as on a node."""
@@ -225,7 +255,7 @@ class PodWorker:
         return found
 
     async def _live_simulated(self) -> None:
-        tokens = self._tokens(None)
+        tokens = self._tokens(None, self._pod.token)
         named = self._pod.environment[POLLER].get("OSTLER_DISPATCH_URL", "")
         url = self._ground.dispatch_url or named
         simulation = self._ground.simulation
@@ -234,8 +264,8 @@ class PodWorker:
             lambda: simulation.run(dispatch_url=url, tokens=tokens, events=self, condition=self._condition),
         )
 
-    def _tokens(self, file: Path | None) -> TokenRenewer:
-        return TokenRenewer(cluster=self._ground.cluster, pod=self._pod, file=file, refused=self._refused)
+    def _tokens(self, file: Path | None, asked: TokenVolume | None) -> TokenRenewer:
+        return TokenRenewer(cluster=self._ground.cluster, pod=self._pod, file=file, asked=asked, refused=self._refused)
 
     async def _beside_token(self, tokens: TokenRenewer, run: Run) -> None:
         life = await tokens.first()
