@@ -1,4 +1,4 @@
-"""Queue of hints: hints are gathered for a moment and then sent as one message.
+"""Queue of hints: hints are collected briefly and then sent as one message.
 
 When a Pod ends, the reconciler of the Pod's pool is woken at once. If more Pods of the pool end, the reconciler is
 woken at most once per second. A hint about a job that began is delayed, because the job's webhook normally arrives
@@ -142,7 +142,7 @@ class Hints:
             self._changed.notify()
 
     def clear(self) -> None:
-        """Drop all hints that were not sent. Another process is the leader now and sees the same Pods."""
+        """Drop all hints that were not sent. The next leader lists all Pods and asks the sweeps to check everything."""
         with self._changed:
             for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
                 waiting.clear()
