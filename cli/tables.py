@@ -25,7 +25,7 @@ LEAST_TEXT = 20
 
 
 class Kind(Enum):
-    """How to treat a cell that is wider than its column."""
+    """Treatment of a cell that is wider than its column."""
 
     WORD = "stays as it is"
     NAME = "loses its middle"

@@ -80,7 +80,7 @@ class Pool(Shown):
 
 
 class PoolCounts(Shown):
-    """How many runner Pods and jobs the pool has."""
+    """The numbers of runner Pods and jobs of the pool."""
 
     pods: int = Field(description="Pods that are not known to be gone")
     warm: int = Field(description="Pods that poll and are free")
