@@ -170,7 +170,7 @@ def flower() -> None:
 def healthy(process: Annotated[Process, typer.Argument(help="process that runs in this container")]) -> None:
     """Check the health of a process in this container.
 
-    Exit status 0: the process is healthy. 1: it is not, and stderr shows the problem.
+    Exit status 0: the process is healthy. 1: the process has a problem, which stderr shows.
     """
     if (problem := problem_of(process)) is not None:
         typer.echo(f"ostler: {process}: {problem}", err=True)
@@ -180,13 +180,13 @@ def healthy(process: Annotated[Process, typer.Argument(help="process that runs i
 @app.command()
 def migrate(
     check_settings: Annotated[
-        bool, typer.Option("--check-settings", help="first check every setting of web and worker, which must be set")
+        bool, typer.Option("--check-settings", help="first check that every setting of web and worker is valid")
     ] = False,
 ) -> None:
     """Upgrade the database to the schema of this version."""
     from ostler import logging
 
-    # Without the option only the store settings: a migration needs access to Postgres and gets no other secret.
+    # Without the option, only the store settings are read, because a migration gets no secret except for Postgres.
     settings = load() if check_settings else load_stores()
     logging.configure(process="migrate")
     from models.db import migrate as migrations

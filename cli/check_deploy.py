@@ -1,6 +1,6 @@
 """`ostler check-deploy`: check whether a deploy would disturb running jobs.
 
-Exit status 0: the deploy is safe. 1: it is refused. 2: the check was not possible.
+Exit status 0: the deploy is safe. 1: the deploy is refused. 2: the check was not possible.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_deploy(
         bool, typer.Option("--live", help="also check the cluster: policies, finalizers, admission")
     ] = False,
     first: Annotated[bool, typer.Option("--first", help="first deployment: there are no old manifests")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="namespace of objects that name none")] = "ostler",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="namespace of objects without one")] = "ostler",
     runners: Annotated[
         list[str] | None, typer.Option("--runners-namespace", help="namespace of runner Pods, if no object names one")
     ] = None,

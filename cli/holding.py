@@ -36,9 +36,9 @@ class Target:
 class Report:
     """Result of holding a connection. Times are in seconds since the start.
 
-    `connected` is true if at least one answer came. `answers` counts all answers. `closed` counts connections that the
-    server ended. `broken` counts all breaks. `breaks` has the time and the cause of the first ten breaks. `longest` is
-    the longest wait for an answer in seconds.
+    `connected` is true if at least one answer arrived. `answers` counts all answers. `closed` counts connections that
+    the server ended. `broken` counts all breaks. `breaks` has the time and the cause of the first ten breaks. `longest`
+    is the longest wait for an answer in seconds.
     """
 
     connected: bool = False

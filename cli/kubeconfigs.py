@@ -31,7 +31,7 @@ Kubeconfig = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="kubeconfig; default: OSTLER_KUBECONFIG, KUBECONFIG, ~/.kube/config, or the cluster that this runs in",
+        help="kubeconfig; default: OSTLER_KUBECONFIG, KUBECONFIG, ~/.kube/config, or the cluster of this Pod",
     ),
 ]
 

@@ -15,7 +15,7 @@ from ostler.errors import ConfigurationError
 
 STDIN = "-"
 _SUFFIXES = {".yaml", ".yml", ".json"}
-_RENDER = "render it with `helm template`, or take what is deployed with `helm get manifest`"
+_RENDER = "render it with `helm template`, or get the deployed manifest with `helm get manifest`"
 
 
 def read_files(name: str, path: str, *, namespace: str) -> Manifests:

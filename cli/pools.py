@@ -148,7 +148,7 @@ def _trouble(story: PoolStory, rows: PoolTroubles) -> str:
     if rows.outlived >= OUTLIVED:
         return (
             f"PodsOutliveRunners: {rows.outlived} Pods ended poller and runner in the last hour while another "
-            "container ran on; Ostler deletes them"
+            "container continued to run; Ostler deletes them"
         )
     return ""
 

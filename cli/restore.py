@@ -68,10 +68,10 @@ def _print(report: Report, *, dry: bool) -> None:
     typer.echo("Pods: " + (", ".join(f"{count} {act}" for act, count in sorted(acts.items())) or "none"))
     typer.echo("Jobs: " + (", ".join(f"{count} {said}" for said, count in sorted(report.jobs.items())) or "none open"))
     if report.unasked:
-        typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are kept.")
+        typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are not deleted.")
     for judgement in report.undecided:
         typer.echo(
-            f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. The Pod is kept until it ends on its own."
+            f"Undecided: {judgement.pod.name}: {judgement.verdict.why}. The Pod is not deleted and runs until it ends."
         )
     if report.let_go:
         typer.echo("The restore is complete: claims and sweeps continue. `ostler doctor` shows the state.")

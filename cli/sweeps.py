@@ -250,7 +250,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
     redis_url = load_stores().redis_url
     if redis_url is None:
         raise ConfigurationError(
-            "OSTLER_REDIS_URL: it is not set; set it, because a worker is asked through Redis to run a sweep"
+            "OSTLER_REDIS_URL: it is not set; set it, because Redis carries the request to a worker"
         )
     waker = Waker(redis_url)
     try:

@@ -1,8 +1,8 @@
 """Table writer of all commands. A table fits the width of the terminal, and values that people copy stay complete.
 
-If a table is too wide, columns are dropped in a fixed order, names lose their middle, and texts are wrapped. Ids, words
-and numbers are never shortened. Output to a pipe has no width limit and one line for each row. The contents of cells
-come from GitHub and the cluster, so control characters are replaced before the output.
+If a table is too wide, columns are dropped in a fixed order, names are cut in the middle, and texts are wrapped. Ids,
+words and numbers are never shortened. Output to a pipe has no width limit and one line for each row. The contents of
+cells come from GitHub and the cluster, so control characters are replaced before the output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_TEXT = 20
 
 
 class Kind(Enum):
-    """How to treat a cell that is wider than its column."""
+    """Treatment of a cell that is wider than its column."""
 
     WORD = "stays as it is"
     NAME = "loses its middle"

@@ -22,7 +22,7 @@ The wait doubles from `FIRST_WAIT`. Each wait is shortened at random by up to ha
 """
 
 LIST_AGAIN = 3
-"""How many failures in a row, without an event in between, make the follower list all objects again.
+"""Number of consecutive failures, without an event in between, after which the follower lists all objects again.
 
 The resource version at which the watch continues might be the cause of the failures.
 """
@@ -36,7 +36,7 @@ class Follower(threading.Thread, Generic[T]):
     """Thread that lists and watches the objects of one subject until `stop()` is called.
 
     The thread passes every listed or changed object to the subject, and the subject records the hints. Without a call
-    of `stop()`, the thread does not end.
+    of `stop()`, only an unexpected exception ends the thread.
     """
 
     def __init__(self, subject: Subject[T], *, seconds: int, roll: Callable[[], float] = random.random) -> None:

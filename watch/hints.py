@@ -1,9 +1,9 @@
-"""Queue of hints: hints are gathered for a moment and then sent as one message.
+"""Queue of hints: hints are collected briefly and then sent as one message.
 
 When a Pod ends, the reconciler of the Pod's pool is woken at once. If more Pods of the pool end, the reconciler is
 woken at most once per second. A hint about a job that began is delayed, because the job's webhook normally arrives
-first and reports the same. While Redis does not answer, hints wait in memory. If the number of hints about Pods exceeds
-a limit, the queue drops these hints and asks the sweeps to check everything.
+first and reports the same change. While Redis does not answer, hints wait in memory. If too many hints about gone Pods
+and begun jobs wait, the queue drops these hints and asks the sweeps to check everything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ BATCH = 500
 """Maximum number of Pods in one message, for each kind of hint."""
 
 MOST = 10_000
-"""Maximum number of Pods in the queue."""
+"""Maximum number of waiting hints about gone Pods and begun jobs.
+
+The same limit applies separately to hints about missing stamps.
+"""
 
 AGAIN = 1.0
 """Seconds to wait after a failed attempt to send a message."""
@@ -139,7 +142,7 @@ class Hints:
             self._changed.notify()
 
     def clear(self) -> None:
-        """Drop all hints that were not sent. Another process is the leader now and sees the same Pods."""
+        """Drop all hints that were not sent. The next leader lists all Pods and asks the sweeps to check everything."""
         with self._changed:
             for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
                 waiting.clear()

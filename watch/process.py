@@ -91,7 +91,7 @@ class _Watch:
         return status
 
     def _step(self) -> None:
-        """Make one step of the leader election. Start the followers if this process leads, else stop the followers."""
+        """Make one step of the leader election. Start the followers if this process leads, else stop them."""
         try:
             self._candidate.step()
         except UpstreamError as error:

@@ -147,7 +147,7 @@ class _App(FastAPI):
     """A FastAPI application with a shorter call path for polls.
 
     A held poll keeps every frame of its call stack in memory. Most of these frames would belong to FastAPI and
-    Starlette, which a poll does not need. One process holds up to 10,000 polls, so `__call__` answers polls itself.
+    Starlette, which a poll does not need. One process holds up to 20,000 polls, so `__call__` answers polls itself.
     `__call__` also answers 404 if the port of a request does not serve the path of the request.
     """
 

@@ -20,7 +20,7 @@ from ostler.clock import machine_now
 
 FAILS = timedelta(days=7)
 WARNS = timedelta(days=30)
-"""Remaining lifetime of a certificate. With `FAILS` or less the check fails, and with `WARNS` or less it warns."""
+"""Remaining lifetimes of a certificate at or below which the check fails (`FAILS`) or warns (`WARNS`)."""
 
 CONNECT_WITHIN = 5.0
 """Maximum seconds to connect to the server, and maximum seconds for the TLS handshake."""

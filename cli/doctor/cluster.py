@@ -50,8 +50,8 @@ def kubernetes(context: Context) -> Verdict:
 def rights(context: Context) -> Verdict:
     """Check the permissions of the command's identity in the cluster.
 
-    The identity of a process of Ostler needs the permissions of this process. Any other identity needs the permissions
-    of all processes.
+    The ServiceAccount of a process of Ostler needs only the permissions of that process. Any other identity needs the
+    permissions of all processes.
     """
     kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)
@@ -79,7 +79,7 @@ def rights(context: Context) -> Verdict:
 
 
 def _required(context: Context) -> Mapping[str, Sequence[Right]]:
-    """Return the rights that each process needs. They include the rights for container jobs if a pool has these."""
+    """Return the rights that each process needs. They include the rights for container jobs if a pool has such jobs."""
     try:
         found = list_pools(context.kube, namespace=context.place.namespace)
     except UpstreamError:  # the identity must not list pools, or the check `definition` reports the reason
@@ -190,8 +190,8 @@ def _judge_policy(
     lab: str,
     missing: Callable[[str, str], Verdict] = failed,
 ) -> Verdict:
-    """Return the verdict on one admission policy. `missing` makes the verdict if the cluster does not refuse."""
-    in_lab = context.lab_cluster  # raises if the API server does not answer, before the slower probe waits for it
+    """Return the verdict on one admission policy. `missing` creates the verdict if the cluster allows the action."""
+    in_lab = context.lab_cluster  # before the slow probe: raises at once without an API server
     answer = ask(context.kube, context.place.namespace)
     if answer.refused:
         return ok(good)

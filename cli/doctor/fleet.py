@@ -13,14 +13,14 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 from rules.sweeps.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
-"""If beat and a worker run, the latest sweep began within this time, because `resume` runs every five seconds."""
+"""Maximum age of the latest tick while beat and a worker run. The sweep `resume` runs every five seconds."""
 
 MESSAGES_WITHIN = 30.0
 """Seconds that a message can wait for a worker before the check fails."""
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
-"""If the last webhook is older, the check warns.
+"""Age of the last webhook above which the check warns.
 
 The check does not fail, because some repositories run no jobs on weekends.
 """

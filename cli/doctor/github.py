@@ -89,7 +89,7 @@ def permissions(context: Context) -> Verdict:
     if not context.installations:
         return failed("the App is not installed anywhere", "install the App: on the App's page, Install App")
     lacking, needless = [], []
-    # An App has one set of permissions for all owners. A permission that one kind of owner needs is not needless.
+    # An App has one set of permissions for all owners. A permission is needed if one kind of owner needs it.
     kinds = {each.organization for each in context.installations}
     for each in context.installations:
         if missing := wanted.lacking(each.permissions, organization=each.organization):

@@ -1,4 +1,4 @@
-"""Check that network policies keep jobs away from the cluster's own addresses, also if an address is public."""
+"""Check that network policies block jobs from the cluster's own addresses, including public addresses."""
 
 from __future__ import annotations
 

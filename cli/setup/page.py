@@ -25,14 +25,14 @@ _STYLE = (
 )
 _BEGIN = """
 <h1>Make Ostler's GitHub App</h1>
-<p>GitHub will show you the App and ask you to create it. This is what it will be allowed to do and be told of:</p>
+<p>GitHub will show you the App and ask you to create it. It gets these permissions and receives these events:</p>
 <pre>{manifest}</pre>
 <form action="{target}" method="post">
 <input type="hidden" name="manifest" value="{manifest}">
 <button type="submit">Go on to GitHub</button>
 </form>
 """
-_END = "<h1>GitHub made the App</h1><p>Go back to the terminal; this page is not needed any more.</p>"
+_END = "<h1>GitHub made the App</h1><p>Go back to the terminal. You can close this page.</p>"
 _REFUSED = "<h1>This is not the expected answer of GitHub</h1><p>Begin again from the address in the terminal.</p>"
 
 

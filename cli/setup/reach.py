@@ -1,6 +1,6 @@
 """Ways from an operator's browser to the local page: a browser of this machine, an SSH tunnel, or a port-forward.
 
-GitHub redirects the browser to the address of the page, so the browser must reach the page under that very address.
+GitHub redirects the browser to the address of the page, so the browser must reach the page at exactly this address.
 """
 
 from __future__ import annotations

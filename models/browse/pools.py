@@ -26,7 +26,7 @@ RECENT = timedelta(hours=1)
 """Age limit of the Pods that `PoolTroubles.outlived` counts."""
 
 _LATEST = 500
-"""How many of a pool's newest claims are read to compute `PoolTroubles.outlived`."""
+"""Maximum number of a pool's newest claims that are read to compute `PoolTroubles.outlived`."""
 
 _TROUBLES = [HoldReason.BACKOFF, HoldReason.SET_ASIDE, HoldReason.RUNNER_GROUP]
 """Hold reasons that `PoolTroubles` reports, because an operator might have to resolve the cause of the hold."""

@@ -34,7 +34,7 @@ class Recorded:
 
 
 UNKNOWN = Recorded(any_delivered=True)
-"""Used for a Pod without a row, which is treated as a Pod with a delivered claim."""
+"""Evidence about a Pod without a row. Such a Pod is treated as a Pod with a delivered claim."""
 
 _RECORDED = text("""
     SELECT coalesce(c.delivered, false), coalesce(c.delivered AND NOT c.left_over, false), coalesce(c.executed, false),

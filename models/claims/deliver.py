@@ -1,4 +1,4 @@
-"""Delivery of a JIT. The commit comes before the first byte. If the answer was lost, the delivery is repeated."""
+"""Delivery of a JIT. The commit comes before the first byte of the answer. A lost answer is sent again."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ INSTALLATION_NOW = """
     coalesce((SELECT own.id FROM installations own WHERE own.account_id = c.account_id AND own.left_at IS NULL
               ORDER BY own.event_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
 """
-"""SQL on a claim `c`: the owner's newest working installation. If the owner has none, the claim's own installation.
+"""SQL on a claim `c`: the owner's newest working installation, or the claim's own installation if there is none.
 
 The newest installation is the one with the latest `installation` event. Installations without such an event come last.
 Among these, the largest id comes first, because GitHub assigns increasing ids.

@@ -134,7 +134,7 @@ def freeze(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure: bo
 
     Events between the last confirmed comparison and now might be missing in the rows. This period is stored as
     `lost_from` and `lost_until`. If `unsure`, the time of the last comparison is not reliable, and the period covers at
-    least `kept`, the time for which GitHub keeps webhook deliveries. The period of an earlier restore is included if
+    least `kept`, GitHub's retention time of webhook deliveries. The period of an earlier restore is included if
     GitHub still keeps the deliveries from that period. The caller requests redelivery of the webhooks
     (`models.sweeps.redelivery.mark_older`).
 

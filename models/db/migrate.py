@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from ostler.errors import ConfigurationError
 
 EMPTY_DATABASE = "create an empty database, set OSTLER_DATABASE_URL to it, and run `ostler migrate`"
-"""What an operator must do with a database that was made before the first release."""
+"""Cure for a database that was made before the first release."""
 
 _SCRIPTS = Path(__file__).parents[1] / "migrations"
 

@@ -226,7 +226,7 @@ def set_access(db: Connection, account_id: int, access: Access) -> bool:
 
 
 def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
-    """Return up to `limit` held accounts for which GitHub was not asked yet whether the account owns the App."""
+    """Return up to `limit` held accounts. GitHub was not asked yet whether these accounts own the App."""
     rows = db.execute(
         text("SELECT id FROM accounts WHERE access = 'held' AND access_asked_at IS NULL ORDER BY id LIMIT :limit"),
         {"limit": limit},

@@ -39,7 +39,7 @@ This age is short, so that jobs soon run after an administrator has corrected th
 KEPT_FOR = timedelta(days=1)
 
 EVERY = 0
-"""Stands in the column `repository_id` for the list of all groups of an installation."""
+"""Value of the column `repository_id` in the row that lists all groups of an installation."""
 
 
 class RunnerGroupList(Base):
@@ -116,7 +116,7 @@ class GroupBook:
         return Judged(verdict, None if read_at is None else read_at + kept)
 
     def wait(self, wanted: Wanted) -> Wait | None:
-        """Return the wait of a job that may not use the group, or None if the cached lists do not show a refusal.
+        """Return the wait of a job that must not use the group, or None if the cached lists do not show a refusal.
 
         If the cached lists are not sufficient, the result is None. The mint then asks GitHub.
         """

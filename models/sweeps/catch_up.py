@@ -60,7 +60,7 @@ class CatchUpRepository(Base):
 
 
 class CatchUpPurse(Base):
-    """How many calls the sweep may still make for one installation."""
+    """The remaining calls of the sweep for one installation."""
 
     __tablename__ = "catch_up_quotas"
 
@@ -321,7 +321,7 @@ def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many repositories the last tick had to check (`due`), and how many of them are covered (`checked_at`)."""
+    """Counts of the repositories that the last tick had to check (`due`) and of the covered ones (`checked_at`)."""
 
     due: int
     checked_at: int

@@ -179,7 +179,7 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How many stalls one path ended, and the durations of these stalls in seconds.
+    """The number of stalls that one path ended, and the durations of these stalls in seconds.
 
     A path is a cause together with the component that found the stall. The durations are the median (`p50`), the 99th
     percentile (`p99`) and the maximum (`most`).

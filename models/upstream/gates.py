@@ -28,7 +28,7 @@ KEPT = timedelta(hours=1)
 
 
 class UpstreamCalls(Base):
-    """How many calls all processes made to an upstream within `BUCKET` seconds, and how many of these calls failed."""
+    """Numbers of calls and of failed calls that all processes made to an upstream within `BUCKET` seconds."""
 
     __tablename__ = "upstream_calls"
     __table_args__ = (CheckConstraint("errors <= calls", name="errors_are_calls"),)

@@ -47,19 +47,21 @@ class Accounts(Listing):
 class Amount(BaseModel):
     """A budget, or the used part of a budget."""
 
-    count: int = Field(description="jobs at the same time", examples=[20])
+    count: int = Field(description="concurrent jobs", examples=[20])
     vcpu: float = Field(examples=[80])
     memory_gib: float = Field(examples=[320])
 
 
 class NewBudget(BaseModel):
-    """The most that an account may use at the same time, over all pools. A lower budget does not end running jobs."""
+    """Maximum concurrent use of an account over all pools. A lower budget does not end running jobs."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"count": 20, "vcpu": 80, "memory_gib": 320}]}
     )
 
-    count: Integer = Field(ge=0, le=MOST_JOBS, strict=True, description="jobs; 0 holds all of its jobs")
+    count: Integer = Field(
+        ge=0, le=MOST_JOBS, strict=True, description="concurrent jobs; 0 holds all jobs of the account"
+    )
     vcpu: float = Field(ge=0, le=MOST_VCPU, allow_inf_nan=False, strict=True, description="vCPU, to the millicore")
     memory_gib: float = Field(ge=0, le=MOST_MEMORY_GIB, allow_inf_nan=False, strict=True, description="GiB, to the MiB")
 
@@ -93,9 +95,9 @@ class Account(Shown):
     budget: Amount
     usage: Amount
     ending_pods: int = Field(
-        description="Pods that outlive their job. They count in `usage` until they have ended", examples=[0]
+        description="Pods whose job is over. They count in `usage` until they have ended", examples=[0]
     )
-    access: Access = Field(description="`held`: its jobs are not served until somebody allows the account")
+    access: Access = Field(description="`held`: jobs of the account wait until an operator allows the account")
     created_at: datetime
 
 

@@ -62,12 +62,12 @@ class Claim(Shown):
     ended_at: datetime | None
     end_reason: EndReason | None
     pod_end: str | None = Field(
-        description="how its Pod ended, as far as that was seen; null while it lives",
+        description="how its Pod ended, as far as this was observed; null before its end",
         examples=["its Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API"],
     )
     poller_exit_code: int | None
     runner_exit_code: int | None
-    exit_reason: str | None = Field(description="of the Pod, in the words of Kubernetes", examples=["OOMKilled"])
+    exit_reason: str | None = Field(description="Kubernetes' reason for the end of the Pod", examples=["OOMKilled"])
 
 
 class MintAttempt(Shown):

@@ -19,14 +19,14 @@ class Gate(Shown):
 
     upstream: str = Field(examples=["github"])
     open: bool
-    closed_at: datetime | None = Field(description="null while it is open")
-    why: str | None = Field(description="why it is closed", examples=["31 of 34 calls of the last minute failed"])
-    opened_at: datetime | None = Field(description="when it last opened")
-    healthy_checks: int = Field(description="good checks in a row since it closed")
-    needs: int = Field(description="good checks that will open it; 0 while it is open")
-    checked_at: datetime | None = Field(description="last check at it; null: never")
+    closed_at: datetime | None = Field(description="time at which the gate closed; null while it is open")
+    why: str | None = Field(description="why the gate is closed", examples=["31 of 34 calls of the last minute failed"])
+    opened_at: datetime | None = Field(description="time at which the gate last opened")
+    healthy_checks: int = Field(description="consecutive healthy checks since the gate closed")
+    needs: int = Field(description="consecutive healthy checks that open the gate; 0 while it is open")
+    checked_at: datetime | None = Field(description="time of the last check; null if there was none")
     calls: int = Field(description="calls of all processes in the minute before that check")
-    errors: int = Field(description="those of them that failed")
+    errors: int = Field(description="failed calls in the same minute")
 
 
 class Gates(BaseModel):

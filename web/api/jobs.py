@@ -62,7 +62,7 @@ class Job(Shown):
     queued_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
-    age_seconds: float = Field(description="from `queued_at` to now, or to its end", examples=[12.5])
+    age_seconds: float = Field(description="seconds from `queued_at` to now, or to the end of the job", examples=[12.5])
 
 
 class Why(BaseModel):
@@ -72,7 +72,7 @@ class Why(BaseModel):
     summary: str = Field(examples=["The budget of account acme allows no job at all."])
     cure: str | None = Field(examples=["Raise it: `ostler account set 1001 --count N`."])
     ahead: int | None = Field(
-        description="jobs of its account in its pool that come first, 1000 at most; null unless it is queued and free"
+        description="jobs of the same account and pool that come first, at most 1000; null if held or not queued"
     )
 
 
@@ -88,10 +88,10 @@ class JobClaim(Shown):
     ended_at: datetime | None
     end_reason: str | None
     pod_uid: str
-    pod_end: str | None = Field(description="how its Pod ended, as far as that was seen; null while it lives")
+    pod_end: str | None = Field(description="how its Pod ended, as far as this was observed; null before its end")
     poller_exit_code: int | None
     runner_exit_code: int | None
-    exit_reason: str | None = Field(description="of the Pod, in the words of Kubernetes", examples=["OOMKilled"])
+    exit_reason: str | None = Field(description="Kubernetes' reason for the end of the Pod", examples=["OOMKilled"])
 
 
 class JobDetail(Job):

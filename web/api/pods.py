@@ -48,26 +48,27 @@ class Pod(Shown):
 
     namespace: str
     name: str = Field(examples=["small-0a1b2c3d"])
-    uid: str | None = Field(description="null until the answer to its creation or its first poll")
+    uid: str | None = Field(description="null until the answer to the creation of the Pod, or its first poll")
     pool_id: int
     pool: str = Field(examples=["small"])
     created_at: datetime
     first_polled_at: datetime | None
-    polled_at: datetime | None = Field(description="to the minute")
+    polled_at: datetime | None = Field(description="last poll, recorded at most once a minute")
     poller_ended_at: datetime | None
-    over_at: datetime | None = Field(description="when poller and runner were first seen to have ended")
-    deletion_at: datetime | None = Field(description="when its deletion was asked for, if the watch saw it")
-    node_gone_at: datetime | None = Field(description="when its node was found gone")
-    gone_at: datetime | None = Field(description="when it was proven to be no more")
+    over_at: datetime | None = Field(description="first observation that poller and runner have ended")
+    deletion_at: datetime | None = Field(description="time of the deletion request, if the watch observed it")
+    node_gone_at: datetime | None = Field(description="first observation that its node is gone")
+    gone_at: datetime | None = Field(description="time of the proof that the Pod is gone")
     poller_exit_code: int | None
     runner_exit_code: int | None
-    exit_reason: str | None = Field(description="in the words of Kubernetes", examples=["OOMKilled"])
+    exit_reason: str | None = Field(description="Kubernetes' reason for the end of the Pod", examples=["OOMKilled"])
     event_reason: str | None = Field(
-        description="of the Kubernetes Event that says best who ended it, if a job lost it", examples=["ScaleDown"]
+        description="reason of the Event that best explains the end of the Pod, if a job lost the Pod",
+        examples=["ScaleDown"],
     )
-    event_by: str | None = Field(description="the component that wrote the Event", examples=["cluster-autoscaler"])
-    event_message: str | None = Field(description="its message, 200 characters at most")
-    end: str | None = Field(description="how it ended, as far as that was seen; null while it lives")
+    event_by: str | None = Field(description="component that wrote the Event", examples=["cluster-autoscaler"])
+    event_message: str | None = Field(description="message of the Event, at most 200 characters")
+    end: str | None = Field(description="how the Pod ended, as far as this was observed; null before its end")
     claims: list[PodClaim]
     events: list[ClaimEvent]
 

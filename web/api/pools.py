@@ -24,7 +24,7 @@ class Pools(Listing):
 
     name: Name | None = Field(default=None, description="only the pool with this name", examples=["small"])
     deleted: bool | None = Field(
-        default=None, description="true: only pools whose RunnerPool is gone; false: only the others"
+        default=None, description="true: only pools whose RunnerPool is gone; false: only other pools"
     )
 
 
@@ -33,11 +33,11 @@ class Decision(BaseModel):
 
     at: datetime
     verdict: Verdict
-    replicas: int = Field(description="that it was to have", examples=[6])
+    replicas: int = Field(description="replicas that the autoscaler decided on", examples=[6])
     why: str = Field(examples=["3 with jobs + 2 queued + 1 warm = 6"])
-    load: int = Field(description="Pods with a job, or that had one and are not over")
+    load: int = Field(description="Pods that have or had a job, are not terminal and are not being retired")
     queue: int = Field(description="queued jobs that budgets allow to run")
-    usual: int = Field(description="what was needed at a time in all but 5 % of the last hour's minutes")
+    usual: int = Field(description="95th percentile of the peaks of live job claims in each minute of the last hour")
 
 
 class Condition(BaseModel):
@@ -58,35 +58,37 @@ class Pool(Shown):
     name: str = Field(examples=["small"])
     image: str
     labels: list[str] = Field(examples=[["self-hosted", "linux"]])
-    vcpu: float = Field(description="of one Pod", examples=[2])
-    memory_gib: float = Field(description="of one Pod", examples=[4])
+    vcpu: float = Field(description="vCPU of one Pod", examples=[2])
+    memory_gib: float = Field(description="memory of one Pod in GiB", examples=[4])
     replicas: int
     allowed_accounts: list[int]
     allowed_repositories: list[str]
     routing_priority: int
     draining: bool
     paused: bool
-    autoscaled: bool = Field(description="the autoscaler sets its replicas")
-    min_warm: int = Field(description="warm Pods that the autoscaler keeps beside those with jobs", examples=[1])
-    max_replicas: int = Field(description="Pods at most, where it is autoscaled", examples=[10])
-    scaled_up_at: datetime | None = Field(description="by the autoscaler")
+    autoscaled: bool = Field(description="true: the autoscaler sets the replicas")
+    min_warm: int = Field(
+        description="warm Pods that the autoscaler provides in addition to Pods with jobs", examples=[1]
+    )
+    max_replicas: int = Field(description="maximum number of Pods of an autoscaled pool", examples=[10])
+    scaled_up_at: datetime | None = Field(description="last scale-up by the autoscaler")
     scaled_down_at: datetime | None
-    scaling: Decision | None = Field(description="the autoscaler's last decision that was news; null: none yet")
-    conditions: list[Condition] = Field(description="Ready, Draining and Degraded; empty before the first check of it")
+    scaling: Decision | None = Field(description="last recorded decision of the autoscaler; null if there is none")
+    conditions: list[Condition] = Field(description="Ready, Draining and Degraded; empty before the first check")
     created_at: datetime
     deleted_at: datetime | None
 
 
 class PoolCounts(Shown):
-    """How many runner Pods and jobs the pool has."""
+    """The numbers of runner Pods and jobs of the pool."""
 
-    pods: int = Field(description="that are not known to be gone")
-    warm: int = Field(description="that poll and are free")
-    reserved: int = Field(description="with a job claim of which nothing was delivered")
-    busy: int = Field(description="with a job claim that was delivered")
+    pods: int = Field(description="Pods that are not known to be gone")
+    warm: int = Field(description="Pods that poll and are free")
+    reserved: int = Field(description="Pods with a job claim that is not delivered")
+    busy: int = Field(description="Pods with a job claim that is delivered")
     retiring: int
-    queued: int = Field(description="jobs that wait for one of its Pods")
-    held: int = Field(description="queued jobs of it with a hold reason")
+    queued: int = Field(description="jobs that wait for a Pod of the pool")
+    held: int = Field(description="queued jobs of the pool with a hold reason")
     oldest_queued_at: datetime | None
 
 

@@ -35,10 +35,10 @@ class Sweep(Shown):
     paused_at: datetime | None
     paused_by: str | None
     paused_why: str | None
-    runs_in: str | None = Field(description="the worker that runs it now")
-    began_at: datetime | None = Field(description="its last tick")
-    succeeded_at: datetime | None = Field(description="the end of its last tick that counts as having run")
-    outcome: Outcome | None = Field(description="of its last tick")
+    runs_in: str | None = Field(description="worker that runs the sweep now; null if none does")
+    began_at: datetime | None = Field(description="start of its last tick")
+    succeeded_at: datetime | None = Field(description="end of its last successful tick")
+    outcome: Outcome | None = Field(description="outcome of its last tick")
     why: str | None
 
 
@@ -56,13 +56,13 @@ class Switch(BaseModel):
     )
 
     paused: bool = Field(strict=True)
-    why: str = Field(default="", max_length=200, pattern=r"^[^\x00]*$", description="shown to everybody who looks")
+    why: str = Field(default="", max_length=200, pattern=r"^[^\x00]*$", description="reason, shown to all operators")
 
 
 class Repairs(Listing):
     """Filters of the list of repairs. The newest repair comes first."""
 
-    sweep: Literal[SWEEPS] | None = Field(  # type: ignore[valid-type]  # the names stand in ostler/task_names.py
+    sweep: Literal[SWEEPS] | None = Field(  # type: ignore[valid-type]  # the names are in ostler/task_names.py
         default=None, description="only repairs of this sweep"
     )
     outcome: Repaired | None = Field(default=None, description="only repairs with this outcome")

@@ -50,7 +50,7 @@ _LIVE_CLAIMS = tuple(state for state in ClaimState if state is not ClaimState.EN
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How many polls, webhooks and messages this process has in memory."""
+    """Numbers of polls, webhooks and messages that this process has in memory."""
 
     polls: int
     webhooks: int
@@ -162,7 +162,7 @@ class Rows(Collector):
         claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
         oldest = GaugeMetricFamily(
             "ostler_oldest_claim_seconds",
-            "Seconds since the last transition of the claim with the oldest one; 0 without a claim",
+            "Longest time since the last transition of a claim, in seconds; 0 without a claim",
             labels=("purpose", "state"),
         )
         for purpose in Purpose:

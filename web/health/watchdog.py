@@ -26,7 +26,8 @@ log = get_logger(__name__)
 class SweepStanding:
     """The state of one sweep. `lag` is the number of seconds since the last success of the sweep.
 
-    If the sweep never succeeded, `lag` is the number of seconds since the start of the watchdog.
+    If the sweep never succeeded, `lag` begins at the start of the watchdog or at the detection of a restore, whichever
+    is later.
     """
 
     name: str

@@ -45,7 +45,7 @@ This time is shorter than `LOCK_MS`, because many parts might have to wait one a
 """
 
 PARTS = 8
-"""How many parts a failed batch is split into."""
+"""Number of parts into which a failed batch is split."""
 
 SPLIT_WITHIN = 7.0
 """Seconds for which the parts of a failed batch are tried. Deliveries that are then not stored are answered with 503.

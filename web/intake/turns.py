@@ -57,6 +57,6 @@ class Turns(Generic[T]):
         largest = max(lanes, key=lambda each: len(lanes[each]))
         if len(lanes[largest]) - 1 < len(lanes.get(owner, ())) + 1:
             return None
-        evicted = lanes[largest].pop()  # the lane had at least two items, so it does not become empty
+        evicted = lanes[largest].pop()  # the owner had at least two items, so its queue does not become empty
         self._size -= 1
         return evicted

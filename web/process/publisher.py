@@ -86,7 +86,7 @@ class Publisher:
         self._thread.start()
 
     def stop(self, *, timeout: float = 2.0) -> None:
-        """Send the remaining messages for at most `timeout` seconds, and then end the thread."""
+        """End the thread after it has sent the remaining messages. Wait for its end for at most `timeout` seconds."""
         with self._changed:
             self._stopping.set()
             self._changed.notify()

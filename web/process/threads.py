@@ -28,7 +28,7 @@ CLUSTER_THREADS = 16
 OFFER_LOCK_WITHIN = 0.05
 """Seconds that a statement about offers waits for a lock.
 
-The statement skips locked rows, so it hardly ever waits.
+The statement skips locked rows, so it rarely waits.
 """
 LOCK_WITHIN = 0.1
 """Seconds that a transaction of `Threads.transaction` waits for one lock."""

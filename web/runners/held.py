@@ -17,7 +17,7 @@ class Poll:
     `written` is True if the offer of the poll might be in the table. `closed` is True if the client has closed the
     connection. `superseded` is True if the Pod has sent a newer poll. `tries` is the number of tries that found a
     locked row. `retry` is the timer of the next try. `cancels` is the id of a claim, or None. The un-stamp of this
-    claim began before the poll came. The poll cancels this un-stamp, even if the delivery needs several tries.
+    claim began before the poll arrived. The poll cancels this un-stamp, even if the delivery needs several tries.
     """
 
     __slots__ = (

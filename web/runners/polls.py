@@ -184,7 +184,7 @@ class Polls:
             elif answer.claim_id is not None:
                 poll.renew()
                 again = answer.verdict is Verdict.DELIVER_AGAIN
-                # After a locked claim, the token was reviewed a moment ago.
+                # If the previous try found a locked claim, the token is not reviewed again.
                 response = await self._handover.hand_over(
                     answer.claim_id, to, again=again, reviewed=locked, cancels_unstamp=poll.cancels == answer.claim_id
                 )
