@@ -40,8 +40,9 @@ def certificate(context: Context) -> Verdict:
     try:
         found = read_certificate(host, url.port or 443)
     except ssl.SSLError as error:
+        told = getattr(error, "reason", None) or error.strerror  # an error of Python code has no reason
         return failed(
-            f"{host} rejects the TLS handshake: {error.reason}", "check the log of web for tls.certificate_not_loaded"
+            f"{host} rejects the TLS handshake: {told}", "check the log of web for tls.certificate_not_loaded"
         )
     except OSError as error:
         told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"

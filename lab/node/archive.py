@@ -119,7 +119,7 @@ def file_digest(path: Path) -> str:
 
 
 class FolderFor:
-    """A temporary folder beside a file of the cache, from which the complete file is renamed. Removed at the end."""
+    """A temporary folder beside a file of the cache. The complete file is moved out of it. Removed at the end."""
 
     def __init__(self, target: Path) -> None:
         self._target = target

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def size_over(base: Path, archive: Path) -> int:
-    """Return the number of bytes by which an image is larger than the base."""
+    """Return the size of an image less the size of the base, in bytes."""
     with tarfile.open(archive) as tar:
         layers = json.load(tar.extractfile("manifest.json") or sys.stdin)[0]["Layers"]
         size = sum(tar.getmember(layer).size for layer in layers)

@@ -63,7 +63,7 @@ def is_isolated() -> bool:
 
 
 def first_process() -> int:
-    """Return the process id, as seen from outside, with which `nsenter` finds these namespaces."""
+    """Return the id of the first process of these namespaces, as seen from outside. `nsenter` needs it."""
     return int(os.environ[_ENTERED])
 
 

@@ -1,4 +1,4 @@
-"""What the code of a job may do in a runner Pod, and the messages of what it may not do.
+"""Rights of a job in a runner Pod, and the messages of commands that are refused.
 
 The table in `docs/operations/rights-of-jobs.md` quotes these messages.
 """

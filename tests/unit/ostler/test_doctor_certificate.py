@@ -124,5 +124,16 @@ def test_server_that_speaks_no_tls_fails() -> None:
     assert found.outcome is Outcome.FAILED
 
 
+def test_server_without_a_certificate_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_host: str, _port: int) -> x509.Certificate:
+        raise ssl.SSLError(0, "it presents no certificate")
+
+    monkeypatch.setattr(certificate, "read_certificate", read)
+
+    verdict = certificate.certificate(context(f"https://{HOST}"))
+
+    assert (verdict.outcome, "it presents no certificate" in verdict.cause) == (Outcome.FAILED, True)
+
+
 def test_doctor_asks_for_the_certificate() -> None:
     assert "certificate" in {each.name for each in CHECKS}
