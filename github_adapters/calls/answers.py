@@ -49,7 +49,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A request of GitHub to wait `after` seconds before the next call that counts in `quota`.
+    """GitHub's request to wait `after` seconds before the next call that counts in `quota`.
 
     If `quota` is `EVERYTHING`, all calls of the installation must wait.
     """
