@@ -120,7 +120,7 @@ class Conversation:
             raise CommandCancelled(self._cancelled)
 
     def carry_out(self, instruction: Instruction, pipe: Pipe) -> None:
-        """Give an instruction to `hook.sh`. Its bytes go through `pipe`."""
+        """Give an instruction to `hook.sh`. The bytes of the instruction go through `pipe`."""
         if "\n" in instruction.argument or "\0" in instruction.argument:
             raise OstlerError(f"a path with a line break cannot be copied: {instruction.argument!r}")
         with self._changed:

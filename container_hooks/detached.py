@@ -1,15 +1,15 @@
 """Steps that continue while the connection to them is broken.
 
 An exec connection ends when the API server is replaced, and a command that has begun must not be repeated. A step
-therefore runs detached in its container. A first command starts it and writes its output and its exit code to files. A
-second command follows the output. Both can be repeated after any failure: the first creates a folder that can be
-created only once, and the second continues at the byte that arrived last.
+therefore runs detached in its container. A first command starts the step and writes its output and its exit code to
+files. A second command follows the output. Both can be repeated after any failure: the first creates a folder that can
+be created only once, and the second continues at the byte that arrived last.
 
-If the command is cancelled or gives up, a third command ends the step. Otherwise the step would run at the same time
+If the command is cancelled or fails, a third command ends the step. Otherwise the step would run at the same time
 as the next steps of its job.
 
 The container needs `sh`, `cat`, `dd`, `head`, `mkdir`, `mv`, `sleep`, `stat` and `tail`, as in BusyBox, and a Linux
-`/proc`. If it has `setsid`, a cancelled step is ended together with the processes that it has started.
+`/proc`. If the container has `setsid`, a cancelled step is ended together with the processes that it has started.
 """
 
 from __future__ import annotations
