@@ -232,7 +232,7 @@ def _damaged(why: str) -> HookFailed:
 
 
 def is_whole(code: int, said: bytes | bytearray) -> bool:
-    """Return whether `tar` has written a whole archive. `said` is the end of its error output.
+    """Return whether `tar` has written a whole archive. `said` is the end of the error output of `tar`.
 
     GNU tar ends with code 1 if another process changed or removed files while `tar` read them.
     """

@@ -41,7 +41,7 @@ def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict:
             try:
                 try:
                     count += delete_named(world, kind, name)
-                except CommandCancelled as error:  # it is raised only once in a command
+                except CommandCancelled as error:  # each command raises this error only once
                     cancelled = error
                     count += delete_named(world, kind, name)
             except OstlerError as error:

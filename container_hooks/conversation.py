@@ -29,11 +29,11 @@ class Limits:
     - `request`: maximum time between two packets of a request.
     - `poll`: time that `hook.sh` waits for an instruction before it asks again.
     - `silent`: time without a request of `hook.sh` after which its command is cancelled.
-    - `silent_when_wanted`: the same, while another command waits.
-    - `stall`: time without progress after which a copy fails, or a command whose log is not read.
-    - `busy`: time that a command waits for the command before it, before it is refused.
-    - `cleanup`: time that `cleanup_job` waits before it cancels the command before it.
-    - `stuck`: time that a cancelled command has to end. After that the sidecar restarts.
+    - `silent_when_wanted`: time that replaces `silent` while another command waits.
+    - `stall`: time without progress after which a copy fails, or a command is cancelled because its log is not read.
+    - `busy`: time that a command waits for the previous command to end. After this time the waiting command is refused.
+    - `cleanup`: time that `cleanup_job` waits before it cancels the previous command.
+    - `stuck`: time that a command waits for a cancelled command to end. After this time the sidecar restarts.
     """
 
     input: int = 4 * _KIB * _KIB
@@ -120,7 +120,7 @@ class Conversation:
             raise CommandCancelled(self._cancelled)
 
     def carry_out(self, instruction: Instruction, pipe: Pipe) -> None:
-        """Give an instruction to `hook.sh`. Its bytes go through `pipe`."""
+        """Give an instruction to `hook.sh`. The bytes of the instruction go through `pipe`."""
         if "\n" in instruction.argument or "\0" in instruction.argument:
             raise OstlerError(f"a path with a line break cannot be copied: {instruction.argument!r}")
         with self._changed:
@@ -171,8 +171,9 @@ class Conversation:
     def _raise_once(self) -> None:
         """Raise `CommandCancelled` if the command was cancelled. In the thread of the command, raise it only once.
 
-        The code that cleans up after this error can still sleep and read the clock. Other threads only copy files, also
-        for an earlier attempt of a copy, so they must end, and must not take the error from the thread of the command.
+        The code that cleans up after this error can therefore still sleep and read the clock. Other threads only copy
+        files, possibly for an earlier attempt of a copy. In such a thread, every call raises the error, so that the
+        thread ends. The thread of the command still gets its own error.
         """
         with self._changed:
             if not self._must_raise():
@@ -184,7 +185,7 @@ class Conversation:
         own = threading.get_ident() == self._thread
         return self._cancelled is not None and not (own and self._told)
 
-    # The side of hook.sh.
+    # Methods for the threads that serve `hook.sh`.
 
     def next(self, *, report: int, within: float) -> Instruction:
         """Return the next instruction, or `WAIT` if there is none after `within` seconds.
@@ -345,8 +346,8 @@ class RunnerFiles:
 class JobLog:
     """The log of the job, which `hook.sh` prints. Nothing is written after the command was cancelled.
 
-    If the log is full and nobody reads it, the command is cancelled. Otherwise it would wait without an end for a
-    `hook.sh` whose connection for the log failed.
+    If the log is full and nobody reads it, the command is cancelled. Otherwise the command would wait forever
+    for a `hook.sh` whose connection for the log failed.
     """
 
     def __init__(self, pipe: Pipe, cancel: Callable[[str], None]) -> None:

@@ -54,7 +54,8 @@ class _Named(msgspec.Struct):
 def command_of(content: bytes) -> str:
     """Return the command of the runner. Raises `Refused` if the content is no JSON object with a known command.
 
-    No object is created for the other fields: 4 MiB of JSON can need 100 MiB, and many requests can arrive at once.
+    The other fields are not decoded. Decoding 4 MiB of JSON can need 100 MiB of memory, and many requests can
+    arrive at once.
     """
     try:
         written = bytes(msgspec.json.decode(content, type=_Named).command)
@@ -89,7 +90,7 @@ class Desk:
     def begin(self, content: bytes, environment: Mapping[str, str]) -> str:
         """Start the command in the JSON `content`, and return its id.
 
-        Raises `Refused` if it is no command, or if another command does not end in time.
+        Raises `Refused` if `content` is no command, or if another command does not end in time.
         """
         command = command_of(content)
         if not self._taking.acquire(timeout=self._limits.busy):
@@ -143,9 +144,10 @@ class Desk:
             conversation.cancel(why)
 
     def clean_up(self, *, within: float) -> bool:
-        """Cancel the present command, and execute `cleanup_job` unless the runner has given this command last.
+        """Cancel the present command and execute `cleanup_job`, unless `cleanup_job` is the last command of the runner.
 
-        For the end of the sidecar: no command begins afterwards. Return False if this takes more than `within` seconds.
+        The sidecar calls this method before it ends. No command begins afterwards. Return False if the cleanup takes
+        more than `within` seconds.
         """
         deadline = time.monotonic() + within
         if not self._taking.acquire(timeout=within):
@@ -206,7 +208,7 @@ class Desk:
             )
         try:
             code = session.conversation.run(lambda: self._guarded(command, content, session))
-        except CommandCancelled:  # it never began
+        except CommandCancelled:  # the command never began
             return
         log.info("hooks.command_ended", command=command, exit_code=code)
 

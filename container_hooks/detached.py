@@ -1,15 +1,15 @@
 """Steps that continue while the connection to them is broken.
 
 An exec connection ends when the API server is replaced, and a command that has begun must not be repeated. A step
-therefore runs detached in its container. A first command starts it and writes its output and its exit code to files. A
-second command follows the output. Both can be repeated after any failure: the first creates a folder that can be
-created only once, and the second continues at the byte that arrived last.
+therefore runs detached in its container. A first command starts the step and writes its output and its exit code to
+files. A second command follows the output. Both can be repeated after any failure: the first creates a folder that can
+be created only once, and the second continues at the byte that arrived last.
 
-If the command is cancelled or gives up, a third command ends the step. Otherwise it would run beside the next steps of
-its job.
+If the command is cancelled or fails, a third command ends the step. Otherwise the step would run at the same time
+as the next steps of its job.
 
 The container needs `sh`, `cat`, `dd`, `head`, `mkdir`, `mv`, `sleep`, `stat` and `tail`, as in BusyBox, and a Linux
-`/proc`. If it has `setsid`, a cancelled step is ended together with the processes that it has started.
+`/proc`. If the container has `setsid`, a cancelled step is ended together with the processes that it has started.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE = 300.0
 """Seconds without any answer from a step's container after which the step counts as lost."""
 
 _PAUSE = 1.0  # seconds between two connections
-_STEADY = 30.0  # seconds after which a connection that broke was a working one
+_STEADY = 30.0  # seconds; a connection that lasted longer restarts the time limit `patience`
 
 # The exit code is part of the name of a folder, because a folder can be renamed even on a full disk.
 _START = """\
@@ -46,7 +46,8 @@ $(command -v setsid) sh -c '
 ' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
 exit 0
 """
-# `wc -c` and `tail -c +N` of BusyBox read the whole file: 30 s and 0.4 s for 1 GiB, five times a second.
+# The script uses `stat` and `dd`, because `wc -c` and `tail -c +N` of BusyBox read the whole file in each round. For
+# 1 GiB, they take 30 s and 0.4 s.
 _FOLLOW = """\
 folder=$1 seen=$2 absent=0 rounds=0 end=
 ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }
@@ -75,7 +76,7 @@ while :; do
 done
 echo "$end" >&2
 """
-# A step that has not begun can never begin afterwards.
+# After this script, a step that has not begun can never begin.
 _STOP = """\
 mkdir -p "$1" && mkdir "$1/begun" 2>/dev/null && exit 0
 tries=0
@@ -120,7 +121,7 @@ def run_detached(
     connection.
 
     Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
-    answer for `patience` seconds, and the errors of `Exec.run` that a later call cannot cure. Before any error is
+    answer for `patience` seconds, and the errors of `Exec.run` that no retry can resolve. Before any error is
     raised, the step is ended, unless it was killed or its Pod is gone. If this fails too, the failure is only logged.
     """
     step = _Step(processes, place, output)

@@ -143,7 +143,7 @@ def parse(data: bytes) -> HookInput:
 
 
 def _state(raw: msgspec.Raw) -> dict[str, Any]:
-    """Return the state that `prepare_job` returned. It is short, and a long one would need much memory."""
+    """Return the state that `prepare_job` returned. A long state is refused, because it would need much memory."""
     if len(bytes(raw)) > _LONGEST_STATE:
         raise HookFailed(f"the state in the input of the hook has more than {_LONGEST_STATE} bytes")
     try:

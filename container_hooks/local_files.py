@@ -18,13 +18,13 @@ _LONGEST_STDERR = 2000
 
 
 class LocalFiles:
-    """Satisfies `Files`. A folder that does not exist counts as empty."""
+    """Implements `Files` with the disk of this process. A folder that does not exist counts as empty."""
 
     def send(self, folder: str) -> Iterator[bytes]:
         """Yield the chunks of a tar archive of the content of `folder`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         command = ["tar", "-cf", "-", "-C", folder, "--", "."]
-        # A pipe for the errors could be full, and `tar` would then wait for ever.
+        # A pipe for the errors could be full, and `tar` would then wait forever.
         with (
             tempfile.TemporaryFile() as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,

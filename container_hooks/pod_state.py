@@ -64,7 +64,7 @@ def _over(pod: Json, status: Json) -> str | None:
 
 
 def ended_line(name: str, ended: Json, *, memory: str | None) -> str:
-    """Return one line about a container that ended. `memory` is its limit."""
+    """Return one line about a container that ended. `memory` is the memory limit of the container."""
     if ended.get("reason") == "OOMKilled":
         return (
             f"container {name} used more memory than its limit{f' of {memory}' if memory else ''} and was killed "
@@ -89,9 +89,9 @@ def container_end(pod: Json, name: str) -> Json | None:
 
 
 def disruption(pod: Json) -> str | None:
-    """Return one line if Kubernetes ends the Pod, or has ended it, without an end of its containers.
+    """Return one line if Kubernetes is ending the Pod or the Pod has ended, even if no container has ended.
 
-    The garbage collector of Pods does so if the node no longer exists, and the taint manager and a drain do so as well.
+    Kubernetes ends a Pod in a drain, after its node was tainted, and after its node was removed.
     """
     status: Json = pod.get("status") or {}
     for condition in status.get("conditions") or ():

@@ -104,7 +104,7 @@ def tell_ignored(world: World, plan: Plan) -> None:
 
 
 def attempted(what: str, action: Callable[[], T]) -> T:
-    """Return the result of `action`. If it fails, raises `HookFailed` with a message that begins with `what`."""
+    """Return the result of `action`. If `action` fails, raise `HookFailed` with a message that begins with `what`."""
     try:
         return action()
     except OstlerError as error:

@@ -110,7 +110,7 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 def install_script(folder: Path) -> None:
-    """Write `hook.sh` into the shared folder. The file is replaced in one step, so a runner never starts half of it."""
+    """Write `hook.sh` into the shared folder. The file is replaced atomically, so no runner executes a part of it."""
     staged = folder / f".{SCRIPT}.new"
     staged.unlink(missing_ok=True)
     staged.write_bytes((files("poller") / SCRIPT).read_bytes())

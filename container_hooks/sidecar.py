@@ -27,8 +27,8 @@ DEFAULT_SOCKET = "/var/run/ostler-hooks/hooks.sock"
 _ENDS_WITHIN = 20.0
 """Seconds that a sidecar may delete hook Pods before it ends.
 
-It often has less, because it shares the grace period of its Pod with the container `runner`. The garbage collector
-deletes what is left.
+The sidecar often has less time, because it shares the grace period of its Pod with the container `runner`. The garbage
+collector deletes the remaining hook Pods.
 """
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = logging.get_logger(__name__)
@@ -51,9 +51,9 @@ def run_sidecar(environment: Mapping[str, str]) -> None:
 def end_by_signals(desk: Desk, *, within: float = _ENDS_WITHIN) -> None:
     """End the process after SIGTERM or SIGINT, when the hook Pods of an interrupted job are deleted.
 
-    The kubelet ends the sidecar only after the container `runner` has ended. Nobody waits for a running command then.
-    If the runner was killed, its step would otherwise run on until the garbage collector deletes the hook Pods with the
-    runner Pod. `within` limits the time in seconds.
+    The kubelet ends the sidecar only after the container `runner` has ended. No process reads the result of a running
+    command then. If the runner was killed, its step would otherwise run until the garbage collector deletes the hook
+    Pods with the runner Pod. `within` limits the time in seconds.
     """
 
     def end() -> None:
@@ -64,7 +64,8 @@ def end_by_signals(desk: Desk, *, within: float = _ENDS_WITHIN) -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        # The interrupted main thread might have a lock that this needs.
+        # The cleanup runs in its own thread, because the interrupted main thread might have a lock that the cleanup
+        # needs.
         threading.Thread(target=end, daemon=True).start()
 
     for number in _SIGNALS:

@@ -30,7 +30,7 @@ _SIGNALLED = 128
 
 
 class StreamLog:
-    """Writes the log of the job to a stream. Satisfies `Log`."""
+    """Writes the log of the job to a stream. Implements `Log`."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -28,8 +28,8 @@ class _Patience:
 def wait_until_ready(world: World, made: Made, *, images: Mapping[str, str], patience: Mapping[str, float]) -> Json:
     """Return the JSON of the Pod when all its containers run and are healthy.
 
-    `patience` is the time in seconds in which the health command of a container must succeed. Raises `HookFailed` with
-    the reason if the Pod fails, an image cannot be pulled, or the time is up.
+    `patience` has the seconds in which the health command of each container must succeed, by the name of the container.
+    Raises `HookFailed` with the reason if the Pod fails, an image cannot be pulled, or the time is up.
     """
     clock, settings = world.timing.clock, world.settings
     began = told = clock()

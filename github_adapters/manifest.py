@@ -1,7 +1,8 @@
 """The manifest flow: GitHub creates an App from a manifest, and Ostler exchanges a code for the App's secrets.
 
-GitHub docs, "Registering a GitHub App from a manifest". The operator's browser sends the manifest to GitHub and brings
-back a code. The code is valid for an hour, and can be exchanged once.
+GitHub describes the flow in "Registering a GitHub App from a manifest". The operator's browser sends the manifest to
+GitHub. GitHub then redirects the browser to a URL that contains the code. The code is valid for an hour, and can be
+exchanged once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Identity of a polling Pod. The Pod's projected ServiceAccount token is verified offline with the cluster's keys.
 
-A verification needs no API call. The keys are fetched when a token names an unknown key, at most once in
-`REFETCH_EVERY` seconds. The keys are also fetched when they are older than `KEYS_FOR` seconds, so that a withdrawn key
-is not trusted any longer. If a fetch fails or returns no usable key, the old keys stay in use (law L8).
+A verification needs no API call. The keys are fetched when a token names an unknown key, but not within
+`REFETCH_EVERY` seconds after a successful fetch. The keys are also fetched when they are older than `KEYS_FOR` seconds,
+so that a withdrawn key is not trusted any longer. If a fetch fails or returns no usable key, the old keys stay in use
+(law L8).
 
 The deletion of a Pod does not change its token, so this module accepts the token until it expires. Directly before a
 delivery, Ostler therefore sends a TokenReview to the API server. The API server rejects the token of a deleted Pod, but

@@ -75,7 +75,7 @@ def needs_of(pool: PoolSeen) -> Needs:
     """Return the requirements of the Pods of a pool. They include the pool's overlay and the container `poller`.
 
     If the pool has container jobs, the size includes the hook Pods that its account is charged for. Otherwise warm Pods
-    could fill all nodes, and the hook Pods of their jobs would wait for each other's end.
+    could fill all nodes, and the hook Pods of their jobs would wait for each other to end.
 
     If the pool has a problem, its overlay is ignored, because the overlay might be invalid.
     """

@@ -120,12 +120,12 @@ class PoolSeen:
 
     @property
     def charged_millicores(self) -> int:
-        """Return the CPU that a job of the pool uses of its account's budget. Hook Pods count."""
+        """Return the CPU that a job of the pool uses of its account's budget. Hook Pods are included."""
         return self.vcpu_millicores + (0 if self.containers is None else HOOK_PODS * self.containers.vcpu_millicores)
 
     @property
     def charged_mib(self) -> int:
-        """Return the memory in MiB that a job of the pool uses of its account's budget. Hook Pods count."""
+        """Return the memory in MiB that a job of the pool uses of its account's budget. Hook Pods are included."""
         return self.memory_mib + (0 if self.containers is None else HOOK_PODS * self.containers.memory_mib)
 
     @property

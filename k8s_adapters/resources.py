@@ -15,13 +15,13 @@ from k8s_adapters.retry import answer_of
 from ostler.errors import Conflict, Forbidden, Gone, Retryable
 from rules.upstream.retry import RetryPolicy
 
-_ROUNDS = 4  # tries while the object under the name disappears between two calls
+_ROUNDS = 4  # attempts to create an object whose name is taken at one call and free at the next
 _CHECK_EVERY = 0.1  # seconds between two reads of a terminating object
 _OWNED_BY_ACCOUNT = ("Role", "RoleBinding")  # kinds that the garbage collector deletes after the ServiceAccount
 _CACHE_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the caches of the admission plugins lag behind
 _UNKNOWN_ACCOUNT = ("error looking up service account",)
 _UNKNOWN_POOL = ("is above the size of a hook Pod in pool", "has no container jobs: set spec.containers")
-"""Texts of the chart's policy for Roles, which might not know the last change of a pool."""
+"""Texts of the chart's policy for Roles, which might still be evaluated with an older version of the pool."""
 
 
 @dataclass(frozen=True, kw_only=True)

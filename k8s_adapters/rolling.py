@@ -14,7 +14,7 @@ _RESTARTED = "kubectl.kubernetes.io/restartedAt"  # annotation that `kubectl rol
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """A Deployment when it was read.
+    """A Deployment as it was read.
 
     `image` is the image of its first container. `selector` selects its Pods, and `pods` contains their UIDs.
     """
@@ -41,7 +41,7 @@ def restart(client: KubeClient, deployment: Rolling) -> None:
 
 
 def left_of(client: KubeClient, deployment: Rolling) -> int:
-    """Return how many Pods still exist of those that the Deployment had when it was read."""
+    """Return the number of Pods in `deployment.pods` that still exist."""
     return len(deployment.pods & _pods(client, deployment.namespace, deployment.selector))
 
 

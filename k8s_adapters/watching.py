@@ -2,7 +2,7 @@
 
 A `Watch` is one connection, which begins at a given resource version. The answer of the API server is a stream with one
 event per line. The type of the error shows how a watch ended. The caller decides when to list again, wait and
-reconnect. docs/decisions explains why the package's own `Watch` is not used.
+reconnect. `docs/decisions` explains why the `Watch` of the Kubernetes client package is not used.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A request of GitHub to wait `after` seconds before the next call that counts in `quota`.
+    """GitHub's request to wait `after` seconds before the next call that counts in `quota`.
 
     If `quota` is `EVERYTHING`, all calls of the installation must wait.
     """
@@ -90,7 +90,7 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
 def refusal(answer: Answer, *, what: str, now: datetime) -> UpstreamError:
     """Return the error for an answer that reports a failure. `what` names the call, such as `mint`.
 
-    The attribute `words` of the error is the reason that GitHub gave, made safe to show.
+    The attribute `words` of the error is GitHub's reason, cleaned so that it is safe to show.
     """
     error = _refusal(answer, what=what, now=now)
     error.status, error.words = answer.status, words_of(answer)

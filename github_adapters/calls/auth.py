@@ -1,7 +1,7 @@
 """Identity of the App: the JWT of the App, and one cached token per installation.
 
 One thread renews a token before it expires, while the other threads still use the old token. Tokens may have any
-length, because GitHub moves to a longer, stateless form. The tokens are stored in memory only.
+length, because GitHub is introducing a longer, stateless form. The tokens are stored in memory only.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class AppAuth:
     def installation_token(self, *, installation_id: int, deadline: Deadline) -> Token:
         """Return a token of the installation that is valid for at least 20 more seconds.
 
-        Raises `NotInstalled`, `Suspended`, `Forbidden`, `RateLimited` or `Retryable` if the cache has no such token and
-        no new token can be issued.
+        Raises `NotInstalled`, `Suspended` or `Forbidden` if GitHub refuses to issue a new token. Raises `RateLimited`
+        or `Retryable` if no new token can be issued now and the cache has no such token.
         """
         slot = self._slot(installation_id)
         token, now = slot.token, self._clock()

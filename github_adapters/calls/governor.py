@@ -5,9 +5,9 @@ headers, the end of a pause that GitHub asked for, and the calls in progress. Ea
 use the clock of the Redis server. The first script takes a token, and the second script records the answer. If the
 governor denies a call, it raises `RateLimited` and sends nothing.
 
-GitHub punishes clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore also stores
+GitHub can ban clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore also stores
 each limit in Postgres. `recall` reads the stored limits of an installation when Redis has no data about the
-installation. While Redis is away, each process limits itself to a low rate (`ALONE`).
+installation or is unavailable. While Redis is unavailable, each process limits itself to a low rate (`ALONE`).
 `docs/decisions/0010-the-governor.md` has the figures and the reasons.
 """
 
@@ -57,7 +57,7 @@ If a mint would have to wait longer, the mint fails and its job is held.
 """
 
 ALONE = 0.25
-"""Calls per second that one process makes for one class of an installation while Redis is away."""
+"""Calls per second that one process makes for one class of an installation while Redis is unavailable."""
 
 AWAY_FOR = 1.0
 """Seconds for which the governor does not call Redis after a call to Redis failed.
@@ -68,7 +68,7 @@ Without this pause, every call to GitHub would first wait for the timeout of Red
 LONGEST_CALL = 30.0
 """Seconds after which a call is removed from the calls in progress if no answer was recorded.
 
-Such a call has no answer because its process died.
+No answer is recorded if the process died or could not call Redis.
 """
 
 TIMEOUT = 0.5
@@ -254,7 +254,7 @@ return 1
 
 @dataclass(slots=True)
 class _Alone:
-    """State that this process uses while Redis is away.
+    """State that this process uses while Redis is unavailable.
 
     `next` is the time at which each class may call next. `closed` has the ends of the pauses that GitHub asked for.
     `recalled` has the installations whose stored pauses were read.
@@ -338,7 +338,7 @@ class Governor:
             else:
                 with self._lock:
                     # While Redis works, other processes can store new limits. This process must read these limits when
-                    # Redis is away again.
+                    # Redis is unavailable again.
                     self._alone.recalled.clear()
                 if why == "go":
                     return True
@@ -376,7 +376,7 @@ class Governor:
         """Take a token from the bucket of this process.
 
         Raises `RateLimited` if the bucket is empty or GitHub asked to wait. The rate is low, but the process can call
-        GitHub while Redis is away.
+        GitHub while Redis is unavailable.
         """
         with self._lock:
             news = installation_id not in self._alone.recalled
@@ -385,7 +385,8 @@ class Governor:
                 self._close(installation_id, quota, left)
             with self._lock:
                 self._alone.recalled.add(installation_id)
-        # Only Redis has the quota of each class. While Redis is away, one empty quota therefore stops all classes.
+        # Only Redis stores the quota of each class. While Redis is unavailable, one empty quota therefore stops all
+        # classes.
         with self._lock:
             untils = [until for (one, _), until in self._alone.closed.items() if one == installation_id]
         after = max(untils, default=-math.inf) - self._monotonic()

@@ -205,7 +205,7 @@ class Http:
         return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)
 
     def _why(self, error: urllib3.exceptions.HTTPError) -> str:
-        """Return a description of the failure. If a cure is known, the description contains the cure."""
+        """Return a description of the failure. If a fix is known, the description contains the fix."""
         if self._proxy is not None and (found := _TUNNEL.search(str(error))) is not None:
             return _refused_by(self._proxy, int(found[1]))
         return reason_and_cure(error)

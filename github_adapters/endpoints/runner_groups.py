@@ -82,6 +82,6 @@ def read_group(source: Any) -> GroupSeen:
         id=fields.number(source, "id"),
         name=name,
         visibility=fields.word(source, "visibility"),
-        # If an Enterprise Server does not have this setting, it allows no public repository.
+        # An Enterprise Server without this setting allows no public repository in a group.
         public=source.get("allows_public_repositories") is True,
     )

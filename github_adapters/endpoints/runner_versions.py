@@ -27,7 +27,7 @@ class RunnerVersions:
     ) -> datetime | None:
         """Return the time until which runners of a version may register. Return None if the answer has no such time.
 
-        GitHub docs: "Get runner version deprecation info", of API version 2026-03-10.
+        GitHub documents this call in "Get runner version deprecation info" (API version 2026-03-10).
         """
         answer = self._session.call(
             installation_id=installation_id,

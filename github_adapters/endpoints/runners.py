@@ -154,9 +154,9 @@ class Runners:
     ) -> None:
         """Deregister a runner. A runner that does not exist counts as deregistered.
 
-        Raises `Busy` if the runner executes a job. After a 404, this method lists the runners of the scope, and raises
-        the error of the list if the list fails. Under the old name of a renamed owner, for example, a 404 does not
-        prove that the runner is gone. The list fails under this name.
+        Raises `Busy` if the runner executes a job. After a 404, this method reads one page of the scope's runners,
+        and raises the error of this call if the call fails. Under the old name of a renamed owner, for
+        example, a 404 does not prove that the runner is gone. The second call fails under this name.
         """
         deadline = deadline_of(deadline_seconds, policy)
 
@@ -289,7 +289,7 @@ def _runner(source: Any) -> RunnerSeen:
 
 
 def _short(value: Any) -> str | None:
-    """Return the text `value` in lower case, or None if it is no text of 1 to 100 characters.
+    """Return the text `value` in lower case, or None if `value` is not a text of 1 to 100 characters.
 
     Ostler only displays this value, so an invalid value must not make the whole list fail.
     """

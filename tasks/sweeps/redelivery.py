@@ -177,7 +177,7 @@ class _Sweep:
             except RateLimited:
                 raise
             except (UpstreamError, DBAPIError) as error:  # one failed request must not stop the others (L14)
-                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are answers of GitHub
+                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # GitHub answered with these two
                 self._counts["requests_failed"] += 1
                 self._tick.skipped(error, delivery=each.guid, request_count=each.asks)
                 if isinstance(error, Forbidden):

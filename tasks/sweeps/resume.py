@@ -42,7 +42,7 @@ def resume(tick: Tick) -> None:
     The chain number of a due claim is raised in the transaction that finds the claim. The parts of the sweep are
     independent: if one part fails, the others still run.
     """
-    if tick.read(epochs.is_older):  # the steps that are due in such rows were made long ago
+    if tick.read(epochs.is_older):  # steps that look due might be older than the restore
         tick.incomplete("Postgres is older than the cluster")
         return
     tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))

@@ -50,7 +50,7 @@ def _always(_db: Connection) -> bool:
 
 
 class _Undone(Exception):
-    """Raised in a transaction to roll it back. It carries the result of the transaction out."""
+    """Raised in a transaction to roll it back. It contains the result of the transaction."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Tick(Pace):
     ) -> T | None:
         """Make one repair. `body` makes the change in one transaction, which also writes the ledger.
 
-        Returns the result of `body`, or None if nothing was done. Nothing is done if the row has moved on (`body`
+        Returns the result of `body`, or None if nothing was done. Nothing is done if the row has changed (`body`
         returned a false value), if the budget is used up, or in a dry run. With `once`, a repair that is made again
         before its outcome was seen gets no second ledger row.
 

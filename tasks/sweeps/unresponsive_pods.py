@@ -1,7 +1,7 @@
 """`ostler.unresponsive_pods`: retires Pods that stopped polling, or whose poller failed.
 
 A Pod whose poller still runs is retired only if web processes sent heartbeats while the Pod did not poll. A Pod that
-might hold a JIT is left alone. The reconciler creates the replacement.
+might hold a JIT is not retired. The reconciler creates the replacement.
 """
 
 from __future__ import annotations
