@@ -137,7 +137,7 @@ class Context:
             "installations": [ACME],
             "settings": SETTINGS,
             "app": SimpleNamespace(github_api_url="https://api.github.com"),
-            "place": SimpleNamespace(namespace="runners"),
+            "place": SimpleNamespace(namespace="runners", namespaces=("runners",)),
             "lab_cluster": False,
             "lab_github": False,
         } | seen
@@ -477,14 +477,14 @@ def test_the_exit_status_tells_what_failed(outcome: Outcome, bad: bool, strictly
     [("serve", (), BAD, "small"), ("serve", (1,), OK, "names the accounts"), ("hold", (), WARN, "account allow")],
 )
 def test_a_public_app_with_open_pools_fails_where_new_accounts_are_served(
-    monkeypatch: pytest.MonkeyPatch, new_accounts: str, allowed: tuple[int, ...], outcome: Outcome, told: str
+    new_accounts: str, allowed: tuple[int, ...], outcome: Outcome, told: str
 ) -> None:
     pools = [
         SimpleNamespace(name="small", allowed_accounts=allowed),
         SimpleNamespace(name="own", allowed_accounts=(1,)),
     ]
-    monkeypatch.setattr(strangers, "list_pools", lambda *_, **__: pools)
-    context = Context(github=GitHub(is_public=True), settings=SimpleNamespace(new_accounts=new_accounts), kube=None)
+    settings = SimpleNamespace(new_accounts=new_accounts)
+    context = Context(github=GitHub(is_public=True), settings=settings, pools=lambda: pools)
 
     found = strangers.strangers(context)  # type: ignore[arg-type]
 
