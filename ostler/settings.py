@@ -289,6 +289,13 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
             "ServiceAccount of its Pod"
         ),
     )
+    allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
+        default="restricted",
+        description=(
+            "Weakest Pod Security level that a pool may ask for. Levels above `restricted` need "
+            "OSTLER_ELEVATED_NAMESPACE. A pool that asks for more is Degraded"
+        ),
+    )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
         description="Address that runner Pods poll. If the address changes, every Pod that is not busy is replaced",

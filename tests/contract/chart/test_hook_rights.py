@@ -814,7 +814,8 @@ def test_doctor_names_the_rights_for_container_jobs_that_a_worker_lacks(stage: S
         (cast.clients["worker"], cast.runners, Outcome.FAILED),
         (stage.worker, stage.cast.runners, Outcome.OK),
     ):
-        seen = SimpleNamespace(kube=client, place=SimpleNamespace(namespace=runners, namespaces=(runners,)), lab_cluster=False)
+        place = SimpleNamespace(namespace=runners, namespaces=(runners,))
+        seen = SimpleNamespace(kube=client, place=place, lab_cluster=False)
         found = cluster.rights(seen)  # type: ignore[arg-type]
         assert found.outcome is outcome, found
         lacks = "create roles.rbac.authorization.k8s.io, escalate roles.rbac.authorization.k8s.io" in found.cause

@@ -67,6 +67,7 @@ class StubSettings:
 
     namespace: str
     elevated_namespace: str | None = None
+    allowed_pod_security: str = "restricted"
     timings: Timings = field(default_factory=Timings)
     new_accounts: str = "serve"
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"

@@ -21,7 +21,7 @@ from tasks.sweeps.orphaned_stamps import orphaned_stamps
 from tasks.worker.named_pools import pools_meant
 from tests.cluster import delete_namespace
 from tests.integration.tasks.conftest import Stage, StubGitHub
-from tests.integration.tasks.pools.fleet import kept, new_tick, polls, retired, spec
+from tests.integration.tasks.pools.fleet import condition, kept, new_tick, polls, retired, spec
 
 
 @pytest.fixture
@@ -226,3 +226,38 @@ def test_restore_rebuilds_the_claims_of_both_namespaces(
         (ours, stage.namespace, stage.namespace),
         (theirs, elevated.namespace, elevated.namespace),
     }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "there", "level", "reason"),
+    [
+        ("restricted", True, "baseline", "PodSecurityNotAllowed"),
+        ("baseline", True, "privileged", "PodSecurityNotAllowed"),
+        ("privileged", False, "baseline", "PodSecurityNotAllowed"),
+        ("baseline", True, "baseline", "AsExpected"),
+    ],
+)
+def test_pool_that_asks_for_more_gets_no_pod_and_disturbs_no_other(
+    stage: Stage, elevated: Stage, allowed: str, there: bool, level: str, reason: str
+) -> None:
+    stage.rt.settings = replace(stage.rt.settings, allowed_pod_security=allowed)
+    place = elevated if there else stage
+    place.pool("wide", replicas=1, security={"podSecurity": level})
+    place.pool("other", replicas=1)
+    found = condition(place, "Degraded", "wide")
+    assert found["reason"] == reason
+    made = {pod.pool for pod in place.pods().values()}
+    assert made == {"small", "other"} | ({"wide"} if reason == "AsExpected" else set())
+
+
+@pytest.mark.parametrize(
+    ("security", "admits"), [({}, False), ({"allowForks": True}, True), ({"podSecurity": "restricted"}, True)]
+)
+def test_pool_above_restricted_admits_forks_only_if_its_spec_says_so_twice(
+    stage: Stage, elevated: Stage, security: dict[str, Any], admits: bool
+) -> None:
+    stage.rt.settings = replace(stage.rt.settings, allowed_pod_security="baseline")
+    elevated.pool("wide", replicas=0, allowForks=True, security={"podSecurity": "baseline", **security})
+    kept(stage)
+    (row,) = stage.rows("SELECT allow_forks, pod_security FROM pools WHERE name = 'wide'")
+    assert (row.allow_forks, row.pod_security) == (admits, security.get("podSecurity", "baseline"))
