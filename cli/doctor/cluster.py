@@ -16,6 +16,7 @@ from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import API_VERSION, PLURAL
 from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable, UpstreamError
+from rules.pools.pod_security import admits_forks
 
 _SHOWN = 4  # maximum number of names in one sentence
 
@@ -230,3 +231,22 @@ def pools(context: Context) -> Verdict:
             "create one: docs/first-run.md, step 4",
         )
     return ok(f"{len(found)} {'pool' if len(found) == 1 else 'pools'}: {', '.join(pool.name for pool in found)}")
+
+
+def pod_security(context: Context) -> Verdict:
+    """List the pools above the Pod Security level `restricted`, and warn of those that serve jobs of forks."""
+    found = [pool for pool in context.pools() if pool.pod_security.elevated]
+    if not found:
+        return ok("every pool has the Pod Security level restricted")
+    named = ", ".join(f"{pool.name} ({pool.pod_security})" for pool in found)
+    forks = [
+        pool.name
+        for pool in found
+        if admits_forks(pool.pod_security, allow_forks=pool.allow_forks, elevated_forks=pool.elevated_forks)
+    ]
+    if forks:
+        return warning(
+            f"pools above the Pod Security level restricted: {named}. These serve jobs of forks: {', '.join(forks)}",
+            "set security.allowForks of these pools to false (docs/security.md)",
+        )
+    return ok(f"pools above the Pod Security level restricted: {named}")

@@ -44,6 +44,7 @@ from models.upstream.backoffs import Standing
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
 from ostler.timings import Timings
+from rules.pools.pod_security import PodSecurity
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
@@ -149,6 +150,14 @@ class Context:
         return found
 
 
+def levelled(level: str = "restricted", *, forks: int = 0) -> Callable[[], list[Any]]:
+    """Return a function that lists one pool of this level. Its spec admits forks so many times."""
+    pool = SimpleNamespace(
+        name="small", pod_security=PodSecurity(level), allow_forks=forks > 0, elevated_forks=forks > 1
+    )
+    return lambda: [pool]
+
+
 def listed(*deliveries: tuple[int, str, int]) -> DeliveryPage:
     found = tuple(
         DeliverySeen(
@@ -230,6 +239,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
         WARN,
         "contents: read",
     ),
+    (cluster.pod_security, {"pools": levelled()}, OK, "every pool"),
+    (cluster.pod_security, {"pools": levelled("baseline")}, OK, "small (baseline)"),
+    (cluster.pod_security, {"pools": levelled("privileged", forks=1)}, OK, "small (privileged)"),
+    (cluster.pod_security, {"pools": levelled("privileged", forks=2)}, WARN, "jobs of forks: small"),
     (strangers.strangers, {}, OK, "private"),
     (strangers.strangers, {"github": GitHub(is_public=None)}, DUNNO, "does not say"),
     (
