@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import KubeClient
+from k8s_adapters.pools import list_pools
 from ostler.errors import Retryable
 from tasks.pools import mirror_pools
 from tasks.pools.autoscale import autoscale
@@ -188,12 +189,11 @@ def test_lists_that_fail_in_one_namespace_change_nothing(
 def test_reconciles_of_one_namespace_are_requested_when_the_other_fails(
     stage: Stage, elevated: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = mirror_pools.list_pools
 
     def failing(kube: KubeClient, *, namespace: str, **named: Any) -> Any:
         if namespace == stage.namespace:
             raise Retryable("down")
-        return listed(kube, namespace=namespace, **named)
+        return list_pools(kube, namespace=namespace, **named)
 
     monkeypatch.setattr(mirror_pools, "list_pools", failing)
     elevated.pool("new", replicas=1)
