@@ -20,22 +20,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InCluster:
-    """A client of the cluster, and the namespace of the pools."""
+    """A client of the cluster, and the namespaces of the pools."""
 
     kube: KubeClient
-    namespace: str
+    namespaces: tuple[str, ...]
 
     def pool(self, name: str) -> PoolSeen:
-        """Return the pool with this name. Ends the command with a message if the pool does not exist."""
+        """Return the pool with this name. Ends the command with a message if the pool does not exist.
+
+        If each of the two namespaces has a pool of this name, the command also ends: the operator has to select one.
+        """
         from k8s_adapters.pools import get_pool
 
-        found = get_pool(self.kube, namespace=self.namespace, name=name)
-        if found is None:
+        named = [get_pool(self.kube, namespace=namespace, name=name) for namespace in self.namespaces]
+        found = [pool for pool in named if pool is not None]
+        if not found:
             fail(
-                f"there is no RunnerPool {name!r} in namespace {self.namespace!r}; `ostler pool list` lists the pools "
+                f"there is no RunnerPool {name!r} in namespace {self.where}; `ostler pool list` lists the pools "
                 "of all namespaces, and OSTLER_NAMESPACE selects another one"
             )
-        return found
+        if len(found) > 1:
+            fail(
+                f"there is a RunnerPool {name!r} in each of the namespaces {self.where}; set OSTLER_NAMESPACE to one "
+                "of them and OSTLER_ELEVATED_NAMESPACE to an empty value"
+            )
+        return found[0]
+
+    @property
+    def where(self) -> str:
+        """Return the names of the namespaces for a message."""
+        return " and ".join(map(repr, self.namespaces))
 
 
 @contextmanager
@@ -45,9 +59,10 @@ def in_cluster(*, verb: str) -> Iterator[InCluster]:
     `verb` is the RBAC verb on RunnerPools that the command needs. The message names this verb if access is denied.
     Raises `ConfigurationError` if the kubeconfig cannot be read.
     """
-    namespace = load_cluster().namespace
-    with calling(needs=f"get and {verb} on runnerpools.ostler.dev in namespace {namespace!r}") as kube:
-        yield InCluster(kube, namespace)
+    namespaces = load_cluster().namespaces
+    where = " and ".join(map(repr, namespaces))
+    with calling(needs=f"get and {verb} on runnerpools.ostler.dev in namespace {where}") as kube:
+        yield InCluster(kube, namespaces)
 
 
 @contextmanager

@@ -321,18 +321,22 @@ def _service(given: Object) -> Service:
         raise Malformed(f"{title_of(given.key)}: {error}") from None
 
 
+NAMESPACE_VARIABLES = frozenset({"OSTLER_NAMESPACE", "OSTLER_ELEVATED_NAMESPACE"})
+"""Variables of the processes of Ostler that name a namespace of runner Pods."""
+
+
 def _runner_namespaces(given: Object) -> list[str]:
     """Return the namespaces of runner Pods that an object names.
 
     The runner Pods of a pool are in the namespace of the pool's object. A ConfigMap or a container names their
-    namespace in `OSTLER_NAMESPACE`.
+    namespaces in `OSTLER_NAMESPACE` and `OSTLER_ELEVATED_NAMESPACE`.
     """
     found = [given.key[1]] if given.key[0] == POOL_KIND else []
     if given.body["kind"] == "ConfigMap":
-        found += [value for key, value in _texts(given.body.get("data")).items() if key == "OSTLER_NAMESPACE"]
+        found += [value for key, value in _texts(given.body.get("data")).items() if key in NAMESPACE_VARIABLES]
     for container in _containers(_template(given) or {}):
         variables = container.get("env") or []
-        found += [each["value"] for each in variables if each["name"] == "OSTLER_NAMESPACE" and "value" in each]
+        found += [each["value"] for each in variables if each["name"] in NAMESPACE_VARIABLES and "value" in each]
     return found
 
 

@@ -13,6 +13,7 @@ from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.hook_names import LONGEST_POOL
+from rules.pools.pod_security import PodSecurity
 
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -282,6 +283,7 @@ def _shape() -> Json:
             "restricted-v2 "
             "requires. Otherwise they are 1001, the user of GitHub's runner image.",
         },
+        "security": _security(),
         "podTemplate": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,
@@ -289,6 +291,54 @@ def _shape() -> Json:
             "field "
             "would weaken the separation of poller and runner, the pool becomes Degraded.",
         },
+    }
+
+
+def _security() -> Json:
+    """Return the schema of `spec.security`.
+
+    The level never changes. Otherwise a job of a fork could get a Pod of the old level, while the pool admits forks
+    because of its new level.
+    """
+    return {
+        "type": "object",
+        "default": {},
+        "properties": {
+            "podSecurity": {
+                "type": "string",
+                "enum": [level.value for level in PodSecurity],
+                "default": "restricted",
+                "description": "Pod Security level of the pool's Pods: restricted, baseline or privileged. The owner "
+                "of the cluster allows the levels above restricted, in a namespace of their own. The level of a pool "
+                "cannot be changed.",
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "self == oldSelf",
+                        "message": "the level of a pool cannot be changed: create another pool",
+                    }
+                ],
+            },
+            "allowPrivilegeEscalation": {
+                "type": "boolean",
+                "default": False,
+                "description": "Whether a job may gain privileges inside its container, for example with sudo. It "
+                "needs podSecurity baseline or privileged.",
+            },
+            "allowForks": {
+                "type": "boolean",
+                "default": False,
+                "description": "Whether a pool above the level restricted serves jobs of forks. Such a pool needs both "
+                "this field and spec.allowForks.",
+            },
+        },
+        "x-kubernetes-validations": [
+            {
+                # The API server evaluates the rule for the default too, which has no field.
+                "rule": "!has(self.allowPrivilegeEscalation) || !self.allowPrivilegeEscalation "
+                "|| (has(self.podSecurity) && self.podSecurity != 'restricted')",
+                "message": "security.allowPrivilegeEscalation needs security.podSecurity baseline or privileged",
+            }
+        ],
     }
 
 

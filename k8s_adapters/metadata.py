@@ -32,6 +32,7 @@ class ObjectSeen:
     `stamped` is True if the Pod has an owner label, even if the value of the label is no number.
     """
 
+    namespace: str
     name: str
     uid: str
     created_at: datetime
@@ -55,7 +56,7 @@ def metadata_pages(
         page = client.get(path, query=query, accept=METADATA_LIST, policy=policy, decode=_DECODER.decode)
         if isinstance(page.items, msgspec.UnsetType):
             raise Retryable(f"the answer to a list of {kind} has no field `items`")
-        yield [_read(item.metadata) for item in page.items or ()]
+        yield [_read(item.metadata, namespace) for item in page.items or ()]
         if page.metadata is None or not page.metadata.following:
             return
         query = {**query, "continue": page.metadata.following}
@@ -96,9 +97,10 @@ class _Page(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Page)
 
 
-def _read(metadata: _Metadata) -> ObjectSeen:
+def _read(metadata: _Metadata, namespace: str) -> ObjectSeen:
     owner = None if metadata.labels is None else metadata.labels.owner
     return ObjectSeen(
+        namespace=namespace,
         name=metadata.name,
         uid=metadata.uid,
         created_at=metadata.creation_timestamp,

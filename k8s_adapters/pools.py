@@ -40,6 +40,7 @@ from k8s_adapters.runner_scripts import scripts_name
 from ostler.errors import Conflict, Gone
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
+from rules.pools.pod_security import PodSecurity
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
@@ -117,6 +118,9 @@ class PoolSeen:
     status: Json
     assigned_user: bool = False
     containers: HookPods | None = None
+    pod_security: PodSecurity = PodSecurity.RESTRICTED
+    allow_privilege_escalation: bool = False
+    elevated_forks: bool = False
 
     @property
     def charged_millicores(self) -> int:
@@ -269,7 +273,10 @@ def read_pool(item: Json) -> PoolSeen:
     if not labels:
         problems.append("spec.runnerLabels is empty")
     containers = _hook_pods(spec.get("containers"), metadata["name"], resources, problems)
-    refused = () if overlay is None else pod_template.refusals(overlay, containers=containers is not None)
+    level, escalates, elevated_forks = _security(spec.get("security"), problems)
+    refused: tuple[str, ...] = ()
+    if overlay is not None:
+        refused = pod_template.refusals(overlay, containers=containers is not None, level=level)
     problems.extend(refused)
     deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
@@ -311,6 +318,7 @@ def read_pool(item: Json) -> PoolSeen:
             overlay=overlay,
             assigned_user=spec.get("assignedUser") is True,
             containers=containers,
+            security=(level, escalates),
         ),
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
@@ -318,7 +326,30 @@ def read_pool(item: Json) -> PoolSeen:
         status=item.get("status") or {},
         assigned_user=spec.get("assignedUser") is True,
         containers=containers,
+        pod_security=level,
+        allow_privilege_escalation=escalates,
+        elevated_forks=elevated_forks,
     )
+
+
+def _security(given: Any, problems: list[str]) -> tuple[PodSecurity, bool, bool]:
+    """Return the level, whether jobs may gain privileges, and whether the pool admits forks above `restricted`.
+
+    Add a problem for an invalid value. An unknown level counts as the weakest level, so that no setting admits it.
+    """
+    security = given if isinstance(given, dict) else {}
+    if given is not None and not isinstance(given, dict):
+        problems.append("spec.security is not an object")
+    asked = security.get("podSecurity", PodSecurity.RESTRICTED)
+    try:
+        level = PodSecurity(asked)
+    except ValueError:
+        problems.append(f"spec.security.podSecurity must be one of {', '.join(PodSecurity)}: {asked!r}")
+        level = PodSecurity.PRIVILEGED
+    escalates = security.get("allowPrivilegeEscalation") is True
+    if escalates and not level.elevated:
+        problems.append("spec.security.allowPrivilegeEscalation needs spec.security.podSecurity baseline or privileged")
+    return level, escalates and level.elevated, security.get("allowForks") is True
 
 
 def _hook_pods(given: Any, name: str, resources: Json, problems: list[str]) -> HookPods | None:
@@ -392,12 +423,14 @@ def template_hash(
     overlay: Any = None,
     assigned_user: bool = False,
     containers: HookPods | None = None,
+    security: tuple[PodSecurity, bool] = (PodSecurity.RESTRICTED, False),
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
     `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True. If
     False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
-    `containers` is part of the hash only if it is not None, for the same reason.
+    `containers` is part of the hash only if it is not None, for the same reason. `security` is the level of the pool,
+    and whether its runner may gain privileges. It is part of the hash only above the level `restricted`.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -406,6 +439,8 @@ def template_hash(
         shape.append("assigned user")
     if containers is not None:
         shape.append(["containers", _SIDECAR_VERSION, containers.vcpu_millicores, containers.memory_mib])
+    if security[0].elevated:
+        shape.append(["security", *security])
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

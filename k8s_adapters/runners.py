@@ -33,6 +33,7 @@ from ostler.errors import Conflict, Gone
 from rules.pools.hook_names import hook_size
 from rules.pools.pod_template import (
     CA_VOLUME,
+    HOOKS,
     JIT_VOLUME,
     POLLER,
     RUNNER,
@@ -314,7 +315,7 @@ def build_pod(
     if pool.containers is not None:
         add_sidecar(pod, pool=pool, containers=pool.containers, image=hooks_image or "")
     if pool.pod_template is not None:
-        pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
+        pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template), pool)
         # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.
         for kind in ("labels", "annotations"):
             pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **metadata[kind]}
@@ -322,13 +323,18 @@ def build_pod(
     return pod
 
 
-def _restricted(pod: Json) -> Json:
+def _restricted(pod: Json, pool: PoolSeen) -> Json:
     """Set the security context of Ostler's own containers in all containers of a Pod.
 
-    Containers that the pool's overlay adds get this security context as well.
+    Containers that the pool's overlay adds get this security context as well. Above the level `restricted`, the overlay
+    may change it, except in the containers with a token of the Pod.
     """
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
-        container["securityContext"] = {**container.get("securityContext", {}), **_security()}
+        given = container.get("securityContext", {})
+        if not pool.pod_security.elevated or container["name"] in {POLLER, HOOKS}:
+            container["securityContext"] = {**given, **_security()}
+        else:
+            container["securityContext"] = {**_elevated(pool, privileged=given.get("privileged") is True), **given}
     return pod
 
 
@@ -385,7 +391,7 @@ def _runner(pool: PoolSeen) -> Json:
             {"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": JOB_STARTED},
         ],
         "resources": _runner_resources(pool),
-        "securityContext": _security(),
+        "securityContext": _elevated(pool),
         "readinessProbe": {
             "exec": {"command": ["test", "-f", f"{JIT_FOLDER}/job-started"]},
             "periodSeconds": 2,
@@ -433,3 +439,14 @@ def _resources(cpu: str, memory: str) -> Json:
 
 def _security() -> Json:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _elevated(pool: PoolSeen, *, privileged: bool = False) -> Json:
+    """Return the security context of a container that executes jobs.
+
+    A process with `allowPrivilegeEscalation` can start a program such as sudo, which needs the capabilities that the
+    container runtime gives by default. The API server refuses a `privileged` container that must not gain privileges.
+    """
+    if privileged or pool.allow_privilege_escalation:
+        return {"allowPrivilegeEscalation": True}
+    return _security()

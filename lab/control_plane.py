@@ -263,6 +263,7 @@ def _api_server(programs: Path, folder: Path, etcd_url: str, port: int, nodes: N
         f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
         f"--api-audiences={ISSUER}",
         "--authorization-mode=Node,RBAC",
+        "--allow-privileged=true",  # as in other clusters: admission decides, not the validation of Pods
         f"--token-auth-file={folder / 'tokens.csv'}",
         "--endpoint-reconciler-type=none",
         f"--default-unreachable-toleration-seconds={nodes.toleration}",

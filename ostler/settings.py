@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -89,10 +89,38 @@ class Stores(Trust):
         return None if value is None else redis_address(value)
 
 
-class Cluster(BaseSettings):
-    """Settings of commands that call only the cluster: its kubeconfig and the namespace of the pools."""
+class Namespaces(BaseSettings):
+    """Namespaces of pools and runner Pods: one, and a second one if the owner of the cluster allows more privileges."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
+
+    namespace: str = Field(
+        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
+    )
+    elevated_namespace: str | None = Field(
+        default=None,
+        description=(
+            "Kubernetes namespace of the pools that need a Pod Security level above `restricted`, and of their runner "
+            "Pods. If this setting is empty, there are no such pools"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _two_namespaces(self) -> Self:
+        if self.elevated_namespace == self.namespace:
+            raise ValueError("OSTLER_ELEVATED_NAMESPACE must be another namespace than OSTLER_NAMESPACE")
+        return self
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Return every namespace with runner Pods. The first one also has the epoch and the Lease of the watch."""
+        return (self.namespace,) if self.elevated_namespace is None else (self.namespace, self.elevated_namespace)
+
+
+class Cluster(Namespaces):
+    """Settings of commands that call only the cluster: its kubeconfig and the namespaces of the pools."""
 
     kubeconfig: str | None = Field(
         default=None,
@@ -100,9 +128,6 @@ class Cluster(BaseSettings):
             "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
             "ServiceAccount of its Pod"
         ),
-    )
-    namespace: str = Field(
-        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
     )
 
 
@@ -193,7 +218,7 @@ class App(BaseSettings):
         return secret(value)
 
 
-class Settings(Stores, App, Timed, Logs):
+class Settings(Stores, App, Namespaces, Timed, Logs):
     """Immutable settings of web and of the workers."""
 
     # Stores
@@ -264,8 +289,12 @@ class Settings(Stores, App, Timed, Logs):
             "ServiceAccount of its Pod"
         ),
     )
-    namespace: str = Field(
-        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
+    allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
+        default="restricted",
+        description=(
+            "Weakest Pod Security level that a pool may ask for. Levels above `restricted` need "
+            "OSTLER_ELEVATED_NAMESPACE. A pool that asks for more is Degraded"
+        ),
     )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",

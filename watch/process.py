@@ -37,17 +37,55 @@ def run_watch(settings: WatchSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     telemetry.serve(settings.metrics_port)
-    client = make_client(kubeconfig=settings.kubeconfig, pool_size=4)
+    client = make_client(kubeconfig=settings.kubeconfig, pool_size=2 + 2 * len(settings.namespaces))
     me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     candidate = Candidate(client, namespace=settings.namespace, me=me, duration=settings.timings.watch_lease)
     return _Watch(settings, client, candidate, stopped).run()
 
 
+class _Place:
+    """The watch of one namespace: its queue of hints, and the threads that follow its Pods and pools."""
+
+    def __init__(self, namespace: str, settings: WatchSettings, client: KubeClient) -> None:
+        self.namespace = namespace
+        self.hints = Hints(executing_after=settings.timings.watch_executing_after)
+        self._client = client
+        self._seconds = settings.timings.watch_timeout
+        self._pods: Follower[PodSeen] | None = None
+        self._pools: Follower[PoolSeen] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True if a thread ended although nobody stopped it."""
+        return any(each is not None and not each.is_alive() for each in (self._pods, self._pools))
+
+    @property
+    def connected(self) -> bool:
+        """True while the watch of the Pods is connected."""
+        return self._pods is not None and self._pods.connected
+
+    def follow(self) -> None:
+        """Start the threads."""
+        self._pods = Follower(Pods(self._client, self.hints, namespace=self.namespace), seconds=self._seconds)
+        self._pools = Follower(Pools(self._client, self.hints, namespace=self.namespace), seconds=self._seconds)
+        self._pods.start()
+        self._pools.start()
+
+    def unfollow(self) -> None:
+        """End the threads, and wait for their end."""
+        followers = [each for each in (self._pods, self._pools) if each is not None]
+        for follower in followers:
+            follower.stop()
+        for follower in followers:
+            follower.join(5)
+        self._pods = self._pools = None
+
+
 class _Watch:
     """The parts of one process of `ostler watch`.
 
-    The main thread runs the leader election. A second thread sends the hints. While the process is the leader, two more
-    threads follow Pods and pools.
+    The main thread runs the leader election. One more thread per namespace sends the hints. While the process is the
+    leader, two more threads per namespace follow Pods and pools.
     """
 
     def __init__(
@@ -57,33 +95,37 @@ class _Watch:
         self._client = client
         self._candidate = candidate
         self._stopped = stopped
-        self._hints = Hints(executing_after=settings.timings.watch_executing_after)
-        self._waker = Waker(settings.redis_url)  # used by the thread of the sender
+        self._places = [_Place(namespace, settings, client) for namespace in settings.namespaces]
         self._signs = Waker(settings.redis_url)  # used by the main thread
-        self._follower: Follower[PodSeen] | None = None
-        self._of_pools: Follower[PoolSeen] | None = None
+        self._following = False
 
     def run(self) -> int:
-        sender = threading.Thread(
-            target=send_all,
-            args=(self._hints, self._waker),
-            kwargs={"namespace": self._settings.namespace, "stopped": self._stopped},
-            name="sender",
-            daemon=True,
-        )
-        sender.start()
+        senders = [
+            threading.Thread(
+                target=send_all,
+                args=(place.hints, Waker(self._settings.redis_url)),
+                kwargs={"namespace": place.namespace, "stopped": self._stopped},
+                name=f"sender of {place.namespace}",
+                daemon=True,
+            )
+            for place in self._places
+        ]
+        for sender in senders:
+            sender.start()
         status = 0
         while not self._stopped.is_set():
             self._step()
-            if any(each is not None and not each.is_alive() for each in (self._follower, self._of_pools)):
+            if any(place.ended for place in self._places):
                 log.error("watch.thread_ended_unexpectedly")
                 status = 1
                 break
             self._stopped.wait(self._settings.timings.watch_lease * RENEW)
         self._unfollow()
         self._stopped.set()
-        self._hints.close()
-        sender.join(5)
+        for place in self._places:
+            place.hints.close()
+        for sender in senders:
+            sender.join(5)
         try:
             self._candidate.give_back()
         except UpstreamError as error:
@@ -101,34 +143,33 @@ class _Watch:
                 Path(self._settings.alive_file).touch()
         leads = self._candidate.leads
         telemetry.WATCH_LEADER.set(int(leads))
-        if leads and self._follower is None:
+        if leads and not self._following:
             log.info("watch.leadership_acquired")
-            namespace, seconds = self._settings.namespace, self._settings.timings.watch_timeout
-            self._follower = Follower(Pods(self._client, self._hints, namespace=namespace), seconds=seconds)
-            self._of_pools = Follower(Pools(self._client, self._hints, namespace=namespace), seconds=seconds)
-            self._follower.start()
-            self._of_pools.start()
-        elif not leads and self._follower is not None:
+            self._following = True
+            for place in self._places:
+                place.follow()
+        elif not leads and self._following:
             log.warning("watch.leadership_lost")
             self._unfollow()
-            self._hints.clear()
-        if self._follower is not None and self._follower.connected:
-            self._say_so()
+            for place in self._places:
+                place.hints.clear()
+        connected = [place for place in self._places if place.connected]
+        if len(self._places) > 1:  # each follower sets the gauge for its own namespace only
+            telemetry.WATCH_CONNECTED.set(int(len(connected) == len(self._places)))
+        for place in connected:
+            self._say_so(place.namespace)
 
-    def _say_so(self) -> None:
-        """Record in Redis that the watch is connected.
+    def _say_so(self, namespace: str) -> None:
+        """Record in Redis that the watch of a namespace is connected.
 
-        While the record exists, reconcilers expect that the watch wakes them.
+        While the record exists, reconcilers of this namespace expect that the watch wakes them.
         """
         try:
-            self._signs.mark_watched(self._settings.namespace, seconds=self._settings.timings.watch_lease)
+            self._signs.mark_watched(namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:
             log.warning("watch.connection_not_recorded_in_redis", error=type(error).__name__)
 
     def _unfollow(self) -> None:
-        followers = [each for each in (self._follower, self._of_pools) if each is not None]
-        for follower in followers:
-            follower.stop()
-        for follower in followers:
-            follower.join(5)
-        self._follower = self._of_pools = None
+        for place in self._places:
+            place.unfollow()
+        self._following = False

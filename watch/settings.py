@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ostler.settings import RedisAlone, Timed, read
+from ostler.settings import Namespaces, RedisAlone, Timed, read
 
 
-class WatchSettings(Timed, RedisAlone):
+class WatchSettings(Timed, RedisAlone, Namespaces):
     """Immutable settings of the watch from the environment."""
 
     kubeconfig: str | None = Field(
@@ -16,9 +16,6 @@ class WatchSettings(Timed, RedisAlone):
             "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
             "ServiceAccount of its Pod"
         ),
-    )
-    namespace: str = Field(
-        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
     )
     alive_file: str | None = Field(
         default=None,

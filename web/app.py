@@ -62,7 +62,7 @@ class Web:
         self.polls = Polls(
             settings=settings,
             admission=Admission(
-                namespace=settings.namespace, threads=self.threads, cluster=cluster, counts=self.counts
+                namespaces=settings.namespaces, threads=self.threads, cluster=cluster, counts=self.counts
             ),
             offering=self.offering,
             handover=Handover(

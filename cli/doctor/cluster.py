@@ -15,8 +15,8 @@ from k8s_adapters.client import KubeClient
 from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import API_VERSION, PLURAL
-from k8s_adapters.pools import list_pools
 from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable, UpstreamError
+from rules.pools.pod_security import admits_forks
 
 _SHOWN = 4  # maximum number of names in one sentence
 
@@ -53,7 +53,7 @@ def rights(context: Context) -> Verdict:
     The ServiceAccount of a process of Ostler needs only the permissions of that process. Any other identity needs the
     permissions of all processes.
     """
-    kube, namespace = context.kube, context.place.namespace
+    kube, namespaces = context.kube, context.place.namespaces
     name = who_am_i(kube)
     if context.lab_cluster:
         return ok(f"{name} is allowed everything: the lab's API server has no access control")
@@ -61,15 +61,16 @@ def rights(context: Context) -> Verdict:
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
         return ok(f"{name} needs no permissions")
     required = _required(context)
-    lacking = {
-        process: [str(right) for right in required[process] if not may(kube, right, namespace=namespace)]
-        for process in mine or RIGHTS
-    }
-    if any(lacking.values()):
-        told = "; ".join(f"{process}: {', '.join(each)}" for process, each in lacking.items() if each)
-        return failed(
-            f"{name} is not allowed in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)"
-        )
+    for namespace in namespaces:
+        lacking = {
+            process: [str(right) for right in required[process] if not may(kube, right, namespace=namespace)]
+            for process in mine or RIGHTS
+        }
+        if any(lacking.values()):
+            told = "; ".join(f"{process}: {', '.join(each)}" for process, each in lacking.items() if each)
+            return failed(
+                f"{name} is not allowed in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)"
+            )
     if not mine:
         return ok(
             f"{name} has the rights of {', '.join(RIGHTS)}; run the command as each of these processes to "
@@ -81,7 +82,7 @@ def rights(context: Context) -> Verdict:
 def _required(context: Context) -> Mapping[str, Sequence[Right]]:
     """Return the rights that each process needs. They include the rights for container jobs if a pool has such jobs."""
     try:
-        found = list_pools(context.kube, namespace=context.place.namespace)
+        found = context.pools()
     except UpstreamError:  # the identity must not list pools, or the check `definition` reports the reason
         return RIGHTS
     if all(pool.containers is None for pool in found):
@@ -193,6 +194,9 @@ def _judge_policy(
     """Return the verdict on one admission policy. `missing` creates the verdict if the cluster allows the action."""
     in_lab = context.lab_cluster  # before the slow probe: raises at once without an API server
     answer = ask(context.kube, context.place.namespace)
+    for namespace in context.place.namespaces[1:]:
+        if answer.refused:
+            answer = ask(context.kube, namespace)
     if answer.refused:
         return ok(good)
     if in_lab:
@@ -204,7 +208,7 @@ def _judge_policy(
 
 def hook_pods(context: Context) -> Verdict:
     """Check that the garbage collector deletes the hook Pods of runner Pods that are gone."""
-    left = find_left_over(context.kube, namespace=context.place.namespace)
+    left = [pod for each in context.place.namespaces for pod in find_left_over(context.kube, namespace=each)]
     if not left:
         return ok("no hook Pod is left over")
     minutes = LEFT_AFTER.total_seconds() / 60
@@ -217,10 +221,32 @@ def hook_pods(context: Context) -> Verdict:
 
 def pools(context: Context) -> Verdict:
     """Check that every pool of the cluster is valid."""
-    found = list_pools(context.kube, namespace=context.place.namespace)
+    found = context.pools()
     bad = [f"{pool.name}: {pool.problem}" for pool in found if pool.problem is not None]
     if bad:
         return failed("; ".join(bad), "correct the RunnerPool; other pools are not affected")
     if not found:
-        return warning(f"there is no RunnerPool in {context.place.namespace}", "create one: docs/first-run.md, step 4")
+        return warning(
+            f"there is no RunnerPool in {' or '.join(context.place.namespaces)}",
+            "create one: docs/first-run.md, step 4",
+        )
     return ok(f"{len(found)} {'pool' if len(found) == 1 else 'pools'}: {', '.join(pool.name for pool in found)}")
+
+
+def pod_security(context: Context) -> Verdict:
+    """List the pools above the Pod Security level `restricted`, and warn of those that serve jobs of forks."""
+    found = [pool for pool in context.pools() if pool.pod_security.elevated]
+    if not found:
+        return ok("every pool has the Pod Security level restricted")
+    named = ", ".join(f"{pool.name} ({pool.pod_security})" for pool in found)
+    forks = [
+        pool.name
+        for pool in found
+        if admits_forks(pool.pod_security, allow_forks=pool.allow_forks, elevated_forks=pool.elevated_forks)
+    ]
+    if forks:
+        return warning(
+            f"pools above the Pod Security level restricted: {named}. These serve jobs of forks: {', '.join(forks)}",
+            "set security.allowForks of these pools to false (docs/security.md)",
+        )
+    return ok(f"pools above the Pod Security level restricted: {named}")

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from cli.healthy import BEAT_LOCK
 from cli.kubeconfigs import client_for
 from github_adapters.client import GitHub
+from k8s_adapters.pools import list_pools
 from models.browse import health
 from models.browse.sweeps import list_sweeps
 from models.db import epochs, migrate
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from github_adapters.endpoints.app import AppInstallation
     from k8s_adapters.client import KubeClient
+    from k8s_adapters.pools import PoolSeen
     from models.browse.health import Server
     from models.browse.sweeps import SweepSeen
     from models.db.epochs import EpochSeen, Lost
@@ -118,8 +120,12 @@ class Context:
 
     @property
     def place(self) -> Cluster:
-        """Settings of the cluster: the kubeconfig, and the namespace of runner Pods."""
+        """Settings of the cluster: the kubeconfig, and the namespaces of runner Pods."""
         return self._once("place", load_cluster)
+
+    def pools(self) -> list[PoolSeen]:
+        """Return the pools of every namespace of runner Pods. Raises what the Kubernetes client raises."""
+        return [pool for each in self.place.namespaces for pool in list_pools(self.kube, namespace=each)]
 
     @property
     def rows(self) -> Rows:

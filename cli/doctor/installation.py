@@ -33,7 +33,7 @@ def settings(context: Context) -> Verdict:
         return failed("; ".join(str(error).splitlines()), "set them for every process; see docs/configuration.md")
     if unread := unread_variables():
         return warning("; ".join(map(str, unread)), "correct the names, or remove these variables")
-    return ok(f"all required variables are set; runner Pods run in {found.namespace}")
+    return ok(f"all required variables are set; runner Pods run in {' and '.join(found.namespaces)}")
 
 
 def versions(context: Context) -> Verdict:

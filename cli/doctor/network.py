@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.doctor.context import Context
-from cli.doctor.findings import Verdict, ok, unknown, warning
+from cli.doctor.findings import Outcome, Verdict, ok, unknown, warning
 from deploys.addresses import PRIVATE, Addresses, block
 from deploys.network_policies import Direction, parse_policy
 from deploys.network_reach import Network, Pod, Ports, reach
@@ -17,8 +17,13 @@ SHOWN = 5
 
 
 def job_network(context: Context) -> Verdict:
-    """Check that a busy Pod cannot reach the API server, a node, or a private address."""
-    namespace = context.place.namespace
+    """Check that a busy Pod of any namespace cannot reach the API server, a node, or a private address."""
+    verdicts = [_network_of(context, namespace) for namespace in context.place.namespaces]
+    return next((each for each in verdicts if each.outcome is not Outcome.OK), verdicts[0])
+
+
+def _network_of(context: Context, namespace: str) -> Verdict:
+    """Return the verdict on the network policies of one namespace."""
     try:
         policies = tuple(
             parse_policy(each, namespace=namespace) for each in list_policies(context.kube, namespace=namespace)

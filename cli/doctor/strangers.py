@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cli.doctor.context import CALL_WITHIN, Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from k8s_adapters.pools import list_pools
 
 
 def strangers(context: Context) -> Verdict:
@@ -16,7 +15,7 @@ def strangers(context: Context) -> Verdict:
         return unknown("GitHub does not say whether the App is public")
     if not public:
         return ok("the App is private: only its owner can install it")
-    pools = list_pools(context.kube, namespace=context.place.namespace)
+    pools = context.pools()
     is_open = [pool.name for pool in pools if not pool.allowed_accounts]
     if not is_open:
         return ok("anybody can install the App, and every pool names the accounts that it serves")

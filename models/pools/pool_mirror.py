@@ -55,6 +55,7 @@ class PoolFacts:
     max_job_seconds: float | None = None
     runner_group_name: str | None = None
     allow_forks: bool = False
+    pod_security: str = "restricted"
     max_surge: int | None = None
     replicas_writer: str | None = None
 

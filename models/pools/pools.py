@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.claims.matching import PoolShape
 from models.db.base import Base, Serial
 from models.db.sql import text
+from rules.pools.pod_security import PodSecurity
 from rules.routing.labels import PoolLabels
 
 
@@ -38,6 +39,9 @@ class Pool(Base):
     runner_group_name: Mapped[str | None]
     allow_forks: Mapped[bool] = mapped_column(
         server_default="false", comment="jobs of forks of public repositories too"
+    )
+    pod_security: Mapped[str] = mapped_column(
+        server_default="restricted", comment="Pod Security level that the pool asks for"
     )
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
@@ -106,7 +110,7 @@ def routes(db: Connection) -> list[PoolLabels]:
     rows = db.execute(
         text("""
             SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories, allow_forks, name,
-                   runner_group_id, runner_group_name
+                   pod_security, runner_group_id, runner_group_name
             FROM pools WHERE deleted_at IS NULL AND NOT draining
         """)
     )
@@ -118,6 +122,7 @@ def routes(db: Connection) -> list[PoolLabels]:
             allowed_accounts=frozenset(row.allowed_accounts),
             allowed_repositories=frozenset(name.lower() for name in row.allowed_repositories),
             allow_forks=row.allow_forks,
+            elevated=PodSecurity(row.pod_security).elevated,
             name=row.name,
             runner_group=row.runner_group_id if row.runner_group_name is None else row.runner_group_name,
         )

@@ -24,12 +24,13 @@ class Stuck:
 
     runner_pod_id: int
     uid: str
+    namespace: str
     name: str
     retire_id: int | None
 
 
 _STUCK = """
-    SELECT p.id, p.uid, p.name, c.id AS retire_id
+    SELECT p.id, p.uid, p.namespace, p.name, c.id AS retire_id
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     WHERE p.node_gone_at IS NOT NULL AND p.gone_at IS NULL AND p.uid IS NOT NULL
       -- The reconciler inserts the retire claim of a Pod that is over.

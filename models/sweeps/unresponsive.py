@@ -29,6 +29,7 @@ class Quiet:
 
     runner_pod_id: int
     uid: str
+    namespace: str
     name: str
     heard_at: datetime
     grace: float
@@ -55,7 +56,8 @@ def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Qu
     """
     rows = db.execute(
         text(f"""
-            SELECT p.id, p.uid, p.name, greatest(p.created_at, p.polled_at + :noted), pools.start_timeout
+            SELECT p.id, p.uid, p.namespace, p.name, greatest(p.created_at, p.polled_at + :noted),
+                   pools.start_timeout
             {_QUIET} ORDER BY p.id
         """),
         {"uids": list(uids), "noted": POLL_NOTED_EVERY, "now": now},

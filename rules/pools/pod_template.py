@@ -12,6 +12,8 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rules.pools.pod_security import PodSecurity
+
 Json = dict[str, Any]
 
 POLLER, RUNNER, HOOKS = "poller", "runner", "hooks"
@@ -136,7 +138,19 @@ _VOLUME_KINDS = frozenset(
 LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 """Keys of the taints that the node controller adds to a node whose kubelet stopped reporting."""
 
-_SECURITY_FIELDS = frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"})
+_SECURITY_FIELDS: Mapping[PodSecurity, frozenset[str]] = {
+    PodSecurity.RESTRICTED: frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"}),
+    PodSecurity.BASELINE: frozenset(
+        {"capabilities", "readOnlyRootFilesystem", "runAsGroup", "runAsNonRoot", "runAsUser"}
+    ),
+    PodSecurity.PRIVILEGED: frozenset(
+        {"capabilities", "privileged", "procMount", "readOnlyRootFilesystem", "runAsGroup", "runAsNonRoot", "runAsUser"}
+    ),
+}
+"""Allowed fields of a container's securityContext, by the level of the pool. The API server checks their values.
+
+No level allows volumes or namespaces of the node.
+"""
 _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
 _RUNNER_ENV = frozenset({"OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK"})
 """Variables of the container `runner` that describe the image, and that a pool may therefore set."""
@@ -186,21 +200,21 @@ def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
-def refusals(overlay: Any, *, containers: bool = False) -> tuple[str, ...]:
+def refusals(overlay: Any, *, containers: bool = False, level: PodSecurity = PodSecurity.RESTRICTED) -> tuple[str, ...]:
     """Return the reasons why this overlay is refused, each with its field.
 
     The result is empty if the overlay is allowed. If `containers` is True, the pool has container jobs, and its Pods
-    have the init container `hooks`.
+    have the init container `hooks`. `level` is the Pod Security level of the pool.
     """
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is not an object",)
     try:
-        return (*_refusals(overlay, containers=containers), *(_of_hooks(overlay) if containers else ()))
+        return (*_refusals(overlay, containers=containers, level=level), *(_of_hooks(overlay) if containers else ()))
     except (AttributeError, KeyError, TypeError):
         return ("spec.podTemplate does not have the structure of a Pod",)
 
 
-def _refusals(overlay: Json, *, containers: bool) -> Iterator[str]:
+def _refusals(overlay: Json, *, containers: bool, level: PodSecurity) -> Iterator[str]:
     misshapen = tuple(_misshapen(overlay, "podTemplate"))
     if misshapen:
         yield from misshapen
@@ -217,13 +231,13 @@ def _refusals(overlay: Json, *, containers: bool) -> Iterator[str]:
     if spec.get("hostUsers", False) is not False:
         yield "podTemplate.spec.hostUsers may only be false, which gives the Pod a user namespace of its own"
     for container in spec.get("containers") or ():
-        yield from _container(container, f"podTemplate.spec.containers[{container['name']}]")
+        yield from _container(container, f"podTemplate.spec.containers[{container['name']}]", level)
     for container in spec.get("initContainers") or ():
         where = f"podTemplate.spec.initContainers[{container['name']}]"
         if container["name"] in {POLLER, RUNNER}:
             yield f"{where}: the name is already in use"
         if not (containers and container["name"] == HOOKS):
-            yield from _container(container, where)
+            yield from _container(container, where, level)
     for volume in spec.get("volumes") or ():
         yield from _volume(volume)
 
@@ -255,13 +269,13 @@ def _misshapen(value: Any, where: str) -> Iterator[str]:
             yield from _misshapen(inner, where)
 
 
-def _container(container: Json, where: str) -> Iterator[str]:
+def _container(container: Json, where: str, level: PodSecurity) -> Iterator[str]:
     name = container["name"]
     known = {POLLER: _POLLER_FIELDS, RUNNER: _RUNNER_FIELDS}.get(name, _OTHER_FIELDS)
     yield from _unknown(container, known, where)
     security: Json = container.get("securityContext") or {}
-    yield from _unknown(security, _SECURITY_FIELDS, f"{where}.securityContext")
-    if security.get("runAsUser") == 0:
+    yield from _unknown(security, _SECURITY_FIELDS[level], f"{where}.securityContext")
+    if security.get("runAsUser") == 0 and not level.elevated:
         yield f"{where}.securityContext.runAsUser is root"
     if name == RUNNER and "runAsUser" in security:
         yield f"{where}.securityContext.runAsUser: the containers poller and runner must have the user of the Pod"

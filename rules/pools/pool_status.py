@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rules.claims.runner_brakes import Brake
 from rules.pools.blocked_mints import BlockedMints
 from rules.pools.draining import DrainReport
+from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.starts import Starts, Trouble
@@ -152,14 +153,20 @@ def _draining(pool: PoolNow) -> Condition:
 
 def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
     if pool.problem is not None:
-        reason = "ContainerJobsDisabled" if pool.problem == CONTAINERS_DISABLED else "InvalidSpec"
-        return Condition("Degraded", "True", reason, pool.problem)
+        return Condition("Degraded", "True", _reason_of(pool.problem), pool.problem)
     if plan.hopeless is not None:
         return Condition(
             "Degraded", "True", plan.hopeless, f"The kubelet cannot use the image of a new Pod: {plan.hopeless}"
         )
     of_starts = _of_starts(plan.starts)
     return of_starts if of_starts.status == "True" else _of_running(pool, plan, now=now) or of_starts
+
+
+def _reason_of(problem: str) -> str:
+    """Return the reason of the condition Degraded for a pool that cannot be used."""
+    if is_refusal(problem):
+        return "PodSecurityNotAllowed"
+    return "ContainerJobsDisabled" if problem == CONTAINERS_DISABLED else "InvalidSpec"
 
 
 def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:

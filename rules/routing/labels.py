@@ -4,7 +4,8 @@ A pool serves a job under three conditions:
 
 - The pool's labels cover the job's labels, ignoring case.
 - The pool's allow lists name the job's account and repository, or are empty.
-- The job is not from a fork, or the pool allows forks.
+- The job is not from a fork, or the pool allows forks. A pool above the Pod Security level `restricted` must allow them
+  twice.
 
 If several pools serve the job, the pool with exactly the job's labels gets the job. If there is no such pool, the pool
 with the fewest labels gets the job. Among pools with the same number of labels, the pool with the highest
@@ -33,6 +34,7 @@ class Rule(StrEnum):
     ACCOUNTS = "allowedAccounts"
     REPOSITORIES = "allowedRepositories"
     FORKS = "allowForks"
+    ELEVATED_FORKS = "security.allowForks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class PoolLabels:
 
     `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Among equal
     pools, the pool with the highest `routing_priority` gets the job. `runner_group` is the number or the name of a
-    group of the job's owner.
+    group of the job's owner. `elevated` is True if the pool is above the Pod Security level `restricted`. Then
+    `allow_forks` is True only if the spec of the pool admits forks twice.
     """
 
     id: int
@@ -50,6 +53,7 @@ class PoolLabels:
     allowed_accounts: frozenset[int]
     allowed_repositories: frozenset[str]
     allow_forks: bool = False
+    elevated: bool = False
     name: str = ""
     runner_group: int | str = 1
 
@@ -125,7 +129,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bo
     if pool.allowed_repositories and full_name not in pool.allowed_repositories:
         return Rule.REPOSITORIES
     if fork and not pool.allow_forks:
-        return Rule.FORKS
+        return Rule.ELEVATED_FORKS if pool.elevated else Rule.FORKS
     return None
 
 
@@ -158,6 +162,11 @@ def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
             return f"its {rule} do not name {repository}"
         case Rule.FORKS:
             return f"its {rule} is false, and the run comes from a fork of {repository}"
+        case Rule.ELEVATED_FORKS:
+            return (
+                f"it is above the Pod Security level restricted, so it serves the fork of {repository} only if both "
+                f"its {Rule.FORKS} and its {rule} are true"
+            )
 
 
 def _merit(pool: PoolLabels) -> tuple[int, int]:

@@ -89,13 +89,16 @@ class Scaled:
 def autoscale() -> None:
     """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other."""
     rt = runtime()
-    listed = list_pools(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP_LIST))
-    pools = [replace(pool, problem=problem_of(rt, pool)) for pool in listed]
+    pools = [
+        replace(pool, problem=problem_of(rt, pool))
+        for namespace in rt.settings.namespaces
+        for pool in list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST))
+    ]
     if not any(pool.autoscaled for pool in pools):
         return
     nodes = nodes_of(rt)
     now = utcnow()
-    decided = rt.transaction(decide_all, pools, nodes, namespace=rt.settings.namespace, now=now)
+    decided = rt.transaction(decide_all, pools, nodes, namespaces=rt.settings.namespaces, now=now)
     random.shuffle(decided)  # so that a run without enough time does not always skip the same pools (L14)
     for scaled in decided:
         if remaining() < RESERVE:
@@ -123,11 +126,11 @@ def nodes_of(rt: Runtime) -> list[Node] | None:
 
 
 def decide_all(
-    db: Connection, pools: Sequence[PoolSeen], nodes: Sequence[Node] | None, *, namespace: str, now: datetime
+    db: Connection, pools: Sequence[PoolSeen], nodes: Sequence[Node] | None, *, namespaces: Sequence[str], now: datetime
 ) -> list[Scaled]:
     """Decide for all pools together. Return each autoscaled pool that has a row, with the outcome for the pool."""
     trust = scaling.trust(db, now=now)
-    rows = {row.uid: row for row in scaling.pool_rows(db, namespace=namespace, now=now)}
+    rows = {row.uid: row for namespace in namespaces for row in scaling.pool_rows(db, namespace=namespace, now=now)}
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
     asked = asked_of(db, found, now=now) if trust.barred is None else {}
     views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]

@@ -7,6 +7,7 @@ from k8s_adapters.pools import PoolSeen, pod_hash
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from rules.claims.stamps import INITIAL
+from rules.pools.pod_security import PodSecurity, admits_forks, refusal
 from rules.pools.pool_status import CONTAINERS_DISABLED
 from tasks.worker.runtime import Runtime
 
@@ -21,7 +22,8 @@ def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
         labels=pool.runner_labels,
         runner_group_id=pool.runner_group if isinstance(pool.runner_group, int) else 0,
         runner_group_name=pool.runner_group if isinstance(pool.runner_group, str) else None,
-        allow_forks=pool.allow_forks,
+        allow_forks=admits_forks(pool.pod_security, allow_forks=pool.allow_forks, elevated_forks=pool.elevated_forks),
+        pod_security=str(pool.pod_security),
         vcpu=pool.charged_millicores,
         memory=pool.charged_mib,
         replicas=pool.replicas,
@@ -62,7 +64,18 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
 
 
 def problem_of(rt: Runtime, pool: PoolSeen) -> str | None:
-    """Return why a pool cannot be used, or None. A valid spec cannot be used if it needs a setting that is missing."""
+    """Return why a pool cannot be used, or None.
+
+    A valid spec cannot be used if it needs a setting that is missing, or if it asks for more than the cluster allows.
+    """
+    refused = refusal(
+        pool.pod_security,
+        allowed=PodSecurity(rt.settings.allowed_pod_security),
+        namespace=pool.namespace,
+        elevated_namespace=rt.settings.elevated_namespace,
+    )
+    if refused is not None:
+        return refused
     if pool.problem is None and pool.containers is not None and rt.settings.hooks_image is None:
         return CONTAINERS_DISABLED
     return pool.problem

@@ -25,13 +25,24 @@ log = structlog.get_logger(__name__)
 
 @task(POOLS, policy=SWEEP)
 def pools() -> None:
-    """Mirror all pools into their rows, list the Pods of all pools once, and request a reconcile of each pool.
+    """Mirror the pools of each namespace, list their Pods once per namespace, and request a reconcile of each pool.
 
     Each reconcile uses its pool's share of the list. The reconcile of a pool that is being deleted lists the pool's
     Pods again, because a finalizer is only removed after a list that began after the deletion was requested.
     """
     rt = runtime()
-    namespace = rt.settings.namespace
+    failed: UpstreamError | None = None
+    for namespace in rt.settings.namespaces:
+        try:
+            mirror_namespace(rt, namespace)
+        except UpstreamError as error:  # an error of one namespace must not stop the other (L14)
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+def mirror_namespace(rt: Runtime, namespace: str) -> None:
+    """Mirror the pools of one namespace and request their reconciles."""
     try:
         mirror_all(rt, namespace)
     finally:  # Pods are also reconciled while the pool objects cannot be read

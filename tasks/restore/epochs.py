@@ -124,8 +124,9 @@ def stamped_by(rt: Runtime) -> Mapping[str, int]:
     Raises what the Kubernetes client raises.
     """
     found = {}
-    for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)):
-        stamp = parse(pod.stamp)
-        if pod.owner is not None and not pod.is_terminal and stamp is not None and stamp.claim_id:
-            found[pod.uid] = stamp.claim_id
+    for namespace in rt.settings.namespaces:
+        for pod in list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP)):
+            stamp = parse(pod.stamp)
+            if pod.owner is not None and not pod.is_terminal and stamp is not None and stamp.claim_id:
+                found[pod.uid] = stamp.claim_id
     return found

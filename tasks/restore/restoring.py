@@ -244,9 +244,9 @@ class _Restore:
 
     def _pods(self) -> list[PodSeen]:
         """Return the Pods of the cluster. Record each Pod in a row if its pool has a row."""
-        rt, namespace = self._rt, self._rt.settings.namespace
-        pools = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
-        listed = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
+        rt, namespaces = self._rt, self._rt.settings.namespaces
+        pools = [pool for each in namespaces for pool in list_pools(rt.kube, namespace=each, policy=calls(SWEEP))]
+        listed = [pod for each in namespaces for pod in list_pods(rt.kube, namespace=each, policy=calls(SWEEP))]
         pods = [pod for pod in listed if pod.pool != PROBE_POOL]
         if not self._emptied:
             self._check_cluster(pods)
@@ -258,10 +258,10 @@ class _Restore:
                 mirror_pool(rt, pool)
             else:
                 mark_unusable(rt, pool, problem=problem)
-        rows = rt.transaction(pool_mirror.mirrored_pools, namespace=namespace)
-        for row in rows:
-            mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]
-            rt.transaction(pod_rows.record_pods, pool_id=row.id, pods=mine, now=NOW)
+        for namespace in namespaces:
+            for row in rt.transaction(pool_mirror.mirrored_pools, namespace=namespace):
+                mine = [pod_facts(pod) for pod in pods if (pod.namespace, pod.pool) == (namespace, row.name)]
+                rt.transaction(pod_rows.record_pods, pool_id=row.id, pods=mine, now=NOW)
         highest = max((stamp.claim_id for pod in pods if (stamp := parse(pod.stamp)) is not None), default=0)
         if highest:
             rt.transaction(restoring.skip_claim_ids, highest)
@@ -270,9 +270,10 @@ class _Restore:
     def _check_cluster(self, pods: Sequence[PodSeen]) -> None:
         """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8)."""
         rt, namespace = self._rt, self._rt.settings.namespace
+        places = " or ".join(rt.settings.namespaces)
         sure = "If this is the right cluster and namespace, run the command again with --emptied"
         if not pods and (live := rt.transaction(restoring.live_claims)):
-            raise NotRestored(f"no Pod is in namespace {namespace}, but Postgres has {live} live claims. {sure}")
+            raise NotRestored(f"no Pod is in namespace {places}, but Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
             raise NotRestored(f"the cluster's epoch has disappeared from namespace {namespace}. {sure}")

@@ -8,7 +8,6 @@ claim from `finished_jobs`, which asks GitHub first.
 
 from __future__ import annotations
 
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.claims import busy
 from models.sweeps import stuck_pods
@@ -20,9 +19,10 @@ from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.nodes import gone_now
 
 
@@ -33,9 +33,7 @@ def gone_nodes(tick: Tick) -> None:
     if not tick.read(stuck_pods.stuck_pods):
         tick.mark_checked()
         return
-    pages = metadata_pages(
-        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
-    )
+    pages = runner_pages(rt, "pods")
     listed = {pod.uid for page in tick.whole("Pods", pages) for pod in page}
     stuck = [pod for pod in tick.read(stuck_pods.stuck_pods) if pod.uid in listed]
     nodes: dict[str, Gone | None] = {}
@@ -48,7 +46,7 @@ def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) ->
     `nodes` caches the state of the nodes in this tick.
     """
     rt = tick.rt
-    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=stuck.name, policy=calls(SWEEP_ROW))
+    pod = get_pod(rt.kube, namespace=stuck.namespace, name=stuck.name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != stuck.uid or pod.node is None or pod.is_terminal:
         return  # the API server deletes a terminal Pod without its kubelet
     if pod.node not in nodes:

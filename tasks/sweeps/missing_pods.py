@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
@@ -13,24 +13,31 @@ from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.pools.finished_pods import end_claim
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.base import SWEEP_ROW, calls
 
 
 @sweep(MISSING_PODS, longest=LONGEST)
 def missing_pods(tick: Tick) -> None:
-    """List all runner Pods first, then read the claims.
+    """List the runner Pods of every namespace first, then read the claims.
 
-    A list that failed, is incomplete or is empty changes nothing (L8).
+    A list that failed or is incomplete changes nothing (L8). The empty list of a namespace changes no claim of this
+    namespace. A claim whose Pod is in a namespace that was not listed is left alone.
     """
-    rt = tick.rt
-    namespace = rt.settings.namespace
-    pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
-    seen = {pod.uid for page in tick.whole("Pods", pages) for pod in page}
+    listed: dict[str, set[str]] = {namespace: set() for namespace in tick.rt.settings.namespaces}
+    for page in tick.whole("Pods", runner_pages(tick.rt, "pods")):
+        for pod in page:
+            listed[pod.namespace].add(pod.uid)
     claims = tick.read(sweeps.live_pods)
-    tick.doubt(not seen and bool(claims), f"no Pods, and {len(claims)} claims are live")
-    missing = [claim for claim in claims if claim.pod_uid not in seen]
+    live = Counter(claim.namespace for claim in claims)
+    doubted = {namespace for namespace, seen in listed.items() if live[namespace] and not seen}
+    for namespace in doubted:
+        tick.incomplete(f"no Pods in {namespace}, and {live[namespace]} claims are live")
+    trusted = [claim for claim in claims if claim.namespace in listed.keys() - doubted]
+    tick.doubt(bool(doubted) and not trusted, f"no Pods, and {sum(live.values())} claims are live")
+    missing = [claim for claim in trusted if claim.pod_uid not in listed[claim.namespace]]
     random.shuffle(missing)  # so that claims without an answer of GitHub are not always the first (L14)
     unavailable: set[int | None] = set()
     tick.each(missing, lambda claim: check(tick, claim, unavailable))

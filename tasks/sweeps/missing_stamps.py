@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
+from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.pods import PodSeen, get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
@@ -14,9 +14,10 @@ from ostler.task_names import MISSING_STAMPS, STAMP
 from rules.claims.stamps import owned_by
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
 
 
@@ -29,10 +30,8 @@ def missing_stamps(tick: Tick) -> None:
     """
     rt = tick.rt
     before = utcnow() - timedelta(seconds=rt.timings.missing_stamp_after)
-    namespace = rt.settings.namespace
-    pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
     lacking: list[sweeps.LivePod] = []
-    for page in tick.whole("Pods", pages):
+    for page in tick.whole("Pods", runner_pages(rt, "pods")):
         seen = {pod.uid: pod for pod in page}
         claims = tick.read(sweeps.delivered_to, list(seen), before=before, now=NOW)
         lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
+from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.pods import get_pod
 from k8s_adapters.runners import delete_service_account
 from models.sweeps import orphans
@@ -13,9 +13,10 @@ from ostler.clock import utcnow
 from ostler.task_names import ORPHANED_SERVICE_ACCOUNTS
 from rules.sweeps.orphans import judge_service_account
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.base import SWEEP_ROW, calls
 
 
 @sweep(ORPHANED_SERVICE_ACCOUNTS, longest=LONGEST)
@@ -25,10 +26,9 @@ def orphaned_service_accounts(tick: Tick) -> None:
     Each page of ServiceAccounts is read before the rows of the Pods with the same names (L8).
     """
     rt = tick.rt
-    namespace = rt.settings.namespace
-    pages = metadata_pages(rt.kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
-    for page in pages:
+    for page in runner_pages(rt, "serviceaccounts"):
         tick.listed(len(page))
+        namespace = page[0].namespace if page else rt.settings.namespace
         names = [account.name for account in page]
         still_open = tick.read(orphans.open_pod_names, namespace=namespace, names=names)
         left = [account for account in page if account.name not in still_open]
@@ -41,7 +41,7 @@ def orphaned_service_accounts(tick: Tick) -> None:
 def check(tick: Tick, account: ObjectSeen) -> None:
     """Delete a ServiceAccount by UID after a GET proved that no Pod has the same name."""
     rt = tick.rt
-    namespace, name = rt.settings.namespace, account.name
+    namespace, name = account.namespace, account.name
     age = (utcnow() - account.created_at).total_seconds()
     grace = rt.timings.orphaned_account_after
     if age < grace:

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import structlog
 
-from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
+from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.pods import get_pod
 from models.claims import busy
 from models.sweeps import orphans
@@ -26,9 +26,10 @@ from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.base import SWEEP_ROW, calls
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +41,7 @@ def orphaned_stamps(tick: Tick) -> None:
     Each page of Pods is read before the rows of these Pods (L8).
     """
     rt = tick.rt
-    pages = metadata_pages(
-        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
-    )
+    pages = runner_pages(rt, "pods")
     for page in pages:
         tick.listed(len(page))
         check_page(tick, page)
@@ -73,7 +72,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
     if kept is not None or known is None:
         return
     rt = tick.rt
-    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=listed.name, policy=calls(SWEEP_ROW))
+    pod = get_pod(rt.kube, namespace=listed.namespace, name=listed.name, policy=calls(SWEEP_ROW))
     if pod is None:
         return
     evidence = evidence_of(tick.read(busy.recorded, listed.uid), pod)

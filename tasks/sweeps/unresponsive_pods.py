@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.claims import busy
 from models.sweeps import unresponsive
@@ -21,9 +20,10 @@ from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
 
 
@@ -34,9 +34,7 @@ def unresponsive_pods(tick: Tick) -> None:
     The rows of the Pods on a page are read after the page (L8).
     """
     rt = tick.rt
-    pages = metadata_pages(
-        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
-    )
+    pages = runner_pages(rt, "pods")
     quiet: list[unresponsive.Quiet] = []
     for page in tick.whole("Pods", pages):
         uids = [pod.uid for pod in page if not pod.terminating]
@@ -48,7 +46,7 @@ def unresponsive_pods(tick: Tick) -> None:
 def check(tick: Tick, row: unresponsive.Quiet) -> None:
     """Judge one Pod after a GET, and retire the Pod if it is unresponsive."""
     rt = tick.rt
-    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
+    pod = get_pod(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != row.uid or pod.terminating:
         return
     now = utcnow()

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from k8s_adapters.metadata import ObjectSeen, metadata_pages
+from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.runners import delete_runner
 from k8s_adapters.stamps import unstamp
 from models.claims import releases
@@ -32,6 +32,7 @@ from models.tables.transitions import move_jobs
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.sweeps import orphaned_stamps, unused_runners
+from tasks.sweeps.lists import runner_pages
 from tasks.worker.runtime import runtime
 
 
@@ -87,12 +88,12 @@ def claims_read_before_pods() -> None:
         before.clear()
         before.update(claims_of_pods(db, uids))
 
-    def list_late(client: Any, kind: str, **selected: Any) -> Iterator[list[ObjectSeen]]:
+    def list_late(rt: Any, kind: str) -> Iterator[list[ObjectSeen]]:
         transaction(runtime().engine, read_first)
         free = {uid for uid, known in before.items() if not known.has_live_claim and not known.ever_delivered}
         end = time.monotonic() + 5
         while True:  # a sweep that is unlucky once a week is so every time
-            pages = list(metadata_pages(client, kind, **selected))
+            pages = list(runner_pages(rt, kind))
             if time.monotonic() > end or any(pod.stamped and pod.uid in free for page in pages for pod in page):
                 break
             time.sleep(0.02)
@@ -105,7 +106,7 @@ def claims_read_before_pods() -> None:
         pod = db.execute(text("SELECT namespace, name FROM runner_pods WHERE uid = :uid"), {"uid": uid}).one()
         apart(delete_runner, namespace=pod.namespace, name=pod.name, uid=uid)
 
-    put(orphaned_stamps, metadata_pages=list_late)
+    put(orphaned_stamps, runner_pages=list_late)
     put(orphans, claims_of_pods=believed, retire_stamped=delete)
 
 

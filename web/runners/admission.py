@@ -1,6 +1,6 @@
 """Admission of polls. A poll is admitted only if its token belongs to a Pod of one of Ostler's pools.
 
-The Pod must be in the namespace of the runners, and its ServiceAccount must have the name of the Pod. The answer to a
+The Pod must be in a namespace of the runners, and its ServiceAccount must have the name of the Pod. The answer to a
 refused poll has a status and no reason. If Ostler cannot decide now, the answer is 503. A 401 or 403 would make the Pod
 exit, even if the Pod is valid.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from k8s_adapters.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
@@ -42,13 +42,13 @@ class Admission:
     def __init__(
         self,
         *,
-        namespace: str,
+        namespaces: Collection[str],
         threads: Threads,
         cluster: Cluster,
         counts: Counter[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._namespace = namespace
+        self._namespaces = namespaces
         self._threads = threads
         self._cluster = cluster
         self._counts = counts
@@ -84,7 +84,7 @@ class Admission:
         except Unjudged as error:
             self._counts["token.unjudged"] += 1
             raise Refusal(503, str(error)) from None
-        if identity.namespace != self._namespace:
+        if identity.namespace not in self._namespaces:
             raise Refusal(403, f"the Pod is in namespace {identity.namespace!r}")
         if identity.service_account != identity.pod_name:
             raise Refusal(403, f"Pod {identity.pod_name!r} runs as ServiceAccount {identity.service_account!r}")

@@ -41,6 +41,44 @@ same name.
 {{- end -}}
 
 {{/*
+Namespace of the pools above the Pod Security level restricted, and of their Pods. Empty if runners.allowedPodSecurity
+is restricted.
+*/}}
+{{- define "ostler.elevatedNamespace" -}}
+{{- if ne .Values.runners.allowedPodSecurity "restricted" -}}
+{{- $name := .Values.runners.elevatedNamespace | default (printf "%s-elevated" (include "ostler.runnersNamespace" .)) -}}
+{{- if has $name (list .Release.Namespace .Values.runners.namespace) -}}
+{{- fail (printf "runners.elevatedNamespace: found %q, which is the release's own namespace or runners.namespace: name another namespace" $name) -}}
+{{- end -}}
+{{- if not .Values.admissionPolicy.enabled -}}
+{{- fail (printf "runners.allowedPodSecurity: found %q, which needs admissionPolicy.enabled: without the policies, a worker could give every pool this level" .Values.runners.allowedPodSecurity) -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Every namespace with RunnerPools and runner Pods, separated by commas. */}}
+{{- define "ostler.runnerNamespaces" -}}
+{{- include "ostler.runnersNamespace" . -}}
+{{- with include "ostler.elevatedNamespace" . -}}
+{{- printf ",%s" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Label selector of every namespace with runner Pods. */}}
+{{- define "ostler.inRunnerNamespaces" -}}
+{{- if include "ostler.elevatedNamespace" . -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{ splitList "," (include "ostler.runnerNamespaces" .) | toJson }}
+{{- else -}}
+matchLabels:
+  kubernetes.io/metadata.name: {{ include "ostler.runnersNamespace" . }}
+{{- end -}}
+{{- end -}}
+
+{{/*
 Name of the ConfigMap with the scripts of runner Pods, which workers create. It contains the digest of the scripts
 (k8s_adapters/runner_scripts.py); a test compares both.
 */}}

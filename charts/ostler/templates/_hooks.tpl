@@ -26,7 +26,11 @@ system:serviceaccount:{{ include "ostler.runnersNamespace" . }}:
 {{- define "ostler.byARunner" -}}
 - name: by-a-runner
   expression: >-
+    {{- if include "ostler.elevatedNamespace" . }}
+    request.userInfo.username.startsWith('system:serviceaccount:' + request.namespace + ':')
+    {{- else }}
     request.userInfo.username.startsWith({{ include "ostler.runnerUsers" . | toJson }})
+    {{- end }}
     && request.userInfo.username.matches('-[0-9a-f]{8}$')
 {{- end -}}
 

@@ -199,6 +199,7 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
         "paused": False,
         "resources": {"cpu": "500m", "memory": "1.5Gi", "ephemeralStorage": 10, "ephemeralStorageLimit": "12Gi"},
         "podTemplate": {"metadata": {"labels": {"team": "ci"}}, "spec": {"nodeSelector": {"a": "b"}}},
+        "security": {"podSecurity": "restricted", "allowPrivilegeEscalation": False, "allowForks": False},
         "containers": {"mode": "kubernetes", "vcpu": "500m", "memoryMib": 512},
         "drainTimeout": "1h30m",
         "maxJobDuration": "2h",

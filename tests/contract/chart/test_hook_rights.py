@@ -24,7 +24,7 @@ from k8s_adapters.hook_rights import RBAC, build_role, build_role_binding, hook_
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, POOL_LABEL
 from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import PoolSeen, create_pool, list_pools
 from k8s_adapters.resources import Created
 from k8s_adapters.retry import answer_of
 from k8s_adapters.runners import create_runner, delete_runner
@@ -814,7 +814,9 @@ def test_doctor_names_the_rights_for_container_jobs_that_a_worker_lacks(stage: S
         (cast.clients["worker"], cast.runners, Outcome.FAILED),
         (stage.worker, stage.cast.runners, Outcome.OK),
     ):
-        seen = SimpleNamespace(kube=client, place=SimpleNamespace(namespace=runners), lab_cluster=False)
+        place = SimpleNamespace(namespace=runners, namespaces=(runners,))
+        pools = list_pools(client, namespace=runners)
+        seen = SimpleNamespace(kube=client, place=place, lab_cluster=False, pools=lambda pools=pools: pools)
         found = cluster.rights(seen)  # type: ignore[arg-type]
         assert found.outcome is outcome, found
         lacks = "create roles.rbac.authorization.k8s.io, escalate roles.rbac.authorization.k8s.io" in found.cause

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.crd import apply_crd
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas, pool_path, read_pool
 from ostler.errors import Conflict, Gone, Invalid
 from tests.contract.k8s.transport import FaultyTransport
 
@@ -108,12 +108,30 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
         {**SPEC, "runnerGroup": ""},
         {**SPEC, "runnerGroup": [1]},
         {**SPEC, "allowForks": "yes"},
+        {**SPEC, "security": {"podSecurity": "root"}},
+        {**SPEC, "security": {"allowPrivilegeEscalation": True}},
         {**SPEC, "runnerLabels": [str(number) for number in range(101)]},
     ],
 )
 def test_a_spec_against_the_schema_is_refused(admin: KubeClient, namespace: str, spec: dict[str, object]) -> None:
     with pytest.raises(Invalid):
         create_pool(admin, namespace=namespace, name="wrong", spec=spec)
+
+
+@pytest.mark.parametrize("given", [{}, {"security": {}}, {"security": {"podSecurity": "baseline"}}])
+def test_level_of_a_pool_cannot_be_changed(admin: KubeClient, namespace: str, given: Json) -> None:
+    create_pool(admin, namespace=namespace, name="p", spec={**SPEC, **given})
+    path = pool_path(namespace, "p")
+    body = {"spec": {"security": {"podSecurity": "privileged"}}}
+    with pytest.raises(Invalid):
+        admin.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+    with pytest.raises(Invalid):  # a removed field has its default again
+        admin.request("PATCH", path, body={"spec": {"security": {"podSecurity": "x"}}}, content_type=MERGE_PATCH)
+    if given.get("security"):
+        with pytest.raises(Invalid):
+            admin.request("PATCH", path, body={"spec": {"security": None}}, content_type=MERGE_PATCH)
+    allowed = {"spec": {"security": {"allowForks": True}, "allowForks": True}}
+    assert read_pool(admin.request("PATCH", path, body=allowed, content_type=MERGE_PATCH)).elevated_forks
 
 
 def test_replicas_can_be_changed_without_changing_the_template(admin: KubeClient, namespace: str) -> None:

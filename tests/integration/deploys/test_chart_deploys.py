@@ -153,3 +153,14 @@ def test_proxy_for_jobs_is_refused_only_without_its_argument_or_while_busy_pods_
     assert refusals(None) == refusals(old) == {Danger.PRIVATE_EGRESS}
     assert refusals(None, "10.1.2.3/32") == refusals(old, "10.1.2.3/32") == set()
     assert refusals(deployed({"image": {"tag": "1"}}), "10.1.2.3/32") != set()
+
+
+def test_second_namespace_for_higher_levels_is_part_of_each_deploy() -> None:
+    runners = {"allowedPodSecurity": "baseline", "elevatedPools": ["sudo"]}
+    spec = {"image": "runner:1", "runnerLabels": ["sudo"], "security": {"podSecurity": "baseline"}}
+    none, both = deployed(), deployed({"runners": runners, "pools": {"sudo": spec}})
+    newer = deployed({"runners": runners, "pools": {"sudo": spec}, "image": {"tag": "2"}})
+    for before, after in ((none, both), (both, newer)):
+        verdict = judge(Deploy(before, after))
+        assert verdict.refusals == ()
+        assert verdict.namespaces == RUNNERS | {"ostler-runners-elevated"}

@@ -66,6 +66,8 @@ class StubSettings:
     """The settings that these tasks read."""
 
     namespace: str
+    elevated_namespace: str | None = None
+    allowed_pod_security: str = "restricted"
     timings: Timings = field(default_factory=Timings)
     new_accounts: str = "serve"
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
@@ -82,6 +84,11 @@ class StubSettings:
     keep_jobs: float = 7776000
     sweeps_paused: tuple[str, ...] = ()
     repair_budget_percent: float = 10
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Every namespace with runner Pods."""
+        return (self.namespace,) if self.elevated_namespace is None else (self.namespace, self.elevated_namespace)
 
 
 class Telling:

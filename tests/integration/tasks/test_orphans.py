@@ -20,6 +20,7 @@ from tasks.pools.reconcile import reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.finished_jobs import finished_jobs
+from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tasks.sweeps.orphaned_stamps import orphaned_stamps
@@ -985,9 +986,9 @@ def breaking(monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
     """Let the lists of metadata fail after some pages."""
 
     def pages(*args: Any, **kwargs: Any) -> Any:
-        for number, page in enumerate(metadata_pages(*args, **kwargs)):
+        for number, page in enumerate(runner_pages(*args, **kwargs)):
             if number == after:
                 raise Retryable("the list expired")
             yield page
 
-    monkeypatch.setattr(of_stamps, "metadata_pages", pages)
+    monkeypatch.setattr(of_stamps, "runner_pages", pages)

@@ -44,6 +44,7 @@ from models.upstream.backoffs import Standing
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
 from ostler.timings import Timings
+from rules.pools.pod_security import PodSecurity
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
@@ -137,7 +138,7 @@ class Context:
             "installations": [ACME],
             "settings": SETTINGS,
             "app": SimpleNamespace(github_api_url="https://api.github.com"),
-            "place": SimpleNamespace(namespace="runners"),
+            "place": SimpleNamespace(namespace="runners", namespaces=("runners",)),
             "lab_cluster": False,
             "lab_github": False,
         } | seen
@@ -147,6 +148,14 @@ class Context:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+def levelled(level: str = "restricted", *, forks: int = 0) -> Callable[[], list[Any]]:
+    """Return a function that lists one pool of this level. Its spec admits forks so many times."""
+    pool = SimpleNamespace(
+        name="small", pod_security=PodSecurity(level), allow_forks=forks > 0, elevated_forks=forks > 1
+    )
+    return lambda: [pool]
 
 
 def listed(*deliveries: tuple[int, str, int]) -> DeliveryPage:
@@ -230,6 +239,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
         WARN,
         "contents: read",
     ),
+    (cluster.pod_security, {"pools": levelled()}, OK, "every pool"),
+    (cluster.pod_security, {"pools": levelled("baseline")}, OK, "small (baseline)"),
+    (cluster.pod_security, {"pools": levelled("privileged", forks=1)}, OK, "small (privileged)"),
+    (cluster.pod_security, {"pools": levelled("privileged", forks=2)}, WARN, "jobs of forks: small"),
     (strangers.strangers, {}, OK, "private"),
     (strangers.strangers, {"github": GitHub(is_public=None)}, DUNNO, "does not say"),
     (
@@ -477,14 +490,14 @@ def test_the_exit_status_tells_what_failed(outcome: Outcome, bad: bool, strictly
     [("serve", (), BAD, "small"), ("serve", (1,), OK, "names the accounts"), ("hold", (), WARN, "account allow")],
 )
 def test_a_public_app_with_open_pools_fails_where_new_accounts_are_served(
-    monkeypatch: pytest.MonkeyPatch, new_accounts: str, allowed: tuple[int, ...], outcome: Outcome, told: str
+    new_accounts: str, allowed: tuple[int, ...], outcome: Outcome, told: str
 ) -> None:
     pools = [
         SimpleNamespace(name="small", allowed_accounts=allowed),
         SimpleNamespace(name="own", allowed_accounts=(1,)),
     ]
-    monkeypatch.setattr(strangers, "list_pools", lambda *_, **__: pools)
-    context = Context(github=GitHub(is_public=True), settings=SimpleNamespace(new_accounts=new_accounts), kube=None)
+    settings = SimpleNamespace(new_accounts=new_accounts)
+    context = Context(github=GitHub(is_public=True), settings=settings, pools=lambda: pools)
 
     found = strangers.strangers(context)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 """Choice of the pool for a job: cover, exact set, fewest labels, priority, and never a guess."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +111,14 @@ def test_a_fork_goes_only_where_a_pool_says_so() -> None:
     refused = choose([best], "linux", origin=Origin.FORK)
     assert refused.hold_reason is HoldReason.NOT_ALLOWED
     assert "allowForks is false" in told(refused)
+
+
+def test_pool_above_restricted_that_admits_forks_once_is_named_with_both_fields() -> None:
+    refused = choose([replace(pool(1, "linux"), elevated=True)], "linux", origin=Origin.FORK)
+    assert refused.hold_reason is HoldReason.NOT_ALLOWED
+    assert "both its allowForks and its security.allowForks" in told(refused)
+    admitted = choose([replace(pool(1, "linux", forks=True), elevated=True)], "linux", origin=Origin.FORK)
+    assert admitted.pool_id == 1
 
 
 def test_an_unknown_origin_holds_a_job_unless_it_makes_no_difference() -> None:

@@ -16,6 +16,7 @@ from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
+from tasks.sweeps import lists
 from tasks.sweeps import missing_pods as of_pods
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.missing_pods import missing_pods
@@ -126,14 +127,14 @@ def test_a_list_that_breaks_off_ends_the_tick_and_nothing_is_concluded_from_its_
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, module: Any, act: Callable[[], object]) -> None:
     """Do something once the server has answered, before the sweep has read the answer."""
-    real = metadata.metadata_pages
+    real = lists.runner_pages
 
     def pages(*args: Any, **kwargs: Any) -> Iterator[list[ObjectSeen]]:
         found = list(real(*args, **kwargs))
         act()
         yield from found
 
-    monkeypatch.setattr(module, "metadata_pages", pages)
+    monkeypatch.setattr(module, "runner_pages", pages)
 
 
 def test_a_stamped_pod_that_was_claimed_while_it_was_listed_is_not_even_suspected(
@@ -154,12 +155,12 @@ def test_a_claim_whose_pod_is_missing_from_one_list_goes_on_when_the_pod_is_ther
     pod, other = fill(stage, replicas=2)
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
-    real = metadata.metadata_pages
+    real = lists.runner_pages
 
     def without(*args: Any, **kwargs: Any) -> Iterator[list[ObjectSeen]]:
         for page in real(*args, **kwargs):
             yield [each for each in page if each.name == other]
 
-    monkeypatch.setattr(of_pods, "metadata_pages", without)
+    monkeypatch.setattr(of_pods, "runner_pages", without)
     missing_pods.run()
     assert stage.see(claim).state == "executing"

@@ -85,6 +85,17 @@ def test_a_pod_that_is_not_a_runner_of_ours_is_403_and_learns_nothing(stage: Sta
     assert not stage.is_offered(pod)
 
 
+def test_pod_of_the_second_namespace_gets_its_job(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    stage.execute("UPDATE pools SET namespace = 'elevated'")
+    stage.execute("UPDATE runner_pods SET namespace = 'elevated'")
+    stage.cluster.tokens[pod.token] = stage.identity(pod.name, pod.uid, namespace="elevated")
+    stage.claim(pod)
+    assert stage.start_web().poll(pod.token).status_code == 403
+    assert stage.start_web(elevated_namespace="elevated").poll(pod.token).status_code == 200
+    assert stage.scalar("SELECT state FROM claims") == "delivered"
+
+
 def test_a_poll_that_comes_before_the_answer_to_the_creation_binds_the_uid(stage: Stage) -> None:
     pod = stage.pod(stage.pool(), bound=False)
     web = stage.start_web()
