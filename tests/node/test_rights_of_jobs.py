@@ -42,6 +42,18 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "unable to set CAP_SETFCAP effective capability: Operation not permitted",
     ),
 }
+WITH_SUDO: Mapping[str, str] = {
+    "root": 'test "$(sudo id -u)" = 0',
+    "folder": "sudo mkdir /opt/tool",
+    "package": "sudo dpkg --configure -a",
+    "owner": "sudo touch /tmp/x && sudo chown 33:33 /tmp/x",
+}
+NOT_WITH_SUDO: Mapping[str, str] = {
+    "mount": "sudo mount -t tmpfs none /mnt",
+    "sysctl": "sudo sysctl -w vm.max_map_count=262144",
+    "network": "sudo ip link add dummy0 type dummy",
+    "trace": "sudo nsenter --target 1 --mount true",
+}
 PROGRAM = """\
 import json, subprocess, sys
 def run(command):
@@ -59,11 +71,13 @@ def pods(fleet: Fleet) -> PlainPods:
     return PlainPods(fleet.kube, node.name)
 
 
-def run(pods: PlainPods, name: str, commands: Mapping[str, str], pod: Any, security: Any) -> dict[str, tuple[int, str]]:
+def run(
+    pods: PlainPods, name: str, commands: Mapping[str, str], pod: Any, security: Any, **spec: Any
+) -> dict[str, tuple[int, str]]:
     """Run commands in a Pod with these security contexts. Return exit code and output of each."""
     given = json.dumps(dict(commands))
     main = container("python3", "-c", PROGRAM, given, image=SUDO, securityContext=security)
-    pods.create(name, main, securityContext=pod)
+    pods.create(name, main, securityContext=pod, **spec)
     [state] = states(pods.wait_until_over(name))
     return {key: (code, output) for key, (code, output) in json.loads(state["terminated"]["message"]).items()}
 
@@ -80,3 +94,20 @@ def test_default_pool_refuses_root_and_the_page_quotes_each_message(fleet: Fleet
     assert {name: found[name][1] for name, (_, text) in REFUSED.items() if text not in found[name][1]} == {}
     page = PAGE.read_text()
     assert [text for _, text in REFUSED.values() if text not in page] == []
+
+
+@pytest.mark.parametrize("spec", [{}, {"hostUsers": False}], ids=["user-of-the-node", "user-namespace"])
+def test_pool_with_privilege_escalation_has_sudo_and_no_right_on_the_node(
+    fleet: Fleet, pods: PlainPods, spec: dict[str, Any]
+) -> None:
+    pod = next(iter(fleet.pods().values()))["spec"]["securityContext"]
+    commands = {**WITH_SUDO, **{f"not-{name}": command for name, command in NOT_WITH_SUDO.items()}}
+    commands["users"] = "cat /proc/self/uid_map"
+
+    name = f"sudo-{len(spec)}"
+    found = run(pods, name, commands, pod, {"allowPrivilegeEscalation": True}, **spec)
+
+    assert {each: found[each] for each in WITH_SUDO if found[each][0] != 0} == {}
+    assert {each: found[f"not-{each}"] for each in NOT_WITH_SUDO if found[f"not-{each}"][0] == 0} == {}
+    first, outside, _ = found["users"][1].split()
+    assert (first, outside == "0") == ("0", not spec)
