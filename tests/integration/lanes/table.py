@@ -84,7 +84,7 @@ LOOPS: Mapping[str, str] = {
     "Gate.start": NO_DATABASE,
     "Gate._accept": "one for each connection: its handshake",
     # watch
-    "sender": NO_DATABASE,
+    "_Watch.run": NO_DATABASE,
     "Follower": NO_DATABASE,
     # worker
     "alive": NO_DATABASE,
