@@ -194,7 +194,11 @@ def delete(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
     gone = db.execute(
         text("""
             DELETE FROM backoffs
-            WHERE (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
+            WHERE (kind, key) IN (
+                SELECT kind, key FROM backoffs
+                WHERE (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
+                -- Two calls for one account lock the same rows. In one order, they cannot deadlock.
+                ORDER BY kind, key FOR UPDATE)
         """),
         {"kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
     )

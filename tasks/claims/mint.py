@@ -492,13 +492,14 @@ def refuse(
         if work.job_id is not None:
             releases.lock_job(db, work.job_id)
         begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
+        # A late `commit_mint` locks its attempt before it deletes backoffs, so this order must be the same.
+        if attempt_id is not None:
+            mint_attempts.close(db, attempt_id, outcome="refused", now=now)
         if begun and work.job_id is not None:
             until = not_before or now + SET_ASIDE
             if cause is not None and not backoffs.keep(db, *cause):
                 until = now
             job_holds.hold_job(db, work.job_id, reason=hold, detail=reason, not_before=until, now=now)
-        if attempt_id is not None:
-            mint_attempts.close(db, attempt_id, outcome="refused", now=now)
         claim_leases.give_back(db, work, due_at=now, error=reason)
         return begun
 
