@@ -91,7 +91,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("jobs")
+    folder = tmp_path_factory.mktemp("j")
     with contextlib.ExitStack() as stack:
         try:
             plane = stack.enter_context(ControlPlane.start(folder / "control-plane"))
@@ -109,7 +109,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             hooks_url=proxy.url,
             real_pods=100,
         )
-        system = stack.enter_context(System(folder / "system", options, say=print, control_plane=plane))
+        system = stack.enter_context(System(folder / "s", options, say=print, control_plane=plane))
         kube = stack.enter_context(contextlib.closing(system.kube()))
         level = {"pod-security.kubernetes.io/enforce": "restricted"}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system.namespace, "labels": level}}
