@@ -108,9 +108,15 @@ def scopes(db: Connection) -> list[KnownScope]:
     return [KnownScope(*row) for row in rows]
 
 
-def live_claims(db: Connection) -> int:
-    """Return the number of live claims."""
-    return int(db.execute(text("SELECT count(*) FROM claims WHERE ended_at IS NULL")).scalar_one())
+def live_claims(db: Connection) -> dict[str, int]:
+    """Return the number of live claims by the namespace of their Pods."""
+    rows = db.execute(
+        text("""
+            SELECT p.namespace, count(*) AS live FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.ended_at IS NULL GROUP BY p.namespace ORDER BY p.namespace
+        """)
+    )
+    return {row.namespace: row.live for row in rows}
 
 
 def leased(db: Connection, *, now: datetime) -> int:

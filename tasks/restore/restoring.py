@@ -268,12 +268,16 @@ class _Restore:
         return pods
 
     def _check_cluster(self, pods: Sequence[PodSeen]) -> None:
-        """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8)."""
+        """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8).
+
+        A namespace that was not listed counts as empty, because OSTLER_ELEVATED_NAMESPACE might be missing.
+        """
         rt, namespace = self._rt, self._rt.settings.namespace
-        places = " or ".join(rt.settings.namespaces)
         sure = "If this is the right cluster and namespace, run the command again with --emptied"
-        if not pods and (live := rt.transaction(restoring.live_claims)):
-            raise NotRestored(f"no Pod is in namespace {places}, but Postgres has {live} live claims. {sure}")
+        seen = {pod.namespace for pod in pods}
+        for place, live in rt.transaction(restoring.live_claims).items():
+            if place not in seen:
+                raise NotRestored(f"no Pod was found in namespace {place}, but Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
             raise NotRestored(f"the cluster's epoch has disappeared from namespace {namespace}. {sure}")

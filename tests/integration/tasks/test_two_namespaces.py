@@ -228,6 +228,26 @@ def test_restore_rebuilds_the_claims_of_both_namespaces(
     }
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["no-pod-is-found", "not-in-the-settings"])
+def test_restore_believes_no_empty_namespace_with_live_claims(
+    stage: Stage, elevated: Stage, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    rt: Any = stage.rt
+    monkeypatch.setattr(restoring, "QUIET_SECONDS", 0)
+    compare(rt)
+    (name,) = elevated.pods()
+    stage.job(7)
+    claim = elevated.claim(name, job_id=7, state="executing")
+    if listed:
+        gone(elevated)
+    else:
+        rt.settings = replace(rt.settings, elevated_namespace=None)
+
+    with pytest.raises(restoring.NotRestored, match=f"no Pod was found in namespace {elevated.namespace}, but"):
+        restoring.restore(rt, dry=False, anyway=True, say=lambda _: None)
+    assert stage.see(claim).state == "executing"
+
+
 @pytest.mark.parametrize(
     ("allowed", "there", "level", "reason"),
     [
