@@ -15,11 +15,11 @@ from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome
 
 
-def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list[int]:
+def pools_named(db: Connection, *, namespaces: Sequence[str], names: Sequence[str]) -> list[int]:
     """Return the pools with these names. Deleted pools are included, because they might still have Pods."""
     rows = db.execute(
-        text("SELECT id FROM pools WHERE namespace = :namespace AND name = ANY(:names) ORDER BY id"),
-        {"namespace": namespace, "names": list(names)},
+        text("SELECT id FROM pools WHERE namespace = ANY(:namespaces) AND name = ANY(:names) ORDER BY id"),
+        {"namespaces": list(namespaces), "names": list(names)},
     )
     return list(rows.scalars())
 

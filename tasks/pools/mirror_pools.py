@@ -36,6 +36,7 @@ def pools() -> None:
         try:
             mirror_namespace(rt, namespace)
         except UpstreamError as error:  # an error of one namespace must not stop the other (L14)
+            log.warning("pools.namespace_not_mirrored", namespace=namespace, error=words_of(error))
             failed = error
     if failed is not None:
         raise failed
@@ -87,7 +88,7 @@ def pool_changed(*, namespace: str, pool: str) -> None:
             changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH)
-    for pool_id in rt.transaction(watch_reports.pools_named, namespace=namespace, names=[pool]):
+    for pool_id in rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=[pool]):
         rt.waker.reconcile(pool_id)
 
 

@@ -55,7 +55,7 @@ def pods_changed(
     rt = runtime()
     pool_ids: set[int] = set()
     if pools:
-        pool_ids.update(rt.transaction(watch_reports.pools_named, namespace=namespace, names=pools))
+        pool_ids.update(rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=pools))
     if endings:
         record_endings(rt, endings)
     if gone:

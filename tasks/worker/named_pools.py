@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
-from sqlalchemy import Connection
 
 from models.claims import watch_reports
 from tasks.worker.runtime import Runtime
@@ -17,21 +16,13 @@ def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequen
     """Return the ids of the pools that a message names. If the message has an id and a name, the name is ignored.
 
     One name may have several rows, because earlier pools of that name might still have Pods, and because each of the
-    two namespaces may have a pool of this name. If no pool has the name,
-    the result is empty and a warning is logged.
+    two namespaces may have a pool of this name. If no pool has the name, the result is empty and a warning is logged.
     """
     if pool_id is not None:
         return [pool_id]
     found: Sequence[int] = []
     if isinstance(pool, str):
-        found = rt.transaction(named, namespaces=rt.settings.namespaces, pool=pool)
+        found = rt.transaction(watch_reports.pools_named, namespaces=rt.settings.namespaces, names=[pool])
     if not found:
         log.warning("message.unknown_pool_ignored", pool=pool)
     return found
-
-
-def named(db: Connection, *, namespaces: Sequence[str], pool: str) -> list[int]:
-    """Return the ids of all rows of pools with this name, in each of the namespaces."""
-    return [
-        found for namespace in namespaces for found in watch_reports.pools_named(db, namespace=namespace, names=[pool])
-    ]
