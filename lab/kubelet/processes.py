@@ -103,7 +103,7 @@ class Containers:
 
     async def _poller(self) -> None:
         environment = {
-            **_base(),
+            **base_environment(),
             **self.poller_environment,
             "OSTLER_TOKEN_FILE": str(self.folder.token),
             "OSTLER_JIT_DIR": str(self.folder.jit),
@@ -120,7 +120,7 @@ class Containers:
 
     async def _runner(self) -> None:
         environment = {
-            **_base(),
+            **base_environment(),
             **self.runner_environment,
             "OSTLER_JIT_DIR": str(self.folder.jit),
             "OSTLER_RUNNER_HOME": str(self.folder.home),
@@ -174,11 +174,12 @@ class Containers:
                 hear(line)
             code = await process.wait()
         finally:
-            await _end(process)
+            await end_process(process)
         return 128 - code if code < 0 else code
 
 
-def _base() -> dict[str, str]:
+def base_environment() -> dict[str, str]:
+    """Return the variables that every process of a Pod has."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C"}
 
 
@@ -189,7 +190,7 @@ async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[str]:
         yield line.decode(errors="replace").rstrip("\n")
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
     """Send SIGTERM to the main process, wait for the grace period, then kill the rest of its process group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):

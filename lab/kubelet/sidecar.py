@@ -1,22 +1,20 @@
 """The sidecar `hooks` of a runner Pod as a process: `ostler hook serve`, with the Pod's own token.
 
 The container `runner` reaches it at a socket in the folder of the Pod. A sidecar that ended is started again, as by the
-real kubelet. The limits: its image and its resources are ignored, and the paths of the Pod are folders of this machine.
+real kubelet. The limits: its image and its resources are ignored, the paths of the Pod are folders of this machine, and
+the status of the Pod does not show the sidecar.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from lab.kubelet.processes import base_environment, end_process
 from lab.processes import die_with_parent
 
 HOOKS = "hooks"
@@ -26,7 +24,6 @@ _COMMAND = (sys.executable, "-c", "from cli import main; main()")
 _PATH_LIMIT = 100
 """Largest number of bytes in the path of a socket, less those that the sidecar adds for a moment. Linux allows 107."""
 _PAUSE = 1.0
-_GRACE = 5.0
 
 
 class SocketPathTooLong(Exception):
@@ -59,21 +56,11 @@ class SidecarFolder:
             raise SocketPathTooLong(f"{self.socket} has more than {_PATH_LIMIT} bytes")
         self.root.mkdir(mode=0o700)
         config = yaml.safe_load(kubeconfig.read_text())
-        context = _named(config["contexts"], config["current-context"])["context"]
-        cluster = dict(_named(config["clusters"], context["cluster"])["cluster"])
-        if file := cluster.get("certificate-authority"):
-            cluster["certificate-authority"] = str((kubeconfig.parent / file).resolve())
-        if server is not None:
-            cluster = {"server": server}
-        whole = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "lab", "cluster": cluster}],
-            "users": [{"name": "pod", "user": {"tokenFile": str(self.token)}}],
-            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "pod"}}],
-            "current-context": "lab",
-        }
-        (self.root / "kubeconfig").write_text(yaml.safe_dump(whole))
+        for each in config["users"]:
+            each["user"] = {"tokenFile": str(self.token)}
+        for each in config["clusters"] if server is not None else ():
+            each["cluster"] = {"server": server}
+        (self.root / "kubeconfig").write_text(yaml.safe_dump(config))
 
     def environment_of_runner(self) -> dict[str, str]:
         """Return the variables that lead the container `runner` to the sidecar."""
@@ -82,8 +69,7 @@ class SidecarFolder:
     async def serve(self, environment: dict[str, str]) -> None:
         """Run the sidecar, and start it again when it ends, until cancelled."""
         whole = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "LANG": "C.UTF-8",
+            **base_environment(),
             **environment,
             "OSTLER_KUBECONFIG": str(self.root / "kubeconfig"),
             SOCKET: str(self.socket),
@@ -103,26 +89,10 @@ class SidecarFolder:
             try:
                 await process.wait()
             finally:
-                await _end(process)
+                await end_process(process)
             await asyncio.sleep(_PAUSE)
 
     async def wait_until_ready(self) -> None:
         """Return when the socket exists, as the startup probe of the sidecar does."""
         while not self.socket.is_socket():  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.1)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Send SIGTERM, and SIGKILL after the grace period. A sidecar deletes the hook Pods of its job before it ends."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-
-
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(entry for entry in entries if entry["name"] == name)

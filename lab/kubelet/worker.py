@@ -239,6 +239,7 @@ class PodWorker:
         tokens = self._tokens(folder.token, TokenVolume(audience="", seconds=DEFAULT_TOKEN_SECONDS))
         renewing = asyncio.create_task(tokens.renew_forever(await tokens.first()))
         serving = asyncio.create_task(folder.serve(environment))
+        serving.add_done_callback(_complain)
         try:
             await folder.wait_until_ready()
             await run()
