@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -43,16 +44,18 @@ def places(
     for namespace in (first, second):
         foreign = role(namespace, "other-0000000a")
         foreign["rules"] = []
-        eventually(lambda body=foreign: create(worker, body)[0] == 403, within=60)  # type: ignore[misc]
-        eventually(
-            lambda place=namespace: allowed(worker, "bind", f"{RBAC}@roles", namespace=place),  # type: ignore[misc]
-            within=60,
-        )
+        eventually(partial(refuses, worker, foreign), within=60)
+        eventually(partial(allowed, worker, "bind", f"{RBAC}@roles", namespace=namespace), within=60)
     yield Places(worker, first, second)
     worker.close()
     identities.remove()
     for name in (first, second):
         admin.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def refuses(client: KubeClient, body: Json) -> bool:
+    """Return whether the API server refuses the creation of an object."""
+    return create(client, body)[0] == 403
 
 
 def binding(namespace: str, *, of: str) -> Json:

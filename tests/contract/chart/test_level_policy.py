@@ -6,6 +6,7 @@ import copy
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +176,10 @@ def scene(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
     for pool in ("small", "liar"):
         pod = found.pod(pool)
         escalates(pod)
-        eventually(lambda pod=pod: bool(refusal(worker, pod)), within=60)  # type: ignore[misc]
+        eventually(partial(refusal, worker, pod), within=60)
     privileged = found.pod("base")
     CHANGES["a privileged container"][1](privileged)
-    eventually(lambda: bool(refusal(worker, privileged)), within=60)
+    eventually(partial(refusal, worker, privileged), within=60)
     yield found
     for client in (worker, *runner_clients.values()):
         client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 
@@ -22,9 +23,9 @@ def test_pool_gets_its_level_only_up_to_the_allowed_level(asked: PodSecurity, al
 
 @pytest.mark.parametrize("elevated_namespace", ["up", None])
 def test_level_above_restricted_is_refused_outside_of_its_namespace(elevated_namespace: str | None) -> None:
-    there = {"allowed": PRIVILEGED, "namespace": "runners", "elevated_namespace": elevated_namespace}
-    assert refusal(RESTRICTED, **there) is None  # type: ignore[arg-type]
-    refused = refusal(BASELINE, **there)  # type: ignore[arg-type]
+    there = partial(refusal, allowed=PRIVILEGED, namespace="runners", elevated_namespace=elevated_namespace)
+    assert there(RESTRICTED) is None
+    refused = there(BASELINE)
     assert refused is not None
     assert is_refusal(refused)
 
