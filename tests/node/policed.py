@@ -17,8 +17,8 @@ from lab.bootstrap import RUNNER_IMAGE
 from lab.node.policies.enforcer import PolicyEnforcer
 from lab.node.policies.ruleset import Mode, PodNetwork
 from ostler.errors import Conflict, UpstreamError
+from tests.fleet import Fleet
 from tests.node import pod_agent
-from tests.node.conftest import Fleet
 from tests.waiting import eventually
 
 TCP_PORT, OTHER_PORT, DNS_PORT = 8080, 8081, 53

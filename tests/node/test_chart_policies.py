@@ -14,7 +14,7 @@ from lab.helm import render
 from lab.node.namespace import NODE_ADDRESS
 from lab.node.policies.enforcer import PolicyEnforcer
 from lab.node.policies.ruleset import Mode
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.node.policed import (
     DNS_PORT,
     METADATA,

@@ -13,7 +13,7 @@ import urllib3
 from lab.processes import Child
 from lab.system import read_log_lines
 from ostler.variables import CLOCK_OFFSET
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]

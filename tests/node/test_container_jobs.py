@@ -23,7 +23,7 @@ from lab.node.product_images import PRODUCT, product_image
 from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
 from lab.system import NODE, Options, System
 from ostler.errors import UpstreamError
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]

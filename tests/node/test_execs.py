@@ -11,7 +11,7 @@ from k8s_adapters.exec_stream import V4
 from k8s_adapters.execs import ExecClient
 from lab.node.images import PAUSE
 from ostler.errors import Gone, Invalid, UpstreamError
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.node.plain_pods import NAMESPACE, PlainPods, container, shell
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]

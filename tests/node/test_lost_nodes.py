@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.node.conftest import LOST_AFTER, SILENCE, Fleet
+from tests.fleet import Fleet
+from tests.node.conftest import LOST_AFTER, SILENCE
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]

@@ -21,8 +21,9 @@ from lab.node.product_images import PRODUCT, product_image
 from lab.node.store_images import postgres_image, redis_image
 from lab.system import NODE, Options, System
 from tests.e2e.shell import blocks_of
+from tests.fleet import Fleet
 from tests.integration.setup.browser import Browser
-from tests.node.conftest import SMALL, Fleet
+from tests.node.conftest import SMALL
 from tests.node.policed import enforcer_of
 from tests.node.release import DEPLOYMENTS, WEBHOOK_ADDRESS, Release
 from tests.waiting import eventually

@@ -14,7 +14,8 @@ from lab import kubectl
 from lab.bootstrap import LabPool
 from lab.node.images import PAUSE
 from rules.pools.starts import UNUSABLE
-from tests.node.conftest import SMALL, Fleet
+from tests.fleet import Fleet
+from tests.node.conftest import SMALL
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ import pytest
 
 from lab.node.policies.enforcer import PolicyEnforcer
 from lab.node.policies.ruleset import Mode
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.node.pod_agent import TICKER_PORT
 from tests.node.policed import (
     DNS_PORT,

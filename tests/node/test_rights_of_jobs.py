@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lab.node.job_images import SUDO, sudo_image
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.node.plain_pods import PlainPods, container, states
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]

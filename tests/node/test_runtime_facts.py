@@ -16,7 +16,7 @@ from k8s_adapters.runner_scripts import scripts_name
 from lab.kubelet.ailments import NO_SHELL, NO_SUCH_SCRIPT, START_ERROR
 from lab.kubelet.worker import LOST, TERMINATED, UNKNOWN
 from lab.node.images import PAUSE
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.node.plain_pods import PlainPods, condition, container, distinct, ends, shell, states
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]

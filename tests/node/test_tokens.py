@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.conftest import SMALL, Fleet
+from tests.fleet import Fleet
+from tests.node.conftest import SMALL
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]

@@ -14,7 +14,7 @@ import pytest
 from lab.kubelet.worker import LOST, UNKNOWN
 from lab.node.containerd_log import ended_unseen
 from lab.node.journal import container_id
-from tests.node.conftest import Fleet
+from tests.fleet import Fleet
 from tests.node.plain_pods import PlainPods, ends, shell
 from tests.waiting import eventually
 
