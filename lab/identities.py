@@ -46,9 +46,11 @@ class Identities:
         self.manifests: Sequence[Manifest] = [each for each in objects if each["kind"] in _KINDS]
 
     def put_in_place(self) -> None:
-        """Create the release's namespace if it does not exist, and apply all manifests."""
-        with contextlib.suppress(Conflict):
-            self._kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}})
+        """Create the namespaces of the manifests that do not exist, and apply all manifests."""
+        namespaces = {each["metadata"].get("namespace", self.namespace) for each in self.manifests}
+        for name in {self.namespace, *namespaces}:
+            with contextlib.suppress(Conflict):
+                self._kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
         kinds = Kinds(self._kube)
         for manifest in self.manifests:
             kinds.apply(manifest)

@@ -258,7 +258,7 @@ class Node:
         return f"""\
 version = 3
 root = '{self.folder / "containerd"}'
-state = '{self.folder / "containerd-state"}'
+state = '/run/{self.name}-containerd'
 disabled_plugins = ['io.containerd.nri.v1.nri']
 
 [grpc]
