@@ -17,6 +17,7 @@ from k8s_adapters.names import (
     POOL_LABEL,
 )
 from ostler.errors import Gone, Retryable
+from rules.pools.starts import NO_SANDBOX
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
@@ -259,8 +260,13 @@ def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
     """Return the reason why containers of the Pod do not start, or None if there is no such reason.
 
     If an init container waits, return the reason of this init container. All other containers then have only the reason
-    `PodInitializing`.
+    `PodInitializing`. Without a sandbox, the kubelet gives no reason of a container.
     """
+    if any(
+        (each.get("type"), each.get("status")) == ("PodReadyToStartContainers", "False")
+        for each in status.get("conditions") or ()
+    ):
+        return NO_SANDBOX
     before = (_waiting_reason(each) for each in status.get("initContainerStatuses") or ())
     stuck = next((reason for reason in before if reason not in {None, "PodInitializing"}), None)
     return stuck or next(filter(None, map(_waiting_reason, containers)), None)

@@ -24,6 +24,9 @@ IMAGE_MISSED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailab
 """The kubelet's reasons for an image that could not be pulled. The kubelet will try to pull the image again."""
 
 
+NO_SANDBOX = "NoSandbox"
+"""Reason for a Pod on a node that has not created the sandbox, which holds the namespaces of all containers."""
+
 UNUSABLE_IMAGE = "UnusableImage"
 """Reason of the condition of a pool whose image the kubelet can start, but whose Pods cannot use it."""
 
@@ -162,6 +165,11 @@ def trouble_of(
         return Trouble.IMAGE, f"{waiting}"
     if unschedulable:
         return Trouble.UNSCHEDULABLE, f"no node accepted the Pod within {seconds:.0f} s"
+    if waiting == NO_SANDBOX:
+        return Trouble.CONTAINER, (
+            f"the node created no sandbox for the Pod within {seconds:.0f} s: `kubectl describe pod` has the cause, for "
+            "example a volume, the network, or a node without user namespaces (hostUsers: false)"
+        )
     if waiting not in {None, "ContainerCreating", "PodInitializing"}:
         return Trouble.CONTAINER, f"{waiting}"
     return Trouble.UNRESPONSIVE, f"the Pod did not poll within {seconds:.0f} s"

@@ -68,6 +68,23 @@ def test_deletion_counts_from_when_it_was_asked_for() -> None:
     assert pod().deletion_at is None
 
 
+@pytest.mark.parametrize(("ready", "reason"), [("True", "ContainerCreating"), ("False", "NoSandbox")])
+def test_pod_without_a_sandbox_is_told_from_one_whose_containers_start(ready: str, reason: str) -> None:
+    seen = read_pod(
+        {
+            "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {
+                "conditions": [{"type": "PodReadyToStartContainers", "status": ready}],
+                "containerStatuses": [
+                    {"name": name, "state": {"waiting": {"reason": "ContainerCreating"}}}
+                    for name in ("poller", "runner")
+                ],
+            },
+        }
+    )
+    assert seen.waiting_reason == reason
+
+
 @pytest.mark.parametrize(
     ("before", "reason"),
     [

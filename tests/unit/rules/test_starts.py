@@ -9,6 +9,7 @@ import pytest
 from rules.pools.starts import (
     IMAGE_MISSED,
     IMAGE_REFUSED,
+    NO_SANDBOX,
     NOTHING_YET,
     UNUSABLE,
     Starts,
@@ -122,6 +123,7 @@ def test_a_first_poll_after_the_failure_ends_the_story() -> None:
         ("CreateContainerConfigError", False, None, Trouble.CONTAINER, "CreateContainerConfigError"),
         ("ContainerCreating", False, None, Trouble.UNRESPONSIVE, "within 30 s"),
         ("PodInitializing", False, None, Trouble.UNRESPONSIVE, "within 30 s"),
+        (NO_SANDBOX, False, None, Trouble.CONTAINER, "no sandbox for the Pod within 30 s"),
         (None, False, None, Trouble.UNRESPONSIVE, "within 30 s"),
     ],
 )
