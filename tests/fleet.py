@@ -15,8 +15,10 @@ LABELS = ("self-hosted", "linux", "small")
 class Fleet:
     """A running system on real nodes, and what a test asks of it."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, *, namespace: str | None = None) -> None:
         self.system = system
+        self.namespace = namespace or system.namespace
+        """Namespace of the pools and their Pods."""
         self.kube = system.kube()
 
     def send(self, count: int = 1, *, labels: tuple[str, ...] = LABELS, **job: Any) -> list[int]:
@@ -48,7 +50,7 @@ class Fleet:
 
     def pods(self, pool: str = "small") -> dict[str, Mapping[str, Any]]:
         """Return the Pods of a pool by name."""
-        path = f"/api/v1/namespaces/{self.system.namespace}/pods?labelSelector=ostler.dev%2Fpool%3D{pool}"
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=ostler.dev%2Fpool%3D{pool}"
         return {each["metadata"]["name"]: each for each in self.kube.request("GET", path)["items"]}
 
     def node_of(self, pod: str) -> int:
@@ -58,7 +60,7 @@ class Fleet:
 
     def pool(self, name: str = "small") -> Mapping[str, Any]:
         """Return a pool's object."""
-        path = f"/apis/ostler.dev/v1alpha1/namespaces/{self.system.namespace}/runnerpools/{name}"
+        path = f"/apis/ostler.dev/v1alpha1/namespaces/{self.namespace}/runnerpools/{name}"
         found: Mapping[str, Any] = self.kube.request("GET", path)
         return found
 
@@ -82,9 +84,9 @@ class Fleet:
     def add_pool(self, pool: LabPool) -> None:
         """Create a pool whose runners find the lab's GitHub."""
         whole = on_real_node(pool, github_url=self.system.github_url)
-        put_pools_in_place(self.kube, namespace=self.system.namespace, pools=[whole])
+        put_pools_in_place(self.kube, namespace=self.namespace, pools=[whole])
 
     def delete_pool(self, name: str) -> None:
         """Delete a pool. Ostler drains it."""
-        path = f"/apis/ostler.dev/v1alpha1/namespaces/{self.system.namespace}/runnerpools/{name}"
+        path = f"/apis/ostler.dev/v1alpha1/namespaces/{self.namespace}/runnerpools/{name}"
         self.kube.request("DELETE", path)

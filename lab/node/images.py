@@ -54,11 +54,12 @@ def pause_image(say: Say = quiet) -> Path:
         return write_archive(image, folder / "image.tar", target)
 
 
-def runner_image(name: str, say: Say = quiet) -> Path:
+def runner_image(name: str, say: Say = quiet, *, programs: Sequence[Path] = ()) -> Path:
     """Return the archive of a stand-in of GitHub's stock image, under `name`. Raises `StartError`.
 
     It has what GitHub's `actions-runner` image has and Ostler needs: a shell, curl, user 1001 with the home
-    `/home/runner`, and the lab's runner as `run.sh` there. It contains no file of Ostler.
+    `/home/runner`, and the lab's runner as `run.sh` there. It contains no file of Ostler. `programs` are files for
+    `/usr/local/bin`, whose paths identify their contents.
     """
     files = {
         "home/runner/run.sh": _REPOSITORY / "lab" / "kubelet" / "runner" / "run.sh",
@@ -70,6 +71,7 @@ def runner_image(name: str, say: Say = quiet) -> Path:
         _EXTERNAL.encode(),
         *(path.read_bytes() for path in files.values()),
         *map(str.encode, _PACKAGES),
+        *(str(path).encode() for path in programs),
     ]
     target = cache_folder("images") / f"runner-{digest(*content)}.tar"
     if target.exists():
@@ -82,6 +84,8 @@ def runner_image(name: str, say: Say = quiet) -> Path:
             add_folder(tar, "home/runner", owner=_RUNNER_USER)
             for inside, path in files.items():
                 add_file(tar, path, inside, mode=0o555)
+            for path in programs:
+                add_file(tar, path, f"usr/local/bin/{path.name}", mode=0o755)
             add_text(tar, f"home/runner/externals/{_EXTERNAL}", "")
             passwd = f"root:x:0:0:root:/root:/bin/sh\nrunner:x:{_RUNNER_USER}:{_RUNNER_USER}::/home/runner:/bin/bash\n"
             add_text(tar, "etc/passwd", passwd)
