@@ -10,7 +10,15 @@ overlay of the Pod template. Ostler reports such errors in the condition `Degrad
 from __future__ import annotations
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from k8s_adapters.names import (
+    API_VERSION,
+    CONTAINERS_BUILDKIT,
+    CONTAINERS_KUBERNETES,
+    GROUP,
+    KIND,
+    PLURAL,
+    VERSION,
+)
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity
@@ -154,9 +162,16 @@ def _schema() -> Json:
                 "message": "the name of a pool has no dots: its Pods are named after it",
             },
             {
-                "rule": f"!has(self.spec.containers) || size(self.metadata.name) <= {LONGEST_POOL}",
+                "rule": f"!has(self.spec.containers) || self.spec.containers.mode != '{CONTAINERS_KUBERNETES}' "
+                f"|| size(self.metadata.name) <= {LONGEST_POOL}",
                 "message": f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters: hook Pods "
                 "are named after its Pods",
+            },
+            {
+                "rule": f"!has(self.spec.containers) || self.spec.containers.mode == '{CONTAINERS_KUBERNETES}' "
+                "|| (has(self.spec.security) && has(self.spec.security.podSecurity) "
+                "&& self.spec.security.podSecurity == 'privileged')",
+                "message": f"containers.mode {CONTAINERS_BUILDKIT} needs security.podSecurity privileged",
             },
         ],
     }
@@ -251,22 +266,27 @@ def _shape() -> Json:
         "containers": {
             "type": "object",
             "required": ["mode"],
-            "description": "Container jobs: jobs with `container`, `services` or a Docker action. Without a value, "
-            "such jobs fail. The containers run in hook Pods, which the runner Pod creates.",
+            "description": "Containers and images in jobs. Without a value, jobs with `container`, `services` or a "
+            "Docker action fail, and jobs cannot build images.",
             "properties": {
                 "mode": {
                     "type": "string",
-                    "enum": ["kubernetes"],
-                    "description": "`kubernetes`: each job has a hook Pod, and each Docker action has one more.",
+                    "enum": [CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT],
+                    "description": "`kubernetes`: jobs may have `container`, `services` and Docker actions. Each job "
+                    "has a hook Pod, and each Docker action has one more. `buildkit`: jobs may build images with a "
+                    "BuildKit daemon beside the runner. It needs security.podSecurity privileged and nodes with user "
+                    "namespaces.",
                 },
                 "vcpu": _quantity(
-                    None, "CPU of one hook Pod, which its containers share. The default is resources.cpu."
+                    None,
+                    "CPU of one hook Pod, which its containers share, or of the BuildKit daemon. The default is "
+                    "resources.cpu.",
                 ),
                 "memoryMib": {
                     "type": "integer",
                     "format": "int64",
-                    "description": "Memory of one hook Pod in MiB, which its containers share. The default is "
-                    "resources.memory.",
+                    "description": "Memory in MiB of one hook Pod, which its containers share, or of the BuildKit "
+                    "daemon. The default is resources.memory.",
                     "x-kubernetes-validations": [
                         {
                             "rule": f"self >= {LEAST_HOOK_MEMORY} && self <= {_MOST_MEMORY}",
@@ -274,7 +294,19 @@ def _shape() -> Json:
                         }
                     ],
                 },
+                "cache": _quantity(
+                    None,
+                    "Size of the volume for layers of images. The kubelet evicts a Pod that uses more, and its job "
+                    "fails. BuildKit deletes layers that no build uses above 80 %. Without a value there is no limit. "
+                    "Only for the mode buildkit.",
+                ),
             },
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"!has(self.cache) || self.mode != '{CONTAINERS_KUBERNETES}'",
+                    "message": f"containers.cache needs containers.mode {CONTAINERS_BUILDKIT}",
+                }
+            ],
         },
         "assignedUser": {
             "type": "boolean",

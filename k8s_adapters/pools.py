@@ -6,11 +6,13 @@ If the spec of a pool cannot be used, the pool is listed with a `problem`. One s
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -30,6 +32,7 @@ from k8s_adapters.crd import (
 from k8s_adapters.names import (
     API_VERSION,
     ATTEMPT_ANNOTATION,
+    CONTAINERS_BUILDKIT,
     CONTAINERS_KUBERNETES,
     DRAIN_FINALIZER,
     FIELD_MANAGER,
@@ -46,6 +49,7 @@ from rules.upstream.retry import RetryPolicy
 _PAGE = 500
 _TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes another Pod from the same spec
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
+_BUILDER_VERSION = 1  # increase this version if a change of Ostler makes another builder from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
@@ -66,6 +70,19 @@ class HookPods:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Builder:
+    """Size of the sidecar that builds images in each Pod of a pool, and of its volume.
+
+    `cache_mib` is the size of the volume for layers, or None if the volume has no limit.
+    """
+
+    mode: str
+    vcpu_millicores: int
+    memory_mib: int
+    cache_mib: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolSeen:
     """One pool as it was read. `problem` says why the pool cannot be used. It is None if the pool can be used.
 
@@ -75,7 +92,7 @@ class PoolSeen:
     `replicas_writer` is the field manager that owns `spec.replicas`, if this is not Ostler. An example is a GitOps
     controller with a manifest that sets `spec.replicas`. None means that there is no such field manager.
 
-    `containers` is None if the pool has no container jobs.
+    `containers` is None if the pool has no container jobs. `builder` is None if its Pods build no images.
 
     `has_finalizer` is True if the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
     `status` is the present status of the pool. `resource_version` is the version of the pool that was read.
@@ -121,16 +138,19 @@ class PoolSeen:
     pod_security: PodSecurity = PodSecurity.RESTRICTED
     allow_privilege_escalation: bool = False
     elevated_forks: bool = False
+    builder: Builder | None = None
 
     @property
     def charged_millicores(self) -> int:
-        """Return the CPU that a job of the pool uses of its account's budget. Hook Pods are included."""
-        return self.vcpu_millicores + (0 if self.containers is None else HOOK_PODS * self.containers.vcpu_millicores)
+        """Return the CPU that a job of the pool uses of its account's budget. Hook Pods and builder are included."""
+        hooks = 0 if self.containers is None else HOOK_PODS * self.containers.vcpu_millicores
+        return self.vcpu_millicores + hooks + (0 if self.builder is None else self.builder.vcpu_millicores)
 
     @property
     def charged_mib(self) -> int:
-        """Return the memory in MiB that a job of the pool uses of its account's budget. Hook Pods are included."""
-        return self.memory_mib + (0 if self.containers is None else HOOK_PODS * self.containers.memory_mib)
+        """Return the memory in MiB that a job uses of its account's budget. Hook Pods and builder are included."""
+        hooks = 0 if self.containers is None else HOOK_PODS * self.containers.memory_mib
+        return self.memory_mib + hooks + (0 if self.builder is None else self.builder.memory_mib)
 
     @property
     def terminating(self) -> bool:
@@ -272,11 +292,16 @@ def read_pool(item: Json) -> PoolSeen:
         problems.append("spec.image is empty")
     if not labels:
         problems.append("spec.runnerLabels is empty")
-    containers = _hook_pods(spec.get("containers"), metadata["name"], resources, problems)
+    containers, builder = _containers(spec.get("containers"), metadata["name"], resources, problems)
     level, escalates, elevated_forks = _security(spec.get("security"), problems)
+    assigned_user = spec.get("assignedUser") is True
+    if builder is not None:
+        problems.extend(_of_builder(builder, level, assigned_user=assigned_user))
     refused: tuple[str, ...] = ()
     if overlay is not None:
-        refused = pod_template.refusals(overlay, containers=containers is not None, level=level)
+        refused = pod_template.refusals(
+            overlay, containers=containers is not None, builder=builder is not None, level=level
+        )
     problems.extend(refused)
     deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
@@ -316,16 +341,18 @@ def read_pool(item: Json) -> PoolSeen:
             memory_mib=memory,
             ephemeral_storage_mib=(disk, disk_limit),
             overlay=overlay,
-            assigned_user=spec.get("assignedUser") is True,
+            assigned_user=assigned_user,
             containers=containers,
+            builder=builder,
             security=(level, escalates),
         ),
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
         status=item.get("status") or {},
-        assigned_user=spec.get("assignedUser") is True,
+        assigned_user=assigned_user,
         containers=containers,
+        builder=builder,
         pod_security=level,
         allow_privilege_escalation=escalates,
         elevated_forks=elevated_forks,
@@ -352,18 +379,19 @@ def _security(given: Any, problems: list[str]) -> tuple[PodSecurity, bool, bool]
     return level, escalates and level.elevated, security.get("allowForks") is True
 
 
-def _hook_pods(given: Any, name: str, resources: Json, problems: list[str]) -> HookPods | None:
-    """Return the size of a hook Pod, or None if the pool has no container jobs. Add a problem for an invalid value.
+def _containers(given: Any, name: str, resources: Json, problems: list[str]) -> tuple[HookPods | None, Builder | None]:
+    """Return the size of a hook Pod, and the builder. Each is None if the pool has none.
 
-    The defaults are those of the container `runner`. Sizes are rounded down, because the admission policy of the chart
-    refuses a hook Pod that is larger than the size in the spec.
+    Add a problem for an invalid value. The defaults are those of the container `runner`. Sizes are rounded down,
+    because the admission policy of the chart refuses a hook Pod that is larger than the size in the spec.
     """
     if given is None:
-        return None
-    if not isinstance(given, dict) or given.get("mode") != CONTAINERS_KUBERNETES:
-        problems.append(f"spec.containers.mode must be {CONTAINERS_KUBERNETES}")
-        return None
-    if len(name) > LONGEST_POOL:
+        return None, None
+    mode = given.get("mode") if isinstance(given, dict) else None
+    if mode not in {CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT}:
+        problems.append(f"spec.containers.mode must be {CONTAINERS_KUBERNETES} or {CONTAINERS_BUILDKIT}")
+        return None, None
+    if mode == CONTAINERS_KUBERNETES and len(name) > LONGEST_POOL:
         problems.append(f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters")
     vcpu = _rounded_down(given.get("vcpu", resources.get("cpu", DEFAULT_CPU)), 1000)
     memory = _rounded_down(resources.get("memory", DEFAULT_MEMORY), Decimal(1) / _MIB)
@@ -373,7 +401,24 @@ def _hook_pods(given: Any, name: str, resources: Json, problems: list[str]) -> H
         memory = _whole(given["memoryMib"], 1, "spec.containers.memoryMib", problems)
         if 0 < memory < LEAST_HOOK_MEMORY:
             problems.append(f"spec.containers.memoryMib must be at least {LEAST_HOOK_MEMORY}: {memory}")
-    return HookPods(vcpu_millicores=vcpu, memory_mib=memory)
+    if mode == CONTAINERS_KUBERNETES:
+        return HookPods(vcpu_millicores=vcpu, memory_mib=memory), None
+    cache = None
+    if given.get("cache") is not None:
+        cache = _whole(given["cache"], Decimal(1) / _MIB, "spec.containers.cache", problems)
+    return None, Builder(mode=mode, vcpu_millicores=vcpu, memory_mib=memory, cache_mib=cache)
+
+
+def _of_builder(builder: Builder, level: PodSecurity, *, assigned_user: bool) -> Iterator[str]:
+    """Yield the reasons why a pool cannot have its builder.
+
+    A builder mounts file systems, which no level below `privileged` allows. Its socket belongs to the group of the
+    runner, which is unknown if the cluster assigns it.
+    """
+    if level is not PodSecurity.PRIVILEGED:
+        yield f"spec.containers.mode {builder.mode} needs spec.security.podSecurity privileged"
+    if assigned_user:
+        yield f"spec.containers.mode {builder.mode} does not work with spec.assignedUser"
 
 
 def _rounded_down(value: Any, factor: int | Decimal) -> int:
@@ -423,14 +468,16 @@ def template_hash(
     overlay: Any = None,
     assigned_user: bool = False,
     containers: HookPods | None = None,
+    builder: Builder | None = None,
     security: tuple[PodSecurity, bool] = (PodSecurity.RESTRICTED, False),
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
     `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True. If
     False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
-    `containers` is part of the hash only if it is not None, for the same reason. `security` is the level of the pool,
-    and whether its runner may gain privileges. It is part of the hash only above the level `restricted`.
+    `containers` and `builder` are part of the hash only if they are not None, for the same reason. `security` is the
+    level of the pool, and whether its runner may gain privileges. It is part of the hash only above the level
+    `restricted`.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -439,6 +486,8 @@ def template_hash(
         shape.append("assigned user")
     if containers is not None:
         shape.append(["containers", _SIDECAR_VERSION, containers.vcpu_millicores, containers.memory_mib])
+    if builder is not None:
+        shape.append(["builder", _BUILDER_VERSION, *dataclasses.astuple(builder)])
     if security[0].elevated:
         shape.append(["security", *security])
     content = json.dumps(shape, sort_keys=True)
@@ -446,7 +495,13 @@ def template_hash(
 
 
 def pod_hash(
-    pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None, hooks_image: str | None = None
+    pool: PoolSeen,
+    *,
+    dispatch_url: str,
+    audience: str,
+    dispatch_ca: str | None = None,
+    hooks_image: str | None = None,
+    builder_image: str | None = None,
 ) -> str:
     """Return 16 hex digits that identify the shape of a Pod.
 
@@ -456,13 +511,15 @@ def pod_hash(
     would never get a job if its URL is no longer served. Of the CAs, only the name of the ConfigMap is included,
     because a changed CA also reaches running Pods. The image of the sidecar `hooks` is included if the pool has
     container jobs. An upgrade of Ostler then replaces all Pods that are not busy, so that no job runs with an old
-    sidecar.
+    sidecar. The image of the builder is included if the pool has one.
     """
     shape: list[Any] = [pool.template_hash, dispatch_url, audience, scripts_name()]
     if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:
         shape.append(name)
     if pool.containers is not None:
         shape.append({"hooks": hooks_image})
+    if pool.builder is not None:
+        shape.append({"builder": builder_image})
     content = json.dumps(shape)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

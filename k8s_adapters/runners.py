@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 
+from k8s_adapters.builder_sidecar import add_builder
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.hook_rights import build_role, build_role_binding
 from k8s_adapters.hook_sidecar import add_sidecar
@@ -32,6 +33,7 @@ from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FO
 from ostler.errors import Conflict, Gone
 from rules.pools.hook_names import hook_size
 from rules.pools.pod_template import (
+    BUILDER,
     CA_VOLUME,
     HOOKS,
     JIT_VOLUME,
@@ -75,12 +77,14 @@ def create_runner(
     audience: str,
     dispatch_ca: str | None = None,
     hooks_image: str | None = None,
+    builder_image: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> Created:
     """Create the ServiceAccount and the Pod, and return the Pod.
 
     If the pool has container jobs, the Role and the RoleBinding for them are created before the Pod, so that the rights
-    exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod.
+    exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod. `builder_image` is the
+    image of the sidecar that builds images.
 
     The Pod starts when the ConfigMap with its scripts exists (`runner_scripts`).
 
@@ -101,6 +105,7 @@ def create_runner(
         audience=audience,
         dispatch_ca=dispatch_ca,
         hooks_image=hooks_image,
+        builder_image=builder_image,
         service_account_uid=account.uid,
     )
     return create_pod(client, body=pod, policy=policy)
@@ -251,6 +256,7 @@ def build_pod(
     audience: str,
     dispatch_ca: str | None = None,
     hooks_image: str | None = None,
+    builder_image: str | None = None,
     service_account_uid: str | None = None,
 ) -> Json:
     """Return the JSON of a runner Pod.
@@ -263,13 +269,19 @@ def build_pod(
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
     exists.
 
-    If the pool has container jobs, the Pod has the sidecar `hooks` with `hooks_image`.
+    If the pool has container jobs, the Pod has the sidecar `hooks` with `hooks_image`. If its Pods build images, the
+    Pod has the sidecar `builder` with `builder_image`.
 
     The overlay cannot remove the tolerations for unreachable nodes. Without these tolerations, the taint manager would
     delete a busy Pod, because taint eviction ignores disruption budgets.
     """
     digest = pod_hash(
-        pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca, hooks_image=hooks_image
+        pool,
+        dispatch_url=dispatch_url,
+        audience=audience,
+        dispatch_ca=dispatch_ca,
+        hooks_image=hooks_image,
+        builder_image=builder_image,
     )
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
@@ -314,6 +326,8 @@ def build_pod(
         _trust(pod, ca)
     if pool.containers is not None:
         add_sidecar(pod, pool=pool, containers=pool.containers, image=hooks_image or "")
+    if pool.builder is not None:
+        add_builder(pod, builder=pool.builder, image=builder_image or "", group=_RUNNER_USER)
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template), pool)
         # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.
@@ -327,9 +341,11 @@ def _restricted(pod: Json, pool: PoolSeen) -> Json:
     """Set the security context of Ostler's own containers in all containers of a Pod.
 
     Containers that the pool's overlay adds get this security context as well. Above the level `restricted`, the overlay
-    may change it, except in the containers with a token of the Pod.
+    may change it, except in the containers with a token of the Pod. The builder keeps its own.
     """
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+        if pool.builder is not None and container["name"] == BUILDER:
+            continue
         given = container.get("securityContext", {})
         if not pool.pod_security.elevated or container["name"] in {POLLER, HOOKS}:
             container["securityContext"] = {**given, **_security()}

@@ -316,6 +316,14 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
             "`containers` are Degraded"
         ),
     )
+    buildkit_image: str | None = Field(
+        default=None,
+        description=(
+            "Image of the sidecar of runner Pods that build images, with `buildkitd`, `buildctl` and `buildkit-runc`. "
+            "If this setting changes, every such Pod that is not busy is replaced. If this setting is empty, pools "
+            "with `containers.mode: buildkit` are Degraded"
+        ),
+    )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
@@ -495,7 +503,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     def _polls(cls, value: str) -> str:
         return http_address(value, path=True)
 
-    @field_validator("dispatch_ca", "hooks_image", "web_polls_tls_cert", "web_polls_tls_key", mode="before")
+    @field_validator(
+        "dispatch_ca", "hooks_image", "buildkit_image", "web_polls_tls_cert", "web_polls_tls_key", mode="before"
+    )
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         return None if value == "" else value

@@ -19,7 +19,21 @@ Json = dict[str, Any]
 POLLER, RUNNER, HOOKS = "poller", "runner", "hooks"
 JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, SCRIPTS_VOLUME = "jit", "token", "ostler-ca", "ostler-scripts"
 HOOKS_VOLUME, HOOKS_TOKEN_VOLUME = "ostler-hooks", "ostler-hooks-token"
-_OUR_VOLUMES = frozenset({JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, SCRIPTS_VOLUME, HOOKS_VOLUME, HOOKS_TOKEN_VOLUME})
+BUILDER = "builder"
+"""Name of the sidecar that builds images: BuildKit or a Docker daemon."""
+BUILDER_VOLUME, BUILDER_CACHE_VOLUME = "ostler-builder", "ostler-builder-cache"
+_OUR_VOLUMES = frozenset(
+    {
+        JIT_VOLUME,
+        TOKEN_VOLUME,
+        CA_VOLUME,
+        SCRIPTS_VOLUME,
+        HOOKS_VOLUME,
+        HOOKS_TOKEN_VOLUME,
+        BUILDER_VOLUME,
+        BUILDER_CACHE_VOLUME,
+    }
+)
 
 _MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
@@ -200,16 +214,23 @@ def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
     return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
-def refusals(overlay: Any, *, containers: bool = False, level: PodSecurity = PodSecurity.RESTRICTED) -> tuple[str, ...]:
+def refusals(
+    overlay: Any, *, containers: bool = False, builder: bool = False, level: PodSecurity = PodSecurity.RESTRICTED
+) -> tuple[str, ...]:
     """Return the reasons why this overlay is refused, each with its field.
 
     The result is empty if the overlay is allowed. If `containers` is True, the pool has container jobs, and its Pods
-    have the init container `hooks`. `level` is the Pod Security level of the pool.
+    have the init container `hooks`. If `builder` is True, its Pods have the init container `builder`. `level` is the
+    Pod Security level of the pool.
     """
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is not an object",)
     try:
-        return (*_refusals(overlay, containers=containers, level=level), *(_of_hooks(overlay) if containers else ()))
+        return (
+            *_refusals(overlay, containers=containers, level=level),
+            *(_of_hooks(overlay) if containers else ()),
+            *(_of_builder(overlay) if builder else ()),
+        )
     except (AttributeError, KeyError, TypeError):
         return ("spec.podTemplate does not have the structure of a Pod",)
 
@@ -318,6 +339,15 @@ def _of_hooks(overlay: Json) -> Iterator[str]:
                 yield f"{where}.volumeMounts: volume {mount['name']} is not a ConfigMap of the overlay"
             if not _is_below(mount["mountPath"], HOOKS_FILES):
                 yield f"{where}.volumeMounts[{mount['mountPath']}] must be {HOOKS_FILES} or a path below it"
+
+
+def _of_builder(overlay: Json) -> Iterator[str]:
+    """Yield the reasons that concern pools with a builder only: nothing of the builder may be set by an overlay."""
+    spec: Json = overlay.get("spec") or {}
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            if container["name"] == BUILDER:
+                yield f"podTemplate.spec.{kind}[{BUILDER}] must not be set while spec.containers has a builder"
 
 
 def _is_below(path: str, folder: str) -> bool:

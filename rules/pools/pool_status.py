@@ -34,6 +34,12 @@ CONTAINERS_DISABLED = (
 )
 """Problem of a pool with container jobs while the workers have no image for the sidecar."""
 
+BUILDKIT_DISABLED = (
+    "spec.containers.mode is buildkit, but the workers have no image of BuildKit: set runners.buildkit.image of the "
+    "chart, or OSTLER_BUILDKIT_IMAGE of the workers, or remove spec.containers"
+)
+"""Problem of a pool that builds images while the workers have no image for the sidecar."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
@@ -166,6 +172,8 @@ def _reason_of(problem: str) -> str:
     """Return the reason of the condition Degraded for a pool that cannot be used."""
     if is_refusal(problem):
         return "PodSecurityNotAllowed"
+    if problem == BUILDKIT_DISABLED:
+        return "BuildKitDisabled"
     return "ContainerJobsDisabled" if problem == CONTAINERS_DISABLED else "InvalidSpec"
 
 

@@ -156,6 +156,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             audience=rt.settings.token_audience,
             dispatch_ca=rt.settings.dispatch_ca,
             hooks_image=rt.settings.hooks_image,
+            builder_image=rt.settings.buildkit_image,
             policy=calls(SWEEP),
         )
     except Conflict:

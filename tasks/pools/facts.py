@@ -8,7 +8,7 @@ from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from rules.claims.stamps import INITIAL
 from rules.pools.pod_security import PodSecurity, admits_forks, refusal
-from rules.pools.pool_status import CONTAINERS_DISABLED
+from rules.pools.pool_status import BUILDKIT_DISABLED, CONTAINERS_DISABLED
 from tasks.worker.runtime import Runtime
 
 
@@ -60,6 +60,7 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
         audience=rt.settings.token_audience,
         dispatch_ca=rt.settings.dispatch_ca,
         hooks_image=rt.settings.hooks_image,
+        builder_image=rt.settings.buildkit_image,
     )
 
 
@@ -78,6 +79,8 @@ def problem_of(rt: Runtime, pool: PoolSeen) -> str | None:
         return refused
     if pool.problem is None and pool.containers is not None and rt.settings.hooks_image is None:
         return CONTAINERS_DISABLED
+    if pool.problem is None and pool.builder is not None and rt.settings.buildkit_image is None:
+        return BUILDKIT_DISABLED
     return pool.problem
 
 

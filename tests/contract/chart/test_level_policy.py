@@ -26,9 +26,18 @@ RESTRICTED, BASELINE, PRIVILEGED = PodSecurity
 POOLS = {"docker": PRIVILEGED, "base": BASELINE, "small": RESTRICTED, "liar": PRIVILEGED}
 """Pools of the namespace, with the level in their spec."""
 
-LISTED = ["docker", "base", "absent"]
+LISTED = ["docker", "base", "builds", "absent"]
 BOUNDS = {"docker": PRIVILEGED, "base": BASELINE, "small": RESTRICTED, "liar": RESTRICTED, "ghost": RESTRICTED}
 """The weakest level of a Pod with this name of a pool. The pool ghost does not exist, and liar is not in the chart."""
+
+
+BUILDS: Mapping[str, Any] = {
+    "image": "i",
+    "runnerLabels": ["linux"],
+    "security": {"podSecurity": "privileged"},
+    "containers": {"mode": "buildkit"},
+}
+"""Spec of the pool `builds`, whose Pods need a user namespace."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,8 @@ def scene(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyt
     for name, level in POOLS.items():
         spec = {"image": "i", "runnerLabels": ["linux"], "security": {"podSecurity": str(level)}}
         create_pool(admin, namespace=elevated, name=name, spec=spec)
-    for name in (*POOLS, "ghost", "absent"):
+    create_pool(admin, namespace=elevated, name="builds", spec=dict(BUILDS))
+    for name in (*POOLS, "builds", "ghost", "absent"):
         body: Json = {"metadata": {"name": f"{name}-0000000a"}}
         admin.request("POST", object_path("serviceaccounts", namespace=elevated), body=body)
     identities.put_in_place()
@@ -212,6 +222,19 @@ def test_job_creates_pods_up_to_the_level_of_its_own_pool(scene: Scene, what: st
         if refusal(client, pod) is None:
             allowed.add(pool)
     assert allowed == {pool for pool in POOLS if needed.rank <= BOUNDS[pool].rank}
+
+
+def test_pod_with_a_builder_needs_a_user_namespace_of_its_own(scene: Scene) -> None:
+    seen = read_pool({"metadata": {"uid": "u", "name": "builds", "namespace": scene.elevated}, "spec": BUILDS})
+    pod = build_pod(
+        pool=seen, name="builds-0000000a", attempt="a", dispatch_url="https://web/", audience="a", builder_image="b"
+    )
+    assert refusal(scene.worker, pod) is None
+
+    for users in ({}, {"hostUsers": True}):
+        without = {**pod, "spec": {name: value for name, value in pod["spec"].items() if name != "hostUsers"} | users}
+        said = refusal(scene.worker, without)
+        assert "has no user namespace of its own, which pool builds needs" in str(said)
 
 
 def test_refused_pod_names_the_cure_in_the_chart(scene: Scene) -> None:

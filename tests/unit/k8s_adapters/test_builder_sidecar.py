@@ -1,0 +1,157 @@
+"""Pods of pools whose jobs build images: the sidecar `builder`, its rights, its volumes and the size of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s_adapters.builder_sidecar import ADDRESS, FOLDER
+from k8s_adapters.nodes import needs_of
+from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
+from k8s_adapters.runners import build_pod
+
+Json = dict[str, Any]
+
+IMAGE = "moby/buildkit:1"
+CONTAINERS = {"mode": "buildkit", "vcpu": "1500m", "memoryMib": 3000}
+PRIVILEGED = {"podSecurity": "privileged"}
+
+
+def read(**spec: Any) -> PoolSeen:
+    given = {
+        "image": "runner:1",
+        "runnerLabels": ["builds"],
+        "resources": {"cpu": 2, "memory": "4Gi"},
+        "security": PRIVILEGED,
+        "containers": CONTAINERS,
+        **spec,
+    }
+    return read_pool({"metadata": {"name": "builds", "namespace": "builds", "uid": "u"}, "spec": given})
+
+
+def build(pool: PoolSeen) -> Json:
+    assert pool.problem is None, pool.problem
+    return build_pod(
+        pool=pool, name="builds-0", attempt="a", dispatch_url="http://web/", audience="o", builder_image=IMAGE
+    )
+
+
+def of(pod: Json, name: str) -> Json:
+    every = (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))
+    (found,) = (each for each in every if each["name"] == name)
+    return dict(found)
+
+
+def mounted(container: Json) -> dict[str, bool]:
+    """Return the volumes of a container, each with True if it is mounted read-only."""
+    return {each["name"]: each.get("readOnly", False) for each in container["volumeMounts"]}
+
+
+def test_builder_is_a_sidecar_in_a_user_namespace_of_its_pod() -> None:
+    pod = build(read())
+
+    assert pod["spec"]["hostUsers"] is False
+    builder = of(pod, "builder")
+    assert (builder["image"], builder["restartPolicy"]) == (IMAGE, "Always")
+    assert builder["securityContext"]["runAsUser"] == 0
+    assert not builder["securityContext"].get("privileged", False)
+
+
+def test_pod_without_a_builder_has_no_trace_of_it() -> None:
+    pod = build(read(containers=None))
+
+    assert "hostUsers" not in pod["spec"]
+    assert "builder" not in str(pod).replace("builds", "")
+    assert "BUILDKIT_HOST" not in str(pod)
+
+
+def test_builder_sees_its_own_volumes_and_the_runner_its_socket_read_only() -> None:
+    pod = build(read())
+
+    assert mounted(of(pod, "builder")) == {"ostler-builder": False, "ostler-builder-cache": False}
+    assert mounted(of(pod, "runner")) == {"jit": False, "ostler-scripts": True, "ostler-builder": True}
+    assert "ostler-builder" not in mounted(of(pod, "poller"))
+    assert {"name": "BUILDKIT_HOST", "value": ADDRESS} in of(pod, "runner")["env"]
+    assert ADDRESS.startswith(f"unix://{FOLDER}/")
+
+
+def test_overlay_leaves_the_rights_of_each_container_as_they_are() -> None:
+    overlay = {"spec": {"containers": [{"name": "runner", "workingDir": "/srv"}], "nodeSelector": {"builds": "yes"}}}
+    plain, laid_over = build(read()), build(read(podTemplate=overlay))
+
+    for name in ("poller", "runner", "builder"):
+        assert of(laid_over, name)["securityContext"] == of(plain, name)["securityContext"]
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_overlay_must_not_change_the_builder(kind: str) -> None:
+    overlay = {"spec": {kind: [{"name": "builder", "image": "mine:1"}]}}
+
+    assert "must not be set while spec.containers has a builder" in (read(podTemplate=overlay).problem or "")
+    assert "builder" not in (read(podTemplate=overlay, containers=None).problem or "")
+
+
+@pytest.mark.parametrize("volume", ["ostler-builder", "ostler-builder-cache"])
+def test_overlay_must_not_use_the_volumes_of_the_builder(volume: str) -> None:
+    mount = {"name": volume, "mountPath": "/mnt"}
+    problem = read(podTemplate={"spec": {"containers": [{"name": "runner", "volumeMounts": [mount]}]}}).problem
+
+    assert f"volume {volume} is reserved" in (problem or "")
+
+
+@pytest.mark.parametrize("level", ["restricted", "baseline"])
+def test_builder_needs_the_level_privileged(level: str) -> None:
+    problem = read(security={"podSecurity": level}).problem
+
+    assert problem == "spec.containers.mode buildkit needs spec.security.podSecurity privileged"
+
+
+def test_builder_does_not_work_with_a_user_that_the_cluster_assigns() -> None:
+    assert read(assignedUser=True).problem == "spec.containers.mode buildkit does not work with spec.assignedUser"
+
+
+def test_unknown_mode_is_a_problem_that_names_the_known_ones() -> None:
+    assert read(containers={"mode": "docker"}).problem == "spec.containers.mode must be kubernetes or buildkit"
+
+
+def test_cache_bounds_the_volume_and_the_layers_of_buildkit() -> None:
+    pod = build(read(containers={**CONTAINERS, "cache": "10Gi"}))
+
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "ostler-builder-cache")
+    assert volume["emptyDir"] == {"sizeLimit": "10240Mi"}
+    builder = of(pod, "builder")
+    assert builder["resources"]["requests"]["ephemeral-storage"] == "10240Mi"
+    assert "ephemeral-storage" not in builder["resources"]["limits"]
+    (kept,) = (each.partition("=")[2] for each in builder["args"] if "keepstorage" in each)
+    assert 0.75 * 10 * 1024**3 < int(kept) * 1_000_000 < 10 * 1024**3
+
+
+def test_cache_without_a_size_has_no_limit() -> None:
+    pod = build(read())
+
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "ostler-builder-cache")
+    assert (volume["emptyDir"], of(pod, "builder")["args"]) == ({}, [])
+
+
+def test_size_of_the_builder_counts_for_the_account_and_for_nodes() -> None:
+    pool, without = read(), read(containers=None)
+
+    assert (pool.charged_millicores, pool.charged_mib) == (2000 + 1500, 4096 + 3000)
+    more, less = needs_of(pool).size, needs_of(without).size
+    assert (more.vcpu - less.vcpu, more.memory - less.memory) == (1500, 3000)
+
+
+def test_pods_roll_when_the_builder_or_its_image_changes() -> None:
+    def hash_of(pool: PoolSeen, image: str = IMAGE) -> str:
+        return pod_hash(pool, dispatch_url="http://web/", audience="o", builder_image=image)
+
+    hashes = {
+        hash_of(read()),
+        hash_of(read(), "moby/buildkit:2"),
+        hash_of(read(containers={**CONTAINERS, "cache": "1Gi"})),
+        hash_of(read(containers={**CONTAINERS, "memoryMib": 2000})),
+        hash_of(read(containers=None)),
+    }
+    assert len(hashes) == 5
+    assert hash_of(read(containers=None)) == hash_of(read(containers=None), "moby/buildkit:2")
