@@ -194,7 +194,8 @@ def test_deleted_pod_of_containers_that_exit_0_has_succeeded(pods: PlainPods) ->
     assert (kind, last["status"]["phase"], ends(last["status"])) == ("DELETED", "Succeeded", [(0, "Completed")])
 
 
-def test_deleted_warm_pod_ends_with_143_in_both_containers(pods: PlainPods) -> None:
+def test_deleted_warm_pod_ends_with_143(pods: PlainPods) -> None:
+    """The runner ends with 0 if it sees before its own signal that the poller got no work."""
     pods.create_scripts()
     mounts = [{"name": "jit", "mountPath": "/jit"}, {"name": "scripts", "mountPath": "/scripts", "readOnly": True}]
     mount: dict[str, Any] = {"volumeMounts": mounts}
@@ -220,7 +221,9 @@ def test_deleted_warm_pod_ends_with_143_in_both_containers(pods: PlainPods) -> N
     pods.wait_for_end("warm")
 
     _, last = pods.history("warm")[-1]
-    assert ends(last["status"]) == [(TERMINATED, "Error")] * 2 == [(143, "Error")] * 2
+    poller, runner = ends(last["status"])
+    assert poller == (TERMINATED, "Error") == (143, "Error")
+    assert runner in {(TERMINATED, "Error"), (0, "Completed")}
 
 
 def test_pod_evicted_by_disk_pressure_has_failed_with_a_reason(fleet: Fleet, pods: PlainPods) -> None:
