@@ -1,8 +1,11 @@
 """The sidecar of a runner Pod that builds images: the native sidecar `builder`, its socket and its volume of layers.
 
-The Pod has a user namespace of its own. Root of the sidecar is root in this namespace only, so BuildKit needs neither
-setuid programs nor rights on the node. Within the namespace it mounts file systems, which needs the capability
-SYS_ADMIN, and system calls that the seccomp profile of container runtimes refuses.
+With the mode `buildkit`, the Pod has a user namespace of its own. Root of the sidecar is root in this namespace only,
+so BuildKit needs neither setuid programs nor rights on the node. Within the namespace it mounts file systems, which
+needs the capability SYS_ADMIN, and system calls that the seccomp profile of container runtimes refuses.
+
+With the mode `dind`, the sidecar is a Docker daemon in a privileged container. Its containers see the work folder and
+the programs of the runner at the same paths as the runner, because the runner mounts these folders into containers.
 
 A native sidecar starts before the other containers and ends after them, so it does not change when a Pod is over.
 """
@@ -10,15 +13,26 @@ A native sidecar starts before the other containers and ends after them, so it d
 from __future__ import annotations
 
 from k8s_adapters.client import Json
+from k8s_adapters.names import CONTAINERS_DIND
 from k8s_adapters.pools import Builder
-from rules.pools.pod_template import BUILDER, BUILDER_CACHE_VOLUME, BUILDER_VOLUME, RUNNER
+from rules.pools.pod_template import (
+    BUILDER,
+    BUILDER_CACHE_VOLUME,
+    BUILDER_VOLUME,
+    EXTERNALS,
+    EXTERNALS_VOLUME,
+    RUNNER,
+    WORK_VOLUME,
+)
 
 FOLDER = "/var/run/ostler-builder"
-ADDRESS = f"unix://{FOLDER}/buildkitd.sock"
-_CACHE_FOLDER = "/var/lib/buildkit"
+BUILDKIT_ADDRESS = f"unix://{FOLDER}/buildkitd.sock"
+DOCKER_ADDRESS = f"unix://{FOLDER}/docker.sock"
+_BUILDKIT_CACHE, _DOCKER_CACHE = "/var/lib/buildkit", "/var/lib/docker"
 _CACHE_SHARE = 0.8
 """Share of the volume above which BuildKit deletes layers that no build uses. The rest is for the layers in use."""
 
+_HOME = "/home/runner"
 _MB_PER_MIB = 1024 * 1024 / 1_000_000
 _STARTS_WITHIN = 180  # seconds
 CAPABILITIES = (
@@ -38,41 +52,46 @@ CAPABILITIES = (
     "SYS_ADMIN",
     "SYS_CHROOT",
 )
-"""Capabilities of the sidecar: those that BuildKit gives to each command of a build, and SYS_ADMIN for its mounts.
+"""Capabilities of BuildKit: those that it gives to each command of a build, and SYS_ADMIN for its mounts.
 
 Without one of the first, no command of a build starts: runc cannot give away a capability that it does not have.
 """
 
 
-def add_builder(pod: Json, *, builder: Builder, image: str, group: int) -> None:
+def add_builder(pod: Json, *, builder: Builder, image: str, runner_image: str, group: int) -> None:
     """Add the sidecar, its volumes and the variable for the runner to a Pod that `build_pod` makes.
 
     `group` is the group of the runner, whose processes may use the socket.
     """
     spec: Json = pod["spec"]
-    spec["hostUsers"] = False
-    spec.setdefault("initContainers", []).append(_sidecar(builder, image, group))
     limit = {} if builder.cache_mib is None else {"sizeLimit": f"{builder.cache_mib}Mi"}
     spec["volumes"] += [
         {"name": BUILDER_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
         {"name": BUILDER_CACHE_VOLUME, "emptyDir": limit},
     ]
+    before: list[Json] = spec.setdefault("initContainers", [])
     runner: Json = next(each for each in spec["containers"] if each["name"] == RUNNER)
-    runner["env"].append({"name": "BUILDKIT_HOST", "value": ADDRESS})
     runner["volumeMounts"].append({"name": BUILDER_VOLUME, "mountPath": FOLDER, "readOnly": True})
+    if builder.mode == CONTAINERS_DIND:
+        runner["env"].append({"name": "DOCKER_HOST", "value": DOCKER_ADDRESS})
+        runner["volumeMounts"].append({"name": WORK_VOLUME, "mountPath": f"{_HOME}/_work"})
+        spec["volumes"] += [{"name": WORK_VOLUME, "emptyDir": {}}, {"name": EXTERNALS_VOLUME, "emptyDir": {}}]
+        before += [_externals(runner_image), _docker(builder, image, group)]
+    else:
+        runner["env"].append({"name": "BUILDKIT_HOST", "value": BUILDKIT_ADDRESS})
+        spec["hostUsers"] = False
+        before.append(_buildkit(builder, image, group))
 
 
-def _sidecar(builder: Builder, image: str, group: int) -> Json:
-    size = {"cpu": f"{builder.vcpu_millicores}m", "memory": f"{builder.memory_mib}Mi"}
-    disk = {} if builder.cache_mib is None else {"ephemeral-storage": f"{builder.cache_mib}Mi"}
+def _buildkit(builder: Builder, image: str, group: int) -> Json:
+    arguments = ["--rootless", "--addr", BUILDKIT_ADDRESS, "--group", str(group), "--root", _BUILDKIT_CACHE]
+    if builder.cache_mib is not None:
+        bound = int(builder.cache_mib * _CACHE_SHARE * _MB_PER_MIB)
+        arguments += ["--oci-worker-gc", f"--oci-worker-gc-keepstorage={bound}"]
     return {
-        "name": BUILDER,
-        "image": image,
-        "command": ["buildkitd", "--rootless", "--addr", ADDRESS, "--group", str(group), "--root", _CACHE_FOLDER],
-        "args": _bound(builder),
-        "workingDir": "/",
-        "restartPolicy": "Always",
-        "resources": {"requests": {**size, **disk}, "limits": size},
+        **_sidecar(builder, image, ["buildctl", "--addr", BUILDKIT_ADDRESS, "debug", "workers"]),
+        "command": ["buildkitd"],
+        "args": arguments,
         "securityContext": {
             "runAsUser": 0,
             "runAsGroup": 0,
@@ -82,21 +101,58 @@ def _sidecar(builder: Builder, image: str, group: int) -> Json:
             "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"},
         },
-        "startupProbe": {
-            "exec": {"command": ["buildctl", "--addr", ADDRESS, "debug", "workers"]},
-            "periodSeconds": 1,
-            "timeoutSeconds": 5,
-            "failureThreshold": _STARTS_WITHIN,
-        },
         "volumeMounts": [
             {"name": BUILDER_VOLUME, "mountPath": FOLDER},
-            {"name": BUILDER_CACHE_VOLUME, "mountPath": _CACHE_FOLDER},
+            {"name": BUILDER_CACHE_VOLUME, "mountPath": _BUILDKIT_CACHE},
         ],
     }
 
 
-def _bound(builder: Builder) -> list[str]:
-    """Return the arguments that keep the layers below the size of their volume."""
-    if builder.cache_mib is None:
-        return []
-    return ["--oci-worker-gc", f"--oci-worker-gc-keepstorage={int(builder.cache_mib * _CACHE_SHARE * _MB_PER_MIB)}"]
+def _docker(builder: Builder, image: str, group: int) -> Json:
+    """Return the Docker daemon. The entry point of its image prepares control groups and the packet filter."""
+    return {
+        **_sidecar(builder, image, ["docker", "--host", DOCKER_ADDRESS, "version"]),
+        "args": ["dockerd", f"--host={DOCKER_ADDRESS}", f"--group={group}", f"--data-root={_DOCKER_CACHE}"],
+        "env": [{"name": "DOCKER_TLS_CERTDIR", "value": ""}],  # the image would listen on the network with TLS
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False, "privileged": True},
+        "volumeMounts": [
+            {"name": BUILDER_VOLUME, "mountPath": FOLDER},
+            {"name": BUILDER_CACHE_VOLUME, "mountPath": _DOCKER_CACHE},
+            {"name": WORK_VOLUME, "mountPath": f"{_HOME}/_work"},
+            {"name": EXTERNALS_VOLUME, "mountPath": f"{_HOME}/externals"},
+        ],
+    }
+
+
+def _externals(runner_image: str) -> Json:
+    """Return the init container that copies the programs that the runner mounts into containers, such as Node.js."""
+    return {
+        "name": EXTERNALS,
+        "image": runner_image,
+        "command": ["/bin/sh", "-c", f"! test -d {_HOME}/externals || cp -R {_HOME}/externals/. /externals/"],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "64Mi"},
+            "limits": {"cpu": "500m", "memory": "64Mi"},
+        },
+        "volumeMounts": [{"name": EXTERNALS_VOLUME, "mountPath": "/externals"}],
+    }
+
+
+def _sidecar(builder: Builder, image: str, ready: list[str]) -> Json:
+    """Return what both daemons have in common. `ready` is a command that succeeds when the daemon serves."""
+    size = {"cpu": f"{builder.vcpu_millicores}m", "memory": f"{builder.memory_mib}Mi"}
+    disk = {} if builder.cache_mib is None else {"ephemeral-storage": f"{builder.cache_mib}Mi"}
+    return {
+        "name": BUILDER,
+        "image": image,
+        "workingDir": "/",
+        "restartPolicy": "Always",
+        "resources": {"requests": {**size, **disk}, "limits": size},
+        "startupProbe": {
+            "exec": {"command": ready},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": _STARTS_WITHIN,
+        },
+    }

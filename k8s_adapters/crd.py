@@ -13,6 +13,7 @@ from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.names import (
     API_VERSION,
     CONTAINERS_BUILDKIT,
+    CONTAINERS_DIND,
     CONTAINERS_KUBERNETES,
     GROUP,
     KIND,
@@ -171,7 +172,8 @@ def _schema() -> Json:
                 "rule": f"!has(self.spec.containers) || self.spec.containers.mode == '{CONTAINERS_KUBERNETES}' "
                 "|| (has(self.spec.security) && has(self.spec.security.podSecurity) "
                 "&& self.spec.security.podSecurity == 'privileged')",
-                "message": f"containers.mode {CONTAINERS_BUILDKIT} needs security.podSecurity privileged",
+                "message": f"containers.mode {CONTAINERS_BUILDKIT} and {CONTAINERS_DIND} need security.podSecurity "
+                "privileged",
             },
         ],
     }
@@ -271,21 +273,21 @@ def _shape() -> Json:
             "properties": {
                 "mode": {
                     "type": "string",
-                    "enum": [CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT],
+                    "enum": [CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND],
                     "description": "`kubernetes`: jobs may have `container`, `services` and Docker actions. Each job "
                     "has a hook Pod, and each Docker action has one more. `buildkit`: jobs may build images with a "
-                    "BuildKit daemon beside the runner. It needs security.podSecurity privileged and nodes with user "
-                    "namespaces.",
+                    "BuildKit daemon beside the runner, which needs nodes with user namespaces. `dind`: jobs may use a "
+                    "Docker daemon beside the runner, which runs as root of the node. It is not proven in a user "
+                    "namespace. `buildkit` and `dind` need security.podSecurity privileged.",
                 },
                 "vcpu": _quantity(
                     None,
-                    "CPU of one hook Pod, which its containers share, or of the BuildKit daemon. The default is "
-                    "resources.cpu.",
+                    "CPU of one hook Pod, which its containers share, or of the daemon. The default is resources.cpu.",
                 ),
                 "memoryMib": {
                     "type": "integer",
                     "format": "int64",
-                    "description": "Memory in MiB of one hook Pod, which its containers share, or of the BuildKit "
+                    "description": "Memory in MiB of one hook Pod, which its containers share, or of the "
                     "daemon. The default is resources.memory.",
                     "x-kubernetes-validations": [
                         {
@@ -298,13 +300,13 @@ def _shape() -> Json:
                     None,
                     "Size of the volume for layers of images. The kubelet evicts a Pod that uses more, and its job "
                     "fails. BuildKit deletes layers that no build uses above 80 %. Without a value there is no limit. "
-                    "Only for the mode buildkit.",
+                    "Only for the modes buildkit and dind.",
                 ),
             },
             "x-kubernetes-validations": [
                 {
                     "rule": f"!has(self.cache) || self.mode != '{CONTAINERS_KUBERNETES}'",
-                    "message": f"containers.cache needs containers.mode {CONTAINERS_BUILDKIT}",
+                    "message": f"containers.cache needs containers.mode {CONTAINERS_BUILDKIT} or {CONTAINERS_DIND}",
                 }
             ],
         },

@@ -34,8 +34,8 @@ CONTAINERS_LABEL = "ostler.dev/containers"
 CONTAINERS_KUBERNETES = "kubernetes"
 """Value of `CONTAINERS_LABEL` on runner Pods whose jobs may use containers. A network policy selects this label."""
 
-CONTAINERS_BUILDKIT = "buildkit"
-"""Value of `spec.containers.mode` of pools whose Pods have a BuildKit daemon."""
+CONTAINERS_BUILDKIT, CONTAINERS_DIND = "buildkit", "dind"
+"""Values of `spec.containers.mode` of pools whose Pods have a BuildKit daemon or a Docker daemon."""
 
 KEEP_NODE: Mapping[str, str] = MappingProxyType(
     {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}

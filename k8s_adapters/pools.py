@@ -33,6 +33,7 @@ from k8s_adapters.names import (
     API_VERSION,
     ATTEMPT_ANNOTATION,
     CONTAINERS_BUILDKIT,
+    CONTAINERS_DIND,
     CONTAINERS_KUBERNETES,
     DRAIN_FINALIZER,
     FIELD_MANAGER,
@@ -52,6 +53,7 @@ _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes anothe
 _BUILDER_VERSION = 1  # increase this version if a change of Ostler makes another builder from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
+_MODES = (CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND)
 _LONGEST = 365 * 24 * 3600  # seconds
 _SHORTEST_JOB = 60  # seconds
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -71,9 +73,10 @@ class HookPods:
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """Size of the sidecar that builds images in each Pod of a pool, and of its volume.
+    """The sidecar that builds images in each Pod of a pool: its size, and the size of its volume.
 
-    `cache_mib` is the size of the volume for layers, or None if the volume has no limit.
+    `mode` is `spec.containers.mode`: the sidecar is a BuildKit daemon or a Docker daemon. `cache_mib` is the size of
+    the volume for layers, or None if the volume has no limit.
     """
 
     mode: str
@@ -388,8 +391,8 @@ def _containers(given: Any, name: str, resources: Json, problems: list[str]) -> 
     if given is None:
         return None, None
     mode = given.get("mode") if isinstance(given, dict) else None
-    if mode not in {CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT}:
-        problems.append(f"spec.containers.mode must be {CONTAINERS_KUBERNETES} or {CONTAINERS_BUILDKIT}")
+    if mode not in _MODES:
+        problems.append(f"spec.containers.mode must be one of {', '.join(_MODES)}: {mode!r}")
         return None, None
     if mode == CONTAINERS_KUBERNETES and len(name) > LONGEST_POOL:
         problems.append(f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters")
@@ -412,7 +415,7 @@ def _containers(given: Any, name: str, resources: Json, problems: list[str]) -> 
 def _of_builder(builder: Builder, level: PodSecurity, *, assigned_user: bool) -> Iterator[str]:
     """Yield the reasons why a pool cannot have its builder.
 
-    A builder mounts file systems, which no level below `privileged` allows. Its socket belongs to the group of the
+    Both daemons mount file systems, which no level below `privileged` allows. The socket belongs to the group of the
     runner, which is unknown if the cluster assigns it.
     """
     if level is not PodSecurity.PRIVILEGED:

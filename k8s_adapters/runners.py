@@ -35,6 +35,7 @@ from rules.pools.hook_names import hook_size
 from rules.pools.pod_template import (
     BUILDER,
     CA_VOLUME,
+    EXTERNALS,
     HOOKS,
     JIT_VOLUME,
     POLLER,
@@ -327,7 +328,7 @@ def build_pod(
     if pool.containers is not None:
         add_sidecar(pod, pool=pool, containers=pool.containers, image=hooks_image or "")
     if pool.builder is not None:
-        add_builder(pod, builder=pool.builder, image=builder_image or "", group=_RUNNER_USER)
+        add_builder(pod, builder=pool.builder, image=builder_image or "", runner_image=pool.image, group=_RUNNER_USER)
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template), pool)
         # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.
@@ -344,7 +345,7 @@ def _restricted(pod: Json, pool: PoolSeen) -> Json:
     may change it, except in the containers with a token of the Pod. The builder keeps its own.
     """
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
-        if pool.builder is not None and container["name"] == BUILDER:
+        if pool.builder is not None and container["name"] in {BUILDER, EXTERNALS}:
             continue
         given = container.get("securityContext", {})
         if not pool.pod_security.elevated or container["name"] in {POLLER, HOOKS}:

@@ -324,6 +324,14 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
             "with `containers.mode: buildkit` are Degraded"
         ),
     )
+    dind_image: str | None = Field(
+        default=None,
+        description=(
+            "Image of the sidecar of runner Pods with a Docker daemon, with the programs and the entry point of "
+            "Docker's own image `docker:dind`. If this setting changes, every such Pod that is not busy is replaced. "
+            "If this setting is empty, pools with `containers.mode: dind` are Degraded"
+        ),
+    )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
@@ -504,7 +512,13 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         return http_address(value, path=True)
 
     @field_validator(
-        "dispatch_ca", "hooks_image", "buildkit_image", "web_polls_tls_cert", "web_polls_tls_key", mode="before"
+        "dispatch_ca",
+        "hooks_image",
+        "buildkit_image",
+        "dind_image",
+        "web_polls_tls_cert",
+        "web_polls_tls_key",
+        mode="before",
     )
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What tests of container jobs have in common: `tests/e2e` runs them without a node, `tests/node` on a real node."""
+"""Bodies of the tests of container jobs: `tests/e2e` runs them without a node, `tests/node` on a real node."""
 
 from __future__ import annotations
 

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from lab.bootstrap import RUNNER_IMAGE
 from lab.go_build import Say
-from lab.node.buildkit_images import BUILDING_RUNNER, BUILDKIT, building_runner_image, buildkit_image
+from lab.node.builder_images import (
+    BUILDING_RUNNER,
+    BUILDKIT,
+    DIND,
+    building_runner_image,
+    buildkit_image,
+    dind_image,
+)
 from lab.node.images import PAUSE, debian_base, pause_image, runner_image
 from lab.node.job_images import SUDO, sudo_image
 from lab.node.product_images import LAB, PRODUCT, lab_image, product_image
@@ -31,6 +38,7 @@ IMAGES: dict[str, Callable[[str, Say], Path]] = {
     REDIS: redis_image,
     SUDO: sudo_image,
     BUILDKIT: buildkit_image,
+    DIND: dind_image,
     BUILDING_RUNNER: building_runner_image,
 }
 

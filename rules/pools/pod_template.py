@@ -19,9 +19,10 @@ Json = dict[str, Any]
 POLLER, RUNNER, HOOKS = "poller", "runner", "hooks"
 JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, SCRIPTS_VOLUME = "jit", "token", "ostler-ca", "ostler-scripts"
 HOOKS_VOLUME, HOOKS_TOKEN_VOLUME = "ostler-hooks", "ostler-hooks-token"
-BUILDER = "builder"
-"""Name of the sidecar that builds images: BuildKit or a Docker daemon."""
+BUILDER, EXTERNALS = "builder", "externals"
+"""Names of the sidecar that builds images, and of the init container that copies programs of the runner for it."""
 BUILDER_VOLUME, BUILDER_CACHE_VOLUME = "ostler-builder", "ostler-builder-cache"
+WORK_VOLUME, EXTERNALS_VOLUME = "ostler-work", "ostler-externals"
 _OUR_VOLUMES = frozenset(
     {
         JIT_VOLUME,
@@ -32,6 +33,8 @@ _OUR_VOLUMES = frozenset(
         HOOKS_TOKEN_VOLUME,
         BUILDER_VOLUME,
         BUILDER_CACHE_VOLUME,
+        WORK_VOLUME,
+        EXTERNALS_VOLUME,
     }
 )
 
@@ -346,8 +349,8 @@ def _of_builder(overlay: Json) -> Iterator[str]:
     spec: Json = overlay.get("spec") or {}
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
-            if container["name"] == BUILDER:
-                yield f"podTemplate.spec.{kind}[{BUILDER}] must not be set while spec.containers has a builder"
+            if (name := container["name"]) in {BUILDER, EXTERNALS}:
+                yield f"podTemplate.spec.{kind}[{name}] must not be set while spec.containers has a builder"
 
 
 def _is_below(path: str, folder: str) -> bool:

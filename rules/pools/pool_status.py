@@ -34,11 +34,15 @@ CONTAINERS_DISABLED = (
 )
 """Problem of a pool with container jobs while the workers have no image for the sidecar."""
 
-BUILDKIT_DISABLED = (
-    "spec.containers.mode is buildkit, but the workers have no image of BuildKit: set runners.buildkit.image of the "
-    "chart, or OSTLER_BUILDKIT_IMAGE of the workers, or remove spec.containers"
-)
-"""Problem of a pool that builds images while the workers have no image for the sidecar."""
+_BUILDER_DISABLED = "the workers have no image for spec.containers.mode"
+
+
+def builder_disabled(mode: str) -> str:
+    """Return the problem of a pool that builds images while the workers have no image for its sidecar."""
+    return (
+        f"{_BUILDER_DISABLED} {mode}: set runners.{mode}.image of the chart, or OSTLER_{mode.upper()}_IMAGE of the "
+        "workers, or remove spec.containers"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +176,8 @@ def _reason_of(problem: str) -> str:
     """Return the reason of the condition Degraded for a pool that cannot be used."""
     if is_refusal(problem):
         return "PodSecurityNotAllowed"
-    if problem == BUILDKIT_DISABLED:
-        return "BuildKitDisabled"
+    if problem.startswith(_BUILDER_DISABLED):
+        return "BuilderDisabled"
     return "ContainerJobsDisabled" if problem == CONTAINERS_DISABLED else "InvalidSpec"
 
 

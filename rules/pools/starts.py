@@ -167,8 +167,8 @@ def trouble_of(
         return Trouble.UNSCHEDULABLE, f"no node accepted the Pod within {seconds:.0f} s"
     if waiting == NO_SANDBOX:
         return Trouble.CONTAINER, (
-            f"the node created no sandbox for the Pod within {seconds:.0f} s: `kubectl describe pod` has the cause, for "
-            "example a volume, the network, or a node without user namespaces (hostUsers: false)"
+            f"the node created no sandbox for the Pod within {seconds:.0f} s: `kubectl describe pod` has the cause, "
+            "for example a volume, the network, or a node without user namespaces (hostUsers: false)"
         )
     if waiting not in {None, "ContainerCreating", "PodInitializing"}:
         return Trouble.CONTAINER, f"{waiting}"

@@ -24,7 +24,7 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.starts import Trouble
-from tasks.pools.facts import pod_hash_of, problem_of
+from tasks.pools.facts import builder_image_of, pod_hash_of, problem_of
 from tasks.pools.plan import Planned
 from tasks.worker.base import SWEEP, calls, remaining
 from tasks.worker.runtime import Runtime
@@ -156,7 +156,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             audience=rt.settings.token_audience,
             dispatch_ca=rt.settings.dispatch_ca,
             hooks_image=rt.settings.hooks_image,
-            builder_image=rt.settings.buildkit_image,
+            builder_image=builder_image_of(rt, pool),
             policy=calls(SWEEP),
         )
     except Conflict:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from k8s_adapters.names import CONTAINERS_DIND
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, pod_hash
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from rules.claims.stamps import INITIAL
 from rules.pools.pod_security import PodSecurity, admits_forks, refusal
-from rules.pools.pool_status import BUILDKIT_DISABLED, CONTAINERS_DISABLED
+from rules.pools.pool_status import CONTAINERS_DISABLED, builder_disabled
 from tasks.worker.runtime import Runtime
 
 
@@ -60,8 +61,15 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
         audience=rt.settings.token_audience,
         dispatch_ca=rt.settings.dispatch_ca,
         hooks_image=rt.settings.hooks_image,
-        builder_image=rt.settings.buildkit_image,
+        builder_image=builder_image_of(rt, pool),
     )
+
+
+def builder_image_of(rt: Runtime, pool: PoolSeen) -> str | None:
+    """Return the image of the sidecar that builds images, or None if the pool or the settings have none."""
+    if pool.builder is None:
+        return None
+    return rt.settings.dind_image if pool.builder.mode == CONTAINERS_DIND else rt.settings.buildkit_image
 
 
 def problem_of(rt: Runtime, pool: PoolSeen) -> str | None:
@@ -79,8 +87,8 @@ def problem_of(rt: Runtime, pool: PoolSeen) -> str | None:
         return refused
     if pool.problem is None and pool.containers is not None and rt.settings.hooks_image is None:
         return CONTAINERS_DISABLED
-    if pool.problem is None and pool.builder is not None and rt.settings.buildkit_image is None:
-        return BUILDKIT_DISABLED
+    if pool.problem is None and pool.builder is not None and builder_image_of(rt, pool) is None:
+        return builder_disabled(pool.builder.mode)
     return pool.problem
 
 

@@ -1,4 +1,4 @@
-"""Pools whose jobs build images: a BuildKit daemon beside the runner, in a user namespace of the Pod."""
+"""Pools whose jobs build images: a BuildKit daemon in a user namespace of the Pod, or a Docker daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 
 from lab.bootstrap import LabPool
 from lab.manifests import Kinds
-from lab.node.buildkit_images import BUILDING_RUNNER, BUILDKIT, building_runner_image, buildkit_image
+from lab.node.builder_images import (
+    BUILDING_RUNNER,
+    BUILDKIT,
+    DIND,
+    building_runner_image,
+    buildkit_image,
+    dind_image,
+)
 from lab.node.journal import NodeJournal
 from lab.node.namespace import is_isolated
 from lab.system import NODE, Options, System, read_log
@@ -20,8 +27,8 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 NAMESPACE = "builds"
-LABELS = ("self-hosted", "linux", "builds")
-POOL = "builds"
+BUILDS, DOCKER = ("self-hosted", "linux", "builds"), ("self-hosted", "linux", "docker")
+UNLISTED = ("self-hosted", "linux", "unlisted")
 LAYER = """\
 set -eu
 mkdir context && cd context
@@ -42,6 +49,19 @@ buildctl build --frontend dockerfile.v0 --local context=. --local dockerfile=. -
 tar xOf image.tar made | grep -x built
 tar xOf image.tar user | grep -x 0
 """
+DOCKER_RUN = f"""cd _work
+{LAYER}
+cat > Dockerfile <<'END'
+FROM base
+RUN id -u > /user && echo built > /made
+CMD cat /made /user
+END
+docker import root.tar base
+DOCKER_BUILDKIT=0 docker build --tag built .
+test "$(docker run --rm built | tr '\\n' ' ')" = 'built 0 '
+docker run --rm --volume "$PWD:/work" built sh -c 'echo written > /work/written'
+grep -x written written
+"""
 ATTACKS: Mapping[str, str] = {
     "token of the poller": "cat /var/run/ostler-token/token",
     "token of another process": "cat /proc/*/root/var/run/ostler-token/token",
@@ -58,7 +78,7 @@ ATTACKS: Mapping[str, str] = {
 
 
 class BuildFleet(Fleet):
-    """A system with one pool above `restricted`, and the journal of its namespace."""
+    """A system with pools above `restricted`, and the journal of their namespace."""
 
     def __init__(self, system: System) -> None:
         super().__init__(system, namespace=NAMESPACE)
@@ -68,9 +88,9 @@ class BuildFleet(Fleet):
         """Return the events of one kind from the journal of the pools' namespace."""
         return [each for each in read_log(self.journal) if each["event"] == event]
 
-    def status_of(self, script: str) -> int:
+    def status_of(self, script: str, labels: tuple[str, ...] = BUILDS) -> int:
         """Run a job with this script, and return the script's exit code."""
-        [job] = self.send(labels=LABELS, script=script)
+        [job] = self.send(labels=labels, script=script)
         self.wait_for(job, "completed", within=300)
         [status] = eventually(lambda: [each["status"] for each in self.events("script_ended") if each["job"] == job])
         return int(status)
@@ -78,24 +98,25 @@ class BuildFleet(Fleet):
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildFleet]:
-    """Yield a system with one pool that builds images, on one real node."""
+    """Yield a system with pools that build images, on one real node."""
     if not is_isolated():
         pytest.fail("these tests need namespaces of their own: run `make test-node`", pytrace=False)
     options = Options(
         pools=(),
         beats=1,
-        images=[buildkit_image(say=print), building_runner_image(say=print)],
+        images=[buildkit_image(say=print), dind_image(say=print), building_runner_image(say=print)],
         chart_values={
             "runners": {
                 "allowedPodSecurity": "privileged",
                 "elevatedNamespace": NAMESPACE,
-                "elevatedPools": [POOL],
+                "elevatedPools": [BUILDS[-1], DOCKER[-1]],
             },
         },
         settings={
             "OSTLER_ELEVATED_NAMESPACE": NAMESPACE,
             "OSTLER_ALLOWED_POD_SECURITY": "privileged",
             "OSTLER_BUILDKIT_IMAGE": BUILDKIT,
+            "OSTLER_DIND_IMAGE": DIND,
         },
     )
     with contextlib.ExitStack() as stack:
@@ -115,19 +136,49 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildFleet]:
         )
         journal.start()
         stack.callback(journal.stop)
-        spec = {
-            "image": BUILDING_RUNNER,
-            "security": {"podSecurity": "privileged"},
-            "containers": {"mode": "buildkit", "vcpu": "200m", "memoryMib": 512, "cache": "2Gi"},
-        }
-        fleet.add_pool(LabPool(POOL, LABELS, 1, cpu="500m", memory="512Mi", spec=spec))
-        fleet.wait_until_whole(POOL)
+        fleet.add_pool(pool(BUILDS, "buildkit"))
+        fleet.add_pool(pool(DOCKER, "dind"))
+        for labels in (BUILDS, DOCKER):
+            fleet.wait_until_whole(labels[-1])
         yield fleet
+
+
+def pool(labels: tuple[str, ...], mode: str) -> LabPool:
+    """Return a pool with one Pod that builds images. Its name is its last label."""
+    spec = {
+        "image": BUILDING_RUNNER,
+        "security": {"podSecurity": "privileged"},
+        "containers": {"mode": mode, "vcpu": "200m", "memoryMib": 512, "cache": "2Gi"},
+    }
+    return LabPool(labels[-1], labels, 1, cpu="200m", memory="512Mi", spec=spec)
 
 
 @pytest.mark.parametrize("script", [BUILDX, BUILDCTL], ids=["buildx", "buildctl"])
 def test_job_builds_an_image_from_local_layers(builds: BuildFleet, script: str) -> None:
     assert builds.status_of(script) == 0
+
+
+def test_job_builds_and_runs_an_image_with_docker(builds: BuildFleet) -> None:
+    assert builds.status_of(DOCKER_RUN, DOCKER) == 0
+
+
+def test_pool_that_the_chart_does_not_name_gets_no_pod(builds: BuildFleet) -> None:
+    builds.add_pool(pool(UNLISTED, "dind"))
+
+    eventually(lambda: builds.degraded(UNLISTED[-1]) == "PodRefused", "the pool is not Degraded")
+    assert builds.pods(UNLISTED[-1]) == {}
+    assert builds.status_of("true") == 0
+    builds.delete_pool(UNLISTED[-1])
+
+
+def test_pool_in_another_namespace_is_not_allowed(builds: BuildFleet) -> None:
+    ordinary = Fleet(builds.system)
+    with contextlib.closing(ordinary.kube):
+        ordinary.add_pool(pool(UNLISTED, "buildkit"))
+
+        eventually(lambda: ordinary.degraded(UNLISTED[-1]) == "PodSecurityNotAllowed", "the pool is not Degraded")
+        assert ordinary.pods(UNLISTED[-1]) == {}
+        ordinary.delete_pool(UNLISTED[-1])
 
 
 def test_no_command_of_a_job_has_a_right_on_the_node(builds: BuildFleet) -> None:
@@ -145,6 +196,31 @@ exit $(tar xOf image.tar status)
 """
 
     assert succeeded(builds.status_of(script)) == "none"
+
+
+def test_build_has_the_network_of_its_pod_and_so_its_policies(builds: BuildFleet) -> None:
+    script = f"""{LAYER}
+cat > Dockerfile <<'END'
+FROM scratch AS base
+ADD root.tar /
+RUN cat /proc/net/fib_trie > /addresses
+FROM scratch
+COPY --from=base /addresses /
+END
+buildx build --output type=tar,dest=image.tar .
+tar xOf image.tar addresses > addresses
+cmp addresses /proc/net/fib_trie
+"""
+
+    assert builds.status_of(script) == 0
+
+
+def test_job_with_a_docker_daemon_can_take_over_the_node(builds: BuildFleet) -> None:
+    """The page about modes warns of this. A test that fails here asks for better words there."""
+    script = f"cd _work\n{LAYER}{attacks()}docker import root.tar base\n"
+    script += 'docker run --rm --privileged --volume "$PWD:/work" base sh /work/attacks.sh\n'
+
+    assert succeeded(builds.status_of(script, DOCKER)) in {"device of the node", "kernel parameter"}
 
 
 def test_build_cannot_ask_for_a_privileged_command(builds: BuildFleet) -> None:

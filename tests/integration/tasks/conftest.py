@@ -73,6 +73,8 @@ class StubSettings:
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
     dispatch_ca: str | None = None
     hooks_image: str | None = None
+    buildkit_image: str | None = None
+    dind_image: str | None = None
     token_audience: str = "ostler-dispatch"
     start_timeout: float = 300
     node_lost_after: float = 600

@@ -22,7 +22,7 @@ from tasks.sweeps.orphaned_stamps import orphaned_stamps
 from tasks.worker.named_pools import pools_meant
 from tests.cluster import delete_namespace
 from tests.integration.tasks.conftest import Stage, StubGitHub
-from tests.integration.tasks.pools.fleet import condition, kept, new_tick, polls, retired, spec
+from tests.integration.tasks.pools.fleet import condition, kept, new_tick, polls, retired, rounds, spec
 
 
 @pytest.fixture
@@ -281,3 +281,47 @@ def test_pool_above_restricted_admits_forks_only_if_its_spec_says_so_twice(
     kept(stage)
     (row,) = stage.rows("SELECT allow_forks, pod_security FROM pools WHERE name = 'wide'")
     assert (row.allow_forks, row.pod_security) == (admits, security.get("podSecurity", "baseline"))
+
+
+def builders(stage: Stage) -> dict[str, str | None]:
+    """Return the image of the builder of each Pod of pool `wide`, or None for a Pod without a builder."""
+    path = f"/api/v1/namespaces/{stage.namespace}/pods?labelSelector=ostler.dev%2Fpool%3Dwide"
+    return {
+        pod["metadata"]["name"]: next(
+            (each["image"] for each in pod["spec"].get("initContainers", ()) if each["name"] == "builder"), None
+        )
+        for pod in stage.kube.request("GET", path)["items"]
+        if "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def test_change_of_the_mode_replaces_warm_pods_and_keeps_busy_ones(stage: Stage, elevated: Stage) -> None:
+    stage.with_settings(allowed_pod_security="privileged", buildkit_image="buildkit:1", dind_image="dind:1")
+    containers = {"mode": "buildkit"}
+    elevated.pool("wide", replicas=2, security={"podSecurity": "privileged"}, containers=containers)
+    kept(stage)
+    polls(stage)
+    busy, _ = sorted(builders(elevated))
+    stage.job(7)
+    elevated.claim(busy, job_id=7, state="executing")
+
+    for change, image in (({"mode": "dind"}, "dind:1"), (None, None)):
+        spec(elevated, "wide", containers=change)
+        rounds(stage, 4)
+        found = builders(elevated)
+        assert found.pop(busy) == "buildkit:1"
+        assert set(found.values()) == {image}
+
+
+@pytest.mark.parametrize("mode", ["buildkit", "dind"])
+def test_pool_without_an_image_for_its_builder_is_degraded_and_others_go_on(
+    stage: Stage, elevated: Stage, mode: str
+) -> None:
+    stage.with_settings(allowed_pod_security="privileged")
+    elevated.pool("wide", replicas=1, security={"podSecurity": "privileged"}, containers={"mode": mode})
+    elevated.pool("other", replicas=1)
+
+    found = condition(elevated, "Degraded", "wide")
+    assert found["reason"] == "BuilderDisabled"
+    assert f"runners.{mode}.image" in found["message"]
+    assert {pod.pool for pod in elevated.pods().values()} == {"small", "other"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.builder_sidecar import ADDRESS, FOLDER
+from k8s_adapters.builder_sidecar import BUILDKIT_ADDRESS, DOCKER_ADDRESS, FOLDER
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
 from k8s_adapters.runners import build_pod
@@ -15,6 +15,7 @@ Json = dict[str, Any]
 
 IMAGE = "moby/buildkit:1"
 CONTAINERS = {"mode": "buildkit", "vcpu": "1500m", "memoryMib": 3000}
+DIND = {**CONTAINERS, "mode": "dind"}
 PRIVILEGED = {"podSecurity": "privileged"}
 
 
@@ -72,8 +73,38 @@ def test_builder_sees_its_own_volumes_and_the_runner_its_socket_read_only() -> N
     assert mounted(of(pod, "builder")) == {"ostler-builder": False, "ostler-builder-cache": False}
     assert mounted(of(pod, "runner")) == {"jit": False, "ostler-scripts": True, "ostler-builder": True}
     assert "ostler-builder" not in mounted(of(pod, "poller"))
-    assert {"name": "BUILDKIT_HOST", "value": ADDRESS} in of(pod, "runner")["env"]
-    assert ADDRESS.startswith(f"unix://{FOLDER}/")
+    assert {"name": "BUILDKIT_HOST", "value": BUILDKIT_ADDRESS} in of(pod, "runner")["env"]
+    assert BUILDKIT_ADDRESS.startswith(f"unix://{FOLDER}/")
+
+
+def test_docker_daemon_shares_the_work_folder_and_the_socket_with_the_runner_alone() -> None:
+    pod = build(read(containers=DIND))
+
+    shared = {"ostler-builder": False, "ostler-work": False}
+    assert mounted(of(pod, "builder")) == {**shared, "ostler-builder-cache": False, "ostler-externals": False}
+    assert mounted(of(pod, "runner")) == {**shared, "ostler-builder": True, "jit": False, "ostler-scripts": True}
+    assert not any(name.startswith(("ostler-builder", "ostler-work")) for name in mounted(of(pod, "poller")))
+    assert {"name": "DOCKER_HOST", "value": DOCKER_ADDRESS} in of(pod, "runner")["env"]
+    paths = {each["name"]: each["mountPath"] for each in of(pod, "runner")["volumeMounts"]}
+    assert paths["ostler-work"] == "/home/runner/_work"
+
+
+def test_only_the_docker_daemon_is_privileged() -> None:
+    pod = build(read(containers=DIND))
+
+    every = (*pod["spec"]["containers"], *pod["spec"]["initContainers"])
+    assert [each["name"] for each in every if each["securityContext"].get("privileged")] == ["builder"]
+    assert "hostUsers" not in pod["spec"]
+    own = build(read(containers=DIND, podTemplate={"spec": {"hostUsers": False}}))
+    assert own["spec"]["hostUsers"] is False
+
+
+def test_programs_of_the_runner_are_copied_before_the_daemon_starts() -> None:
+    pod = build(read(containers=DIND))
+
+    first, second = pod["spec"]["initContainers"]
+    assert (first["name"], first["image"], second["name"]) == ("externals", "runner:1", "builder")
+    assert "restartPolicy" not in first
 
 
 def test_overlay_leaves_the_rights_of_each_container_as_they_are() -> None:
@@ -100,11 +131,12 @@ def test_overlay_must_not_use_the_volumes_of_the_builder(volume: str) -> None:
     assert f"volume {volume} is reserved" in (problem or "")
 
 
+@pytest.mark.parametrize("mode", ["buildkit", "dind"])
 @pytest.mark.parametrize("level", ["restricted", "baseline"])
-def test_builder_needs_the_level_privileged(level: str) -> None:
-    problem = read(security={"podSecurity": level}).problem
+def test_builder_needs_the_level_privileged(level: str, mode: str) -> None:
+    problem = read(security={"podSecurity": level}, containers={"mode": mode}).problem
 
-    assert problem == "spec.containers.mode buildkit needs spec.security.podSecurity privileged"
+    assert problem == f"spec.containers.mode {mode} needs spec.security.podSecurity privileged"
 
 
 def test_builder_does_not_work_with_a_user_that_the_cluster_assigns() -> None:
@@ -112,7 +144,9 @@ def test_builder_does_not_work_with_a_user_that_the_cluster_assigns() -> None:
 
 
 def test_unknown_mode_is_a_problem_that_names_the_known_ones() -> None:
-    assert read(containers={"mode": "docker"}).problem == "spec.containers.mode must be kubernetes or buildkit"
+    problem = read(containers={"mode": "docker"}).problem
+
+    assert problem == "spec.containers.mode must be one of kubernetes, buildkit, dind: 'docker'"
 
 
 def test_cache_bounds_the_volume_and_the_layers_of_buildkit() -> None:
@@ -131,7 +165,8 @@ def test_cache_without_a_size_has_no_limit() -> None:
     pod = build(read())
 
     (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "ostler-builder-cache")
-    assert (volume["emptyDir"], of(pod, "builder")["args"]) == ({}, [])
+    assert volume["emptyDir"] == {}
+    assert not any("gc" in each for each in of(pod, "builder")["args"])
 
 
 def test_size_of_the_builder_counts_for_the_account_and_for_nodes() -> None:
@@ -151,7 +186,8 @@ def test_pods_roll_when_the_builder_or_its_image_changes() -> None:
         hash_of(read(), "moby/buildkit:2"),
         hash_of(read(containers={**CONTAINERS, "cache": "1Gi"})),
         hash_of(read(containers={**CONTAINERS, "memoryMib": 2000})),
+        hash_of(read(containers=DIND)),
         hash_of(read(containers=None)),
     }
-    assert len(hashes) == 5
+    assert len(hashes) == 6
     assert hash_of(read(containers=None)) == hash_of(read(containers=None), "moby/buildkit:2")
