@@ -78,7 +78,10 @@ def add_builder(pod: Json, *, builder: Builder, image: str, runner_image: str, g
         spec["volumes"] += [{"name": WORK_VOLUME, "emptyDir": {}}, {"name": EXTERNALS_VOLUME, "emptyDir": {}}]
         before += [_externals(runner_image), _docker(builder, image, group)]
     else:
-        runner["env"].append({"name": "BUILDKIT_HOST", "value": BUILDKIT_ADDRESS})
+        # buildctl reads the first variable. For Buildx, run.sh makes a builder of the second one. An image can have the
+        # first variable for a builder of its own.
+        for variable in ("BUILDKIT_HOST", "OSTLER_BUILDKIT"):
+            runner["env"].append({"name": variable, "value": BUILDKIT_ADDRESS})
         spec["hostUsers"] = False
         before.append(_buildkit(builder, image, group))
 
@@ -112,7 +115,14 @@ def _docker(builder: Builder, image: str, group: int) -> Json:
     """Return the Docker daemon. The entry point of its image prepares control groups and the packet filter."""
     return {
         **_sidecar(builder, image, ["docker", "--host", DOCKER_ADDRESS, "version"]),
-        "args": ["dockerd", f"--host={DOCKER_ADDRESS}", f"--group={group}", f"--data-root={_DOCKER_CACHE}"],
+        # The runner mounts the second socket, at its usual path, into the containers of a job.
+        "args": [
+            "dockerd",
+            f"--host={DOCKER_ADDRESS}",
+            "--host=unix:///var/run/docker.sock",
+            f"--group={group}",
+            f"--data-root={_DOCKER_CACHE}",
+        ],
         "env": [{"name": "DOCKER_TLS_CERTDIR", "value": ""}],  # the image would listen on the network with TLS
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False, "privileged": True},
         "volumeMounts": [

@@ -12,7 +12,7 @@
 #   OSTLER_JIT_DIR        memory volume shared with container `poller`
 #   OSTLER_RUNNER_HOME    where the runner is installed; default /home/runner
 #   OSTLER_WAIT_SECONDS   seconds between two checks for the result; default 0.5
-#   BUILDKIT_HOST         address of the BuildKit daemon in the Pod, if the pool has one
+#   OSTLER_BUILDKIT       address of the BuildKit daemon in the Pod, if the pool has one
 #
 # Exit codes before there is work: 0 no work, 22 no runner, 23 wrong user. Later it is the exit code of the runner.
 set -eu
@@ -64,9 +64,9 @@ fi
 echo 'runner: starting'
 cd "$home"
 # Docker Buildx finds its builders in files of a folder to which it also writes.
-if [ -n "${BUILDKIT_HOST:-}" ]; then
+if [ -n "${OSTLER_BUILDKIT:-}" ]; then
     export BUILDX_CONFIG="${BUILDX_CONFIG:-$home/.buildx}" BUILDX_BUILDER="${BUILDX_BUILDER:-ostler}"
-    node='{"Name":"ostler0","Endpoint":"'$BUILDKIT_HOST'","Platforms":null,"DriverOpts":null,"Flags":null,"Files":null}'
+    node='{"Name":"ostler0","Endpoint":"'$OSTLER_BUILDKIT'","Platforms":null,"DriverOpts":null,"Flags":null,"Files":null}'
     mkdir -p "$BUILDX_CONFIG/instances" &&
         echo '{"Name":"ostler","Driver":"remote","Nodes":['"$node"'],"Dynamic":false}' >"$BUILDX_CONFIG/instances/ostler" ||
         echo "runner: $BUILDX_CONFIG has no builder for Buildx" >&2

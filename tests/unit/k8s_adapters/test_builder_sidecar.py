@@ -73,7 +73,8 @@ def test_builder_sees_its_own_volumes_and_the_runner_its_socket_read_only() -> N
     assert mounted(of(pod, "builder")) == {"ostler-builder": False, "ostler-builder-cache": False}
     assert mounted(of(pod, "runner")) == {"jit": False, "ostler-scripts": True, "ostler-builder": True}
     assert "ostler-builder" not in mounted(of(pod, "poller"))
-    assert {"name": "BUILDKIT_HOST", "value": BUILDKIT_ADDRESS} in of(pod, "runner")["env"]
+    variables = {each["name"]: each.get("value") for each in of(pod, "runner")["env"]}
+    assert (variables["BUILDKIT_HOST"], variables["OSTLER_BUILDKIT"]) == (BUILDKIT_ADDRESS, BUILDKIT_ADDRESS)
     assert BUILDKIT_ADDRESS.startswith(f"unix://{FOLDER}/")
 
 

@@ -4,7 +4,8 @@ import os
 import shutil
 import stat
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 TOOLS = (
@@ -38,6 +39,8 @@ class Pod:
     root: Path
     shell: tuple[str, ...] = ("sh",)
     clients: tuple[str, ...] | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of the containers."""
 
     @property
     def jit_dir(self) -> Path:
@@ -64,6 +67,7 @@ class Pod:
             "OSTLER_JIT_DIR": str(self.jit_dir),
             "OSTLER_TERMINATION_LOG": str(self.message_file),
             "OSTLER_RUNNER_HOME": str(self.root / "home"),
+            **self.more,
         }
 
     def start(self, script: str, *, url: str, trace: bool = False) -> subprocess.Popen[str]:

@@ -1,10 +1,12 @@
 """The runner's entry and its hook: wait for the poller's verdict, then become the runner."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,38 @@ def test_the_config_is_gone_before_the_runner_starts(pod: Pod) -> None:
     pod.end(pod.start("run.sh", url=""))
 
     assert (pod.root / "left").read_text() == "runner-usable\n"
+
+
+def started_with(pod: Pod, **variables: str) -> tuple[str, str]:
+    """Start the runner with these variables. Return its builder of Buildx, and the folder of Buildx."""
+    (pod.jit_dir / "jit").write_text(JIT)
+    shown = f'echo "${{BUILDX_BUILDER-none}} ${{BUILDX_CONFIG-none}}" >"{pod.root}/buildx"'
+    write_script(pod.root / "home" / "run.sh", shown)
+
+    given = replace(pod, more=variables)
+    assert given.end(given.start("run.sh", url="")).code == 0
+
+    builder, folder = (pod.root / "buildx").read_text().split()
+    return builder, folder
+
+
+def test_buildx_gets_the_builder_of_the_pod(pod: Pod) -> None:
+    builder, folder = started_with(pod, OSTLER_BUILDKIT="unix:///run/b.sock")
+
+    assert (builder, folder) == ("ostler", str(pod.root / "home" / ".buildx"))
+    found = json.loads((Path(folder) / "instances" / "ostler").read_text())
+    assert (found["Name"], found["Driver"]) == ("ostler", "remote")
+    assert [node["Endpoint"] for node in found["Nodes"]] == ["unix:///run/b.sock"]
+
+
+def test_pod_without_a_builder_leaves_buildx_as_the_image_has_it(pod: Pod) -> None:
+    assert started_with(pod, BUILDKIT_HOST="tcp://mine:1234") == ("none", "none")
+
+
+def test_runner_starts_even_if_buildx_cannot_get_its_builder(pod: Pod) -> None:
+    (pod.root / "file").touch()
+
+    started_with(pod, OSTLER_BUILDKIT="unix:///run/b.sock", BUILDX_CONFIG=str(pod.root / "file"))
 
 
 def test_a_config_that_comes_later_is_waited_for(pod: Pod) -> None:
