@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deploys.deploys import Danger, Refusal
-from deploys.manifests import DEFINITION, POOL_KIND, Key, Object, title_of
+from deploys.manifests import DEFINITION, POOL_KIND, Key, Manifests, Object, title_of
 
 DRAIN_FINALIZER = "ostler.dev/drain"
 
@@ -65,6 +65,30 @@ def _same(one: Object, other: Object) -> bool:
         labels = [(each.body.get("spec") or {}).get("runnerLabels") for each in (one, other)]
         return labels[0] == labels[1]
     return one.text == other.text
+
+
+def judge_namespaces(
+    old: Manifests, new: Manifests, *, runner_pods: Iterable[tuple[str, Mapping[str, str]]] | None
+) -> Iterable[Refusal]:
+    """Yield a refusal for each namespace with runner Pods that no process of Ostler reads after the deploy.
+
+    `runner_pods` has the namespace and the labels of each runner Pod, or is None if the cluster was not read. Nothing
+    is yielded if no process in the new manifests names a namespace, because another release then has the processes.
+    """
+    if not new.read_namespaces:
+        return
+    for name in sorted(old.read_namespaces - new.read_namespaces):
+        count = None if runner_pods is None else sum(namespace == name for namespace, _ in runner_pods)
+        if count == 0:
+            continue
+        there = "the cluster was not read" if count is None else f"{count} runner Pods are there"
+        yield Refusal(
+            Danger.NAMESPACE_LEFT,
+            (name,),
+            f"After the deploy, no process of Ostler reads namespace {name}, and {there}. Their jobs would have no "
+            "watch, and their Pods would stay.",
+            f"Delete the pools in {name}, wait until they are drained, and deploy then.",
+        )
 
 
 def judge_changes(

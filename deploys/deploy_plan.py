@@ -8,7 +8,7 @@ from typing import Any
 
 from deploys.addresses import Addresses
 from deploys.deploy_admission import judge_admission
-from deploys.deploy_changes import Action, Change, changes_of, judge_changes
+from deploys.deploy_changes import Action, Change, changes_of, judge_changes, judge_namespaces
 from deploys.deploy_network import WEB, Question, Row, judge_network
 from deploys.deploy_polls import judge_polls
 from deploys.deploy_secrets import note_secrets
@@ -88,6 +88,7 @@ def judge(deploy: Deploy) -> Verdict:
     refusals = (
         *network.refusals,
         *judge_polls(before, after),
+        *(judge_namespaces(old, deploy.new, runner_pods=live.runner_pods if live else None) if old else ()),
         *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
         *judge_admission(after, namespaces),
     )

@@ -19,6 +19,7 @@ class Danger(StrEnum):
     OPEN_INGRESS = "open-ingress"
     PRIVATE_EGRESS = "private-egress"
     NAMESPACE_DELETED = "namespace-deleted"
+    NAMESPACE_LEFT = "namespace-left"
     DEFINITION_DELETED = "definition-deleted"
     POOL_WITHOUT_FINALIZER = "pool-without-finalizer"
     ADMISSION_MISSING = "admission-missing"

@@ -126,8 +126,9 @@ class Manifests:
     """Parsed objects.
 
     `namespaces` has the labels of each Namespace. `runner_namespaces` are the namespaces of runner Pods according to
-    the objects. `web_addresses` and `api_addresses` come from annotations of policies. `not_evaluated` names the
-    objects that also control traffic but that the checks do not evaluate.
+    the objects, and `read_namespaces` those that a process of Ostler reads. `web_addresses` and `api_addresses` come
+    from annotations of policies. `not_evaluated` names the objects that also control traffic but that the checks do not
+    evaluate.
     """
 
     objects: Mapping[Key, Object] = field(default_factory=dict)
@@ -137,6 +138,7 @@ class Manifests:
     pools: tuple[Pool, ...] = ()
     services: tuple[Service, ...] = ()
     runner_namespaces: frozenset[str] = frozenset()
+    read_namespaces: frozenset[str] = frozenset()
     web_addresses: Addresses = field(default_factory=Addresses)
     api_addresses: Addresses = field(default_factory=Addresses)
     not_evaluated: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
         pools=tuple(_shaped(_pool, each) for each in _of(mine, POOL_KIND)),
         services=tuple(_shaped(_service, each) for each in _of(mine, "Service.")),
         runner_namespaces=frozenset(name for each in mine for name in _shaped(_runner_namespaces, each)),
+        read_namespaces=frozenset(name for each in mine for name in _shaped(_read_namespaces, each)),
         web_addresses=_annotated_addresses(policies, WEB_ADDRESSES),
         api_addresses=_annotated_addresses(policies, API_SERVER_ADDRESSES),
         not_evaluated=tuple(sorted(title_of(each.key) for each in mine if each.key[0] in NOT_EVALUATED)),
@@ -328,10 +331,17 @@ NAMESPACE_VARIABLES = frozenset({"OSTLER_NAMESPACE", "OSTLER_ELEVATED_NAMESPACE"
 def _runner_namespaces(given: Object) -> list[str]:
     """Return the namespaces of runner Pods that an object names.
 
-    The runner Pods of a pool are in the namespace of the pool's object. A ConfigMap or a container names their
-    namespaces in `OSTLER_NAMESPACE` and `OSTLER_ELEVATED_NAMESPACE`.
+    The runner Pods of a pool are in the namespace of the pool's object.
     """
-    found = [given.key[1]] if given.key[0] == POOL_KIND else []
+    return [given.key[1]] if given.key[0] == POOL_KIND else _read_namespaces(given)
+
+
+def _read_namespaces(given: Object) -> list[str]:
+    """Return the namespaces that an object names in `OSTLER_NAMESPACE` and `OSTLER_ELEVATED_NAMESPACE`.
+
+    A ConfigMap or a container has these variables of a process.
+    """
+    found: list[str] = []
     if given.body["kind"] == "ConfigMap":
         found += [value for key, value in _texts(given.body.get("data")).items() if key in NAMESPACE_VARIABLES]
     for container in _containers(_template(given) or {}):

@@ -221,6 +221,37 @@ def test_a_binding_without_actions_denies_nothing() -> None:
     assert list(judge_admission(read(bare), RUNNERS))
 
 
+def worker(*namespaces: str) -> dict[str, Any]:
+    """Return a Deployment whose process reads these namespaces of runner Pods."""
+    names = ("OSTLER_NAMESPACE", "OSTLER_ELEVATED_NAMESPACE")
+    env = [{"name": name, "value": value} for name, value in zip(names, namespaces, strict=False)]
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "w", "image": "i", "env": env}]}}
+    return thing("Deployment", "worker", group="apps/v1", spec={"template": pod, "selector": {}})
+
+
+@pytest.mark.parametrize(
+    ("live", "refused"),
+    [
+        (None, ["runners-elevated"]),
+        ((("runners-elevated", {POOL_LABEL: "a"}), ("runners", {POOL_LABEL: "b"})), ["runners-elevated"]),
+        ((("runners", {POOL_LABEL: "b"}),), []),
+    ],
+)
+def test_namespace_with_runner_pods_must_not_be_left(live: Any, refused: list[str]) -> None:
+    old, new = read(worker("runners", "runners-elevated")), read(worker("runners"))
+    verdict = judge(Deploy(old=old, new=new, live=None if live is None else Live(old, live)))
+
+    found = [each for each in verdict.refusals if each.danger is Danger.NAMESPACE_LEFT]
+    assert [name for each in found for name in each.subjects] == refused
+
+
+def test_release_of_pools_alone_leaves_no_namespace() -> None:
+    moved = thing("RunnerPool", "a", group="ostler.dev/v1alpha1", spec={"runnerLabels": ["x"]}, namespace="other")
+    found = judge(Deploy(old=read(pool("a")), new=read(moved), live=Live(read(pool("a")), (("runners", {}),))))
+
+    assert Danger.NAMESPACE_LEFT not in {each.danger for each in found.refusals}
+
+
 def labelled(name: str, release: str | None, *, by: str = "labels", image: str = "r:1") -> dict[str, Any]:
     key = "app.kubernetes.io/instance" if by == "labels" else "meta.helm.sh/release-name"
     return pool(name, label=name, image=image, **({by: {key: release}} if release else {}))
