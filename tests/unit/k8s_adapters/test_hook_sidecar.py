@@ -228,9 +228,9 @@ def test_pods_without_container_jobs_do_not_roll_when_the_image_changes() -> Non
 @pytest.mark.parametrize(
     ("containers", "says"),
     [
-        ({"mode": "docker"}, "spec.containers.mode must be kubernetes"),
-        ({}, "spec.containers.mode must be kubernetes"),
-        ("kubernetes", "spec.containers.mode must be kubernetes"),
+        ({"mode": "docker"}, "spec.containers.mode must be one of kubernetes, buildkit, dind"),
+        ({}, "spec.containers.mode must be one of kubernetes, buildkit, dind"),
+        ("kubernetes", "spec.containers.mode must be one of kubernetes, buildkit, dind"),
         ({**CONTAINERS, "vcpu": "plenty"}, "spec.containers.vcpu is not a quantity"),
         ({**CONTAINERS, "vcpu": 0}, "spec.containers.vcpu must be more than 0"),
         ({**CONTAINERS, "memoryMib": 0}, "spec.containers.memoryMib must be more than 0"),
