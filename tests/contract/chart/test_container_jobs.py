@@ -49,9 +49,20 @@ def test_workers_get_no_image_by_default() -> None:
     assert not any("OSTLER_HOOKS_IMAGE" in known for known in variables({}).values())
 
 
-def test_image_of_the_sidecar_is_no_setting_of_the_values() -> None:
-    with pytest.raises(helm.HelmRefused, match="OSTLER_HOOKS_IMAGE"):
-        helm.render(values={"settings": {"OSTLER_HOOKS_IMAGE": "mine:1"}})
+@pytest.mark.parametrize("level", ["restricted", "baseline", "privileged"])
+def test_workers_get_the_images_of_builders_only_if_pools_may_be_privileged(level: str) -> None:
+    runners = {"allowedPodSecurity": level, "buildkit": {"image": "buildkit:7"}, "dind": {"image": "docker:7"}}
+    found = variables({"runners": runners})
+
+    for variable, image in (("OSTLER_BUILDKIT_IMAGE", "buildkit:7"), ("OSTLER_DIND_IMAGE", "docker:7")):
+        known = {name: known[variable] for name, known in found.items() if variable in known}
+        assert known == ({"ostler-worker-default": image} if level == "privileged" else {})
+
+
+@pytest.mark.parametrize("variable", ["OSTLER_HOOKS_IMAGE", "OSTLER_BUILDKIT_IMAGE", "OSTLER_DIND_IMAGE"])
+def test_image_of_a_sidecar_is_no_setting_of_the_values(variable: str) -> None:
+    with pytest.raises(helm.HelmRefused, match=variable):
+        helm.render(values={"settings": {variable: "mine:1"}})
 
 
 def test_pool_of_the_values_may_have_container_jobs() -> None:
