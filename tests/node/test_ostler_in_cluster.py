@@ -107,6 +107,56 @@ def test_doctor_finds_nothing_wrong(release: Release) -> None:
     assert "2 web processes send heartbeats" in said, said
 
 
+def test_verify_deploy_proves_nothing_where_no_policy_is_enforced(release: Release, fleet: Fleet) -> None:
+    release.wait_until_available()
+
+    done = release.verify_deploy(to=fleet.system.github_url)
+
+    assert done.returncode == 1, done.stdout
+    assert "the network plugin does not enforce the policies" in done.stdout
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_verify_deploy_and_jobs_pass_where_policies_are_enforced(release: Release, fleet: Fleet, mode: Mode) -> None:
+    release.wait_until_available()
+    with enforcer_of(fleet, mode):
+        done = release.verify_deploy(to=fleet.system.github_url)
+
+        assert done.returncode == 0, done.stdout
+        assert "passed: the connection was held" in done.stdout
+        release.wait_until_available()
+        fleet.wait_until_whole()
+        ends = [fleet.wait_for(job, "completed", within=240) for job in fleet.send(6, duration_seconds=1)]
+        assert [(each["conclusion"], each["executions"]) for each in ends] == [("success", 1)] * 6
+
+
+@pytest.mark.timeout(1800)
+def test_upgrade_and_rollback_touch_no_running_job(release: Release, fleet: Fleet) -> None:
+    release.wait_until_available()
+    fleet.wait_until_whole()
+    jobs = fleet.send(SMALL.replicas, duration_seconds=600)
+    running = {fleet.pod_of(job) for job in jobs}
+    before = {pod["metadata"]["name"] for pod in release.pods()}
+
+    release.upgrade(**{CHANGED: "61"})
+    release.wait_until_available(within=420)
+    assert release.setting("ostler-web", CHANGED) == "61"
+    after = {pod["metadata"]["name"] for pod in release.pods()}
+    replaced = {name.rpartition("-")[0].rpartition("-")[0] for name in before - after}
+    assert replaced == {"ostler-web", "ostler-worker-default"}
+    release.roll_back()
+    release.wait_until_available(within=420)
+    assert release.setting("ostler-web", CHANGED) is None
+
+    assert {fleet.job(job)["status"] for job in jobs} == {"in_progress"}
+    ends = [fleet.wait_for(job, "completed", within=600) for job in jobs]
+    assert [(each["conclusion"], each["executions"]) for each in ends] == [("success", 1)] * len(jobs)
+    assert fleet.events("killed") == []
+    assert {fleet.pod_of(job) for job in jobs} == running
+    assert set(release.restarts().values()) == {0}
+    assert all(codes <= {0} for codes in release.exit_codes.values()), release.exit_codes
+
+
 @pytest.fixture
 def shell(release: Release) -> dict[str, str]:
     """Return the environment of a newcomer's shell, with the page's own values and kubectl."""
@@ -137,6 +187,7 @@ def run_page(shell: dict[str, str], script: str) -> str:
 
 
 def test_setup_github_in_a_pod_as_the_page_prints_it(release: Release, shell: dict[str, str], tmp_path: Path) -> None:
+    """This test is the last one: the lab's GitHub sends its webhooks to the new App from then on."""
     blocks = [block.text for block in blocks_of(PAGE.read_text())]
     (block,) = [text for text in blocks if "kubectl run setup" in text]
     (remove,) = [text for text in blocks if text.startswith("kubectl delete pod,serviceaccount")]
@@ -189,53 +240,3 @@ def create_app(url: str) -> None:
     browser.submit()
     browser.submit()
     assert "GitHub made the App" in browser.content
-
-
-def test_verify_deploy_proves_nothing_where_no_policy_is_enforced(release: Release, fleet: Fleet) -> None:
-    release.wait_until_available()
-
-    done = release.verify_deploy(to=fleet.system.github_url)
-
-    assert done.returncode == 1, done.stdout
-    assert "the network plugin does not enforce the policies" in done.stdout
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_verify_deploy_and_jobs_pass_where_policies_are_enforced(release: Release, fleet: Fleet, mode: Mode) -> None:
-    release.wait_until_available()
-    with enforcer_of(fleet, mode):
-        done = release.verify_deploy(to=fleet.system.github_url)
-
-        assert done.returncode == 0, done.stdout
-        assert "passed: the connection was held" in done.stdout
-        release.wait_until_available()
-        fleet.wait_until_whole()
-        ends = [fleet.wait_for(job, "completed", within=240) for job in fleet.send(6, duration_seconds=1)]
-        assert [(each["conclusion"], each["executions"]) for each in ends] == [("success", 1)] * 6
-
-
-@pytest.mark.timeout(1800)
-def test_upgrade_and_rollback_touch_no_running_job(release: Release, fleet: Fleet) -> None:
-    release.wait_until_available()
-    fleet.wait_until_whole()
-    jobs = fleet.send(SMALL.replicas, duration_seconds=600)
-    running = {fleet.pod_of(job) for job in jobs}
-    before = {pod["metadata"]["name"] for pod in release.pods()}
-
-    release.upgrade(**{CHANGED: "61"})
-    release.wait_until_available(within=420)
-    assert release.setting("ostler-web", CHANGED) == "61"
-    after = {pod["metadata"]["name"] for pod in release.pods()}
-    replaced = {name.rpartition("-")[0].rpartition("-")[0] for name in before - after}
-    assert replaced == {"ostler-web", "ostler-worker-default"}
-    release.roll_back()
-    release.wait_until_available(within=420)
-    assert release.setting("ostler-web", CHANGED) is None
-
-    assert {fleet.job(job)["status"] for job in jobs} == {"in_progress"}
-    ends = [fleet.wait_for(job, "completed", within=600) for job in jobs]
-    assert [(each["conclusion"], each["executions"]) for each in ends] == [("success", 1)] * len(jobs)
-    assert fleet.events("killed") == []
-    assert {fleet.pod_of(job) for job in jobs} == running
-    assert set(release.restarts().values()) == {0}
-    assert all(codes <= {0} for codes in release.exit_codes.values()), release.exit_codes
