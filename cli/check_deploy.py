@@ -129,9 +129,10 @@ def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: froz
     places = {key[1] for each in (old, new) if each is not None for key in each.objects if key[1]}
     bodies = read_deployed(client, namespaces=places)
     found = read_manifests(bodies, namespace="default")
-    namespaces = runners or found.runner_namespaces | new.runner_namespaces or frozenset({DEFAULT_RUNNERS})
+    known = found.runner_namespaces | new.runner_namespaces | (old.runner_namespaces if old else frozenset())
+    namespaces = runners or known or frozenset({DEFAULT_RUNNERS})
     seen = [(name, labels) for name in sorted(namespaces) for labels in labels_of_runners(client, namespace=name)]
-    return Live(found, tuple(seen))
+    return Live(found, tuple(seen), namespaces)
 
 
 def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[Refusal], list[str]]:

@@ -67,21 +67,20 @@ def _same(one: Object, other: Object) -> bool:
     return one.text == other.text
 
 
-def judge_namespaces(
-    old: Manifests, new: Manifests, *, runner_pods: Iterable[tuple[str, Mapping[str, str]]] | None
-) -> Iterable[Refusal]:
+def judge_namespaces(old: Manifests, new: Manifests, *, runner_pods: Mapping[str, int]) -> Iterable[Refusal]:
     """Yield a refusal for each namespace with runner Pods that no process of Ostler reads after the deploy.
 
-    `runner_pods` has the namespace and the labels of each runner Pod, or is None if the cluster was not read. Nothing
-    is yielded if no process in the new manifests names a namespace, because another release then has the processes.
+    `runner_pods` has the number of runner Pods in each namespace whose Pods were listed. A namespace whose Pods were
+    not listed is refused. Nothing is yielded if no process in the new manifests names a namespace, because another
+    release then has the processes.
     """
     if not new.read_namespaces:
         return
     for name in sorted(old.read_namespaces - new.read_namespaces):
-        count = None if runner_pods is None else sum(namespace == name for namespace, _ in runner_pods)
+        count = runner_pods.get(name)
         if count == 0:
             continue
-        there = "the cluster was not read" if count is None else f"{count} runner Pods are there"
+        there = "its Pods were not listed" if count is None else f"{count} runner Pods are there"
         yield Refusal(
             Danger.NAMESPACE_LEFT,
             (name,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +25,18 @@ class Live:
     """State of the cluster.
 
     `manifests` has the objects of all kinds that the checks read. `runner_pods` has the namespace and the labels of
-    each runner Pod.
+    each runner Pod in `listed`, which are the namespaces whose Pods were listed.
     """
 
     manifests: Manifests
     runner_pods: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    listed: frozenset[str] = frozenset()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of runner Pods in each namespace whose Pods were listed."""
+        found = Counter(namespace for namespace, _ in self.runner_pods)
+        return {name: found[name] for name in self.listed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +96,7 @@ def judge(deploy: Deploy) -> Verdict:
     refusals = (
         *network.refusals,
         *judge_polls(before, after),
-        *(judge_namespaces(old, deploy.new, runner_pods=live.runner_pods if live else None) if old else ()),
+        *(judge_namespaces(old, deploy.new, runner_pods=live.counts if live else {}) if old else ()),
         *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
         *judge_admission(after, namespaces),
     )

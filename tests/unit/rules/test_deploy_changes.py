@@ -230,19 +230,24 @@ def worker(*namespaces: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("live", "refused"),
+    ("pods", "listed", "refused"),
     [
-        (None, ["runners-elevated"]),
-        ((("runners-elevated", {POOL_LABEL: "a"}), ("runners", {POOL_LABEL: "b"})), ["runners-elevated"]),
-        ((("runners", {POOL_LABEL: "b"}),), []),
+        ([], [], True),
+        (["runners", "runners-elevated"], ["runners", "runners-elevated"], True),
+        (["runners"], ["runners"], True),
+        (["runners"], ["runners", "runners-elevated"], False),
     ],
+    ids=["no cluster", "with Pods", "not listed", "empty"],
 )
-def test_namespace_with_runner_pods_must_not_be_left(live: Any, refused: list[str]) -> None:
+def test_namespace_is_left_only_if_its_list_has_no_runner_pod(
+    pods: list[str], listed: list[str], refused: bool
+) -> None:
     old, new = read(worker("runners", "runners-elevated")), read(worker("runners"))
-    verdict = judge(Deploy(old=old, new=new, live=None if live is None else Live(old, live)))
+    live = Live(old, tuple((name, {POOL_LABEL: "a"}) for name in pods), frozenset(listed)) if listed else None
+    verdict = judge(Deploy(old=old, new=new, live=live))
 
     found = [each for each in verdict.refusals if each.danger is Danger.NAMESPACE_LEFT]
-    assert [name for each in found for name in each.subjects] == refused
+    assert [name for each in found for name in each.subjects] == ["runners-elevated"] * refused
 
 
 def test_release_of_pools_alone_leaves_no_namespace() -> None:
