@@ -35,7 +35,7 @@ _CACHE_SHARE = 0.8
 _HOME = "/home/runner"
 _MB_PER_MIB = 1024 * 1024 / 1_000_000
 _STARTS_WITHIN = 180  # seconds
-CAPABILITIES = (
+_CAPABILITIES = (
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -100,7 +100,7 @@ def _buildkit(builder: Builder, image: str, group: int) -> Json:
             "runAsGroup": 0,
             "runAsNonRoot": False,
             "allowPrivilegeEscalation": True,  # the API server requires it for SYS_ADMIN
-            "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)},
+            "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
             "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"},
         },
