@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from lab.go_build import GoPrograms, Say, cache_folder, quiet
-from lab.node.archive import FolderFor, Image, add_file, digest, write_archive
-from lab.node.images import debian_base, debian_root, runner_image
+from lab.node.archive import Image, digest
+from lab.node.images import PATH, debian_base, debian_root, packed, runner_image
 from lab.node.programs import build
 
 BUILDKIT = "lab.ostler.dev/buildkit:1"
@@ -27,30 +27,17 @@ set -eu
 exec "$@"
 """
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 
 def buildkit_image(name: str = BUILDKIT, say: Say = quiet) -> Path:
     """Return the archive of an image with the programs of `moby/buildkit`, under `name`. Raises `StartError`."""
     built = _programs().had(say)
-    files = {
-        "buildkitd": built / "buildkitd",
-        "buildctl": built / "buildctl",
-        "buildkit-runc": build(say).containers / "runc",
+    image = Image(name=name, layers=[debian_base(say)], entrypoint=["buildkitd"], environment={"PATH": PATH})
+    programs = {
+        "usr/local/bin/buildkitd": built / "buildkitd",
+        "usr/local/bin/buildctl": built / "buildctl",
+        "usr/local/bin/buildkit-runc": build(say).containers / "runc",
     }
-    base = debian_base(say)
-    keys = [base.name, *map(str, files.values())]
-    target = cache_folder("images") / f"buildkit-{digest(name.encode(), *map(str.encode, keys))}.tar"
-    if target.exists():
-        return target
-    say("images: packing the image of BuildKit")
-    with FolderFor(target) as folder:
-        layer = folder / "layer.tar"
-        with tarfile.open(layer, "w") as tar:
-            for program, path in files.items():
-                add_file(tar, path, f"usr/local/bin/{program}", mode=0o755)
-        image = Image(name=name, layers=[base, layer], entrypoint=["buildkitd"], environment={"PATH": _PATH})
-        return write_archive(image, folder / "image.tar", target)
+    return packed("buildkit", image, say, programs=programs)
 
 
 def building_runner_image(name: str = BUILDING_RUNNER, say: Say = quiet) -> Path:
@@ -62,20 +49,8 @@ def building_runner_image(name: str = BUILDING_RUNNER, say: Say = quiet) -> Path
 def dind_image(name: str = DIND, say: Say = quiet) -> Path:
     """Return the archive of an image with a Docker daemon, under `name`. Raises `StartError`."""
     root = debian_root(_DOCKER_PACKAGES, say)
-    key = digest(name.encode(), root.name.encode(), _DOCKER_ENTRY.encode())
-    target = cache_folder("images") / f"dind-{key}.tar"
-    if target.exists():
-        return target
-    say("images: packing the image of a Docker daemon")
-    with FolderFor(target) as folder:
-        entry, layer = folder / "entry.sh", folder / "layer.tar"
-        entry.write_text(_DOCKER_ENTRY)
-        with tarfile.open(layer, "w") as tar:
-            add_file(tar, entry, "usr/local/bin/dockerd-entrypoint.sh", mode=0o755)
-        image = Image(
-            name=name, layers=[root, layer], entrypoint=["dockerd-entrypoint.sh"], environment={"PATH": _PATH}
-        )
-        return write_archive(image, folder / "image.tar", target)
+    image = Image(name=name, layers=[root], entrypoint=["dockerd-entrypoint.sh"], environment={"PATH": PATH})
+    return packed("dind", image, say, programs={"usr/local/bin/dockerd-entrypoint.sh": _DOCKER_ENTRY})
 
 
 def _docker_client(say: Say) -> Path:

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from lab.go_build import Say, cache_folder, quiet
-from lab.node.archive import FolderFor, Image, add_file, add_folder, add_text, digest, run_program, write_archive
+from lab.node.archive import (
+    FolderFor,
+    Image,
+    add_file,
+    add_folder,
+    add_text,
+    digest,
+    file_digest,
+    run_program,
+    write_archive,
+)
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Search path of programs in the images."""
 
 PAUSE = "lab.ostler.dev/pause:1"
 """The image that holds the namespaces of each Pod."""
@@ -95,7 +110,7 @@ def runner_image(name: str, say: Say = quiet, *, programs: Sequence[Path] = ()) 
             layers=[base, layer],
             entrypoint=["/bin/bash"],
             environment={
-                "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "PATH": PATH,
                 "RUNNER_MANUALLY_TRAP_SIG": "1",
                 "ACTIONS_RUNNER_PRINT_LOG_TO_STDOUT": "1",
             },
@@ -103,6 +118,41 @@ def runner_image(name: str, say: Say = quiet, *, programs: Sequence[Path] = ()) 
             working_directory="/home/runner",
         )
         return write_archive(image, folder / "image.tar", target)
+
+
+def packed(
+    kind: str,
+    image: Image,
+    say: Say,
+    *,
+    programs: Mapping[str, Path | str] = MappingProxyType({}),
+    open_folders: Sequence[str] = (),
+) -> Path:
+    """Return the archive of an image, made if it is not cached. The cache keeps the newest few of each kind.
+
+    One more layer has `programs` and `open_folders`, if there are any. `programs` maps a path in the image to a program
+    of this machine or to the text of a script. Every user may write to `open_folders`.
+    """
+    content = [repr(replace(image, layers=())), *(layer.name for layer in image.layers), *open_folders]
+    for inside, program in programs.items():
+        content += [inside, program if isinstance(program, str) else file_digest(program)]
+    target = cache_folder("images") / f"{kind}-{digest(*map(str.encode, content))}.tar"
+    if target.exists():
+        return target
+    say(f"images: packing {image.name}")
+    with FolderFor(target) as folder:
+        layers = list(image.layers)
+        if programs or open_folders:
+            layers.append(folder / "layer.tar")
+            with tarfile.open(layers[-1], "w") as tar:
+                for inside, program in programs.items():
+                    path = folder / "script" if isinstance(program, str) else program
+                    if isinstance(program, str):
+                        path.write_text(program)
+                    add_file(tar, path, inside, mode=0o755)
+                for inside in open_folders:
+                    add_folder(tar, inside, owner=0, mode=0o1777)
+        return write_archive(replace(image, layers=layers), folder / "image.tar", target)
 
 
 def debian_base(say: Say = quiet) -> Path:

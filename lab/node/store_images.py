@@ -6,12 +6,11 @@ end with the container.
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
-from lab.go_build import Say, cache_folder, quiet
-from lab.node.archive import FolderFor, Image, add_file, add_folder, digest, write_archive
-from lab.node.images import debian_root
+from lab.go_build import Say, quiet
+from lab.node.archive import Image
+from lab.node.images import PATH, debian_root, packed
 
 POSTGRES = "lab.ostler.dev/postgres:1"
 REDIS = "lab.ostler.dev/redis:1"
@@ -77,23 +76,12 @@ def redis_image(name: str = REDIS, say: Say = quiet) -> Path:
 
 
 def _image(kind: str, name: str, script: str, folder_inside: str, say: Say) -> Path:
-    root = debian_root(_PACKAGES, say, hooks=[_NO_CLUSTER])
-    content = [each.encode() for each in (name, root.name, script, _SOCKETS)]
-    target = cache_folder("images") / f"{kind}-{digest(*content)}.tar"
-    if target.exists():
-        return target
-    say(f"images: packing the image of {kind}")
-    with FolderFor(target) as folder:
-        entry, layer = folder / "entry.sh", folder / "layer.tar"
-        entry.write_text(script)
-        with tarfile.open(layer, "w") as tar:
-            add_file(tar, entry, "usr/local/bin/docker-entrypoint.sh", mode=0o755)
-            add_folder(tar, _SOCKETS, owner=0, mode=0o1777)
-        image = Image(
-            name=name,
-            layers=[root, layer],
-            entrypoint=["docker-entrypoint.sh"],
-            environment={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-            working_directory=folder_inside,
-        )
-        return write_archive(image, folder / "image.tar", target)
+    image = Image(
+        name=name,
+        layers=[debian_root(_PACKAGES, say, hooks=[_NO_CLUSTER])],
+        entrypoint=["docker-entrypoint.sh"],
+        environment={"PATH": PATH},
+        working_directory=folder_inside,
+    )
+    programs = {"usr/local/bin/docker-entrypoint.sh": script}
+    return packed(kind, image, say, programs=programs, open_folders=[_SOCKETS])

@@ -50,6 +50,37 @@ def test_archive_of_an_image_names_its_layers_by_their_digests(cache: Path, monk
     assert config["config"]["User"] == "1001"
 
 
+def test_packed_image_gets_a_layer_of_programs_and_is_made_anew_when_one_changes(cache: Path, tmp_path: Path) -> None:
+    image = Image(name="registry.example/tool:1", layers=[base(cache)], entrypoint=["/tool"])
+    program = tmp_path / "program"
+    program.write_bytes(b"first")
+
+    def pack(script: str = "#!/bin/sh\n") -> Path:
+        programs: dict[str, Path | str] = {"tool": program, "entry.sh": script}
+        return images.packed("tool", image, lambda _line: None, programs=programs, open_folders=["run/tool"])
+
+    archive = pack()
+
+    with tarfile.open(archive) as tar:
+        manifest = json.loads(content(tar, "manifest.json"))[0]
+        with tarfile.open(fileobj=io.BytesIO(content(tar, manifest["Layers"][-1]))) as layer:
+            assert (content(layer, "tool"), content(layer, "entry.sh")) == (b"first", b"#!/bin/sh\n")
+            modes = {each.name: each.mode for each in layer}
+    assert modes == {"tool": 0o755, "entry.sh": 0o755, "run/tool": 0o1777}
+    assert len(manifest["Layers"]) == 2
+    assert pack() == archive
+    assert pack("#!/bin/bash\n") != archive
+    program.write_bytes(b"second")
+    assert pack() != archive
+
+
+def test_packed_image_without_programs_has_no_layer_of_its_own(cache: Path) -> None:
+    image = Image(name="registry.example/plain:1", layers=[base(cache)], entrypoint=[])
+
+    with tarfile.open(images.packed("plain", image, lambda _line: None)) as tar:
+        assert len(json.loads(content(tar, "manifest.json"))[0]["Layers"]) == 1
+
+
 def test_runner_image_holds_the_home_of_the_runner_and_no_file_of_ostler(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
