@@ -57,7 +57,7 @@ test: $(STAMP) ## run the tests: T=path for one file
 test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow
 
-test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 45 minutes, and 15 more to build them once)
+test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 80 minutes, and 20 more to build them once)
 	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }
 	@$(BIN)/ostler-lab images
 	@$(BIN)/ostler-lab kubectl

@@ -34,7 +34,7 @@ POOL = LabPool(
 class ContainerFleet(Fleet, ABC):
     """A system whose pool runs container jobs, with a faulty way from the sidecars to the API server.
 
-    `whole_job` is a job with services and a Docker action. Each job of a test ends within `within` seconds.
+    `whole_job` is a job with services and a Docker action. A job that succeeds ends within `within` seconds.
     """
 
     def __init__(self, system: System, proxy: FaultProxy, *, whole_job: Mapping[str, Any], within: float) -> None:
@@ -54,9 +54,9 @@ class ContainerFleet(Fleet, ABC):
         """Queue container jobs and return their ids. `changes` replaces fields of the whole job."""
         return self.send(count, labels=LABELS, containers={**self.whole_job, **changes})
 
-    def conclusion(self, job: int) -> str:
+    def conclusion(self, job: int, *, within: float) -> str:
         """Wait for the end of a job, and return its conclusion."""
-        return str(self.wait_for(job, "completed", within=self.within)["conclusion"])
+        return str(self.wait_for(job, "completed", within=within)["conclusion"])
 
     def succeed(self, job: int) -> None:
         """Wait for the end of a job. If it did not succeed in one execution, fail with the last errors of its hooks."""
@@ -69,12 +69,13 @@ class ContainerFleet(Fleet, ABC):
         return any((each["command"], each["pod"]) == (command, pod) for each in self.events("hook_ended"))
 
     def wait_for_failure(self, text: str, pod: str) -> None:
-        """Wait until a hook in a runner Pod has failed with a message that contains `text`."""
-        eventually(
-            lambda: any(text in each["what"] for each in self.events("hook_failed") if each["pod"] == pod),
-            f"no hook of {pod} failed with {text!r}",
+        """Wait until a hook in a runner Pod has failed. The first message must contain `text`."""
+        found = eventually(
+            lambda: [each["what"] for each in self.events("hook_failed") if each["pod"] == pod],
+            f"no hook of {pod} failed",
             within=30,
         )
+        assert text in found[0]
 
     def hook_objects(self) -> list[str]:
         """Return the names of all hook Pods, and of all Secrets of hooks, in the pool's namespace."""
@@ -84,9 +85,9 @@ class ContainerFleet(Fleet, ABC):
             found += [f"{kind}/{each['metadata']['name']}" for each in self.kube.request("GET", path)["items"]]
         return found
 
-    def wait_until_nothing_is_left(self) -> None:
+    def wait_until_nothing_is_left(self, *, within: float = 60) -> None:
         """Wait until no hook Pod and no Secret of hooks is left."""
-        eventually(lambda: not self.hook_objects(), "hook objects are left", within=120)
+        eventually(lambda: not self.hook_objects(), "hook objects are left", within=within)
 
     def start_sleeping(self) -> tuple[int, str]:
         """Queue a job whose step does not end. Return the job and its runner Pod when the step runs."""
@@ -128,7 +129,7 @@ def whole_job_succeeds_and_leaves_nothing(fleet: ContainerFleet) -> None:
 def failed_step_ends_the_job_and_leaves_nothing(fleet: ContainerFleet) -> None:
     [job] = fleet.queue(steps=[{"run": "exit 3"}])
 
-    assert fleet.conclusion(job) == "failure"
+    assert fleet.conclusion(job, within=300) == "failure"
     fleet.wait_for_failure("run_script_step ended with 3", fleet.pod_of(job))
     fleet.wait_until_nothing_is_left()
 
@@ -151,7 +152,7 @@ def killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(fleet: Container
 
     fleet.kill_sidecar(pod)
 
-    assert fleet.conclusion(job) == "failure"
+    assert fleet.conclusion(job, within=120) == "failure"
     fleet.wait_for_failure("the sidecar of container jobs stopped", pod)
     eventually(lambda: fleet.has_ended("cleanup_job", pod), "the job was not cleaned up", within=30)
     fleet.wait_until_nothing_is_left()
@@ -164,7 +165,7 @@ def deleted_runner_pod_takes_its_hook_pods_with_it(fleet: ContainerFleet) -> Non
     path = object_path("pods", namespace=fleet.system.namespace, name=pod)
     fleet.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
 
-    fleet.wait_until_nothing_is_left()
+    fleet.wait_until_nothing_is_left(within=120)
 
 
 def jobs_succeed_while_the_api_server_fails_often(fleet: ContainerFleet, *, count: int) -> None:
@@ -185,4 +186,4 @@ def jobs_succeed_while_the_api_server_fails_often(fleet: ContainerFleet, *, coun
             fleet.succeed(job)
 
     assert min(fleet.proxy.counts[kind] for kind in ("reset_before", "reset_after", "status")) > 0
-    fleet.wait_until_nothing_is_left()
+    fleet.wait_until_nothing_is_left(within=120)

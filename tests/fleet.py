@@ -13,7 +13,7 @@ LABELS = ("self-hosted", "linux", "small")
 
 
 class Fleet:
-    """A running system on real nodes, and what a test asks of it."""
+    """A running system, and what a test asks of it."""
 
     def __init__(self, system: System, *, namespace: str | None = None) -> None:
         self.system = system
@@ -40,7 +40,7 @@ class Fleet:
         return self.job(number)
 
     def events(self, event: str) -> list[Mapping[str, Any]]:
-        """Return the events of one kind from the journal of the nodes."""
+        """Return the events of one kind from the journal of the kubelet or of the nodes."""
         return [each for each in read_log(self.system.kubelet_log) if each["event"] == event]
 
     def pod_of(self, number: int) -> str:
@@ -64,12 +64,26 @@ class Fleet:
         found: Mapping[str, Any] = self.kube.request("GET", path)
         return found
 
+    def problem(self, name: str = "small") -> Mapping[str, Any]:
+        """Return a pool's condition Degraded if it is True, and an empty mapping if it is not."""
+        conditions = (self.pool(name).get("status") or {}).get("conditions") or []
+        return next((each for each in conditions if (each["type"], each["status"]) == ("Degraded", "True")), {})
+
     def degraded(self, name: str = "small") -> str:
         """Return the reason of a pool's condition Degraded if it is True, and an empty string if it is not."""
-        conditions = (self.pool(name).get("status") or {}).get("conditions") or []
-        return next(
-            (each["reason"] for each in conditions if (each["type"], each["status"]) == ("Degraded", "True")), ""
-        )
+        return str(self.problem(name).get("reason", ""))
+
+    def wait_until_degraded(self, name: str, *reasons: str) -> Mapping[str, Any]:
+        """Wait until a pool is Degraded for one of these reasons, and return the condition.
+
+        A pool can first be Degraded for another reason, such as a node that an earlier test removed.
+        """
+
+        def read() -> Mapping[str, Any] | None:
+            found = self.problem(name)
+            return found if found.get("reason") in reasons else None
+
+        return eventually(read, f"pool {name} is not Degraded for {' or '.join(reasons)}")
 
     def is_whole(self, name: str = "small") -> bool:
         """Return True if all replicas of a pool are warm and it is not degraded."""

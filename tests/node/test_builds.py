@@ -165,7 +165,7 @@ def test_job_builds_and_runs_an_image_with_docker(builds: BuildFleet) -> None:
 def test_pool_that_the_chart_does_not_name_gets_no_pod(builds: BuildFleet) -> None:
     builds.add_pool(pool(UNLISTED, "dind"))
 
-    eventually(lambda: builds.degraded(UNLISTED[-1]) == "PodRefused", "the pool is not Degraded")
+    builds.wait_until_degraded(UNLISTED[-1], "PodRefused")
     assert builds.pods(UNLISTED[-1]) == {}
     assert builds.status_of("true") == 0
     builds.delete_pool(UNLISTED[-1])
@@ -176,7 +176,7 @@ def test_pool_in_another_namespace_is_not_allowed(builds: BuildFleet) -> None:
     with contextlib.closing(ordinary.kube):
         ordinary.add_pool(pool(UNLISTED, "buildkit"))
 
-        eventually(lambda: ordinary.degraded(UNLISTED[-1]) == "PodSecurityNotAllowed", "the pool is not Degraded")
+        ordinary.wait_until_degraded(UNLISTED[-1], "PodSecurityNotAllowed")
         assert ordinary.pods(UNLISTED[-1]) == {}
         ordinary.delete_pool(UNLISTED[-1])
 

@@ -204,7 +204,7 @@ def test_failed_step_ends_the_job_and_leaves_nothing(containers: ContainerFleet)
 def test_image_that_cannot_be_pulled_fails_the_job_and_leaves_nothing(containers: ContainerFleet) -> None:
     [job] = containers.queue(container={"image": "127.0.0.1:1/none:1"}, services={}, steps=[{"run": "true"}])
 
-    assert containers.conclusion(job) == "failure"
+    assert containers.conclusion(job, within=300) == "failure"
     containers.wait_until_nothing_is_left()
 
 

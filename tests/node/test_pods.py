@@ -31,29 +31,9 @@ def other(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[LabPool]:
     fleet.delete_pool(name)
 
 
-def degraded(fleet: Fleet, pool: str, *reasons: str) -> Mapping[str, Any]:
-    """Wait until a pool is Degraded for one of these reasons, and return the condition.
-
-    A pool can first be Degraded because of a node that an earlier test removed.
-    """
-
-    def read() -> Mapping[str, Any] | None:
-        conditions = (fleet.pool(pool).get("status") or {}).get("conditions") or []
-        return next(
-            (
-                each
-                for each in conditions
-                if (each["type"], each["status"]) == ("Degraded", "True") and each["reason"] in reasons
-            ),
-            None,
-        )
-
-    return eventually(read, f"pool {pool} is not Degraded for {reasons}")
-
-
 @pytest.mark.parametrize("other", [{"image": "127.0.0.1:1/none:1"}], indirect=True)
 def test_image_that_cannot_be_pulled_is_named(fleet: Fleet, other: LabPool) -> None:
-    degraded(fleet, other.name, "ErrImagePull", "ImagePullBackOff")
+    fleet.wait_until_degraded(other.name, "ErrImagePull", "ImagePullBackOff")
 
 
 def home_of_runner(path: str) -> Mapping[str, Any]:
@@ -69,7 +49,7 @@ def home_of_runner(path: str) -> Mapping[str, Any]:
     ids=["shell", "runner", "user"],
 )
 def test_image_that_cannot_be_used_is_named(fleet: Fleet, other: LabPool, code: int) -> None:
-    found = degraded(fleet, other.name, "UnusableImage")
+    found = fleet.wait_until_degraded(other.name, "UnusableImage")
 
     assert found["message"] == f"The image cannot be used: {UNUSABLE[code]}"
 
@@ -87,7 +67,7 @@ WITHOUT_VOLUME = {
 
 @pytest.mark.parametrize("other", [WITHOUT_VOLUME], indirect=True)
 def test_node_that_creates_no_sandbox_is_named_and_other_pools_go_on(fleet: Fleet, other: LabPool) -> None:
-    found = degraded(fleet, other.name, "PodsDoNotStart")
+    found = fleet.wait_until_degraded(other.name, "PodsDoNotStart")
 
     assert "the node created no sandbox for the Pod within 10 s" in found["message"]
     fleet.wait_until_whole()
