@@ -88,21 +88,24 @@ class Gateway:
         self.disconnect()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise AssertionError("a connection is served by a task")
-        self._connections.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client, upstream = Wire(reader, writer), _Dialled(self._upstream)
-        try:
+        task = asyncio.ensure_future(self._serve(client, upstream))
+        self._connections.add(task)
+
+        def end(task: asyncio.Task[None]) -> None:
+            # A callback of the task, because a task that is cancelled before its first step runs no line of its own.
+            self._connections.discard(task)
+            upstream.hang_up()
+            client.writer.transport.abort()
+
+        task.add_done_callback(end)
+
+    async def _serve(self, client: Wire, upstream: _Dialled) -> None:
+        with contextlib.suppress(OSError):  # one side closed its connection: `end` closes the other side too
             while await self._one(client, upstream):
                 pass
-        except (OSError, asyncio.CancelledError):
-            # One side closed its connection, or the gateway is closing: close the other side too.
-            client.writer.transport.abort()
-        finally:
-            self._connections.discard(task)
-            await upstream.hang_up()
+            upstream.hang_up()
             await client.close()
 
     async def _one(self, client: Wire, upstream: _Dialled) -> bool:
@@ -202,7 +205,7 @@ class _Dialled:
         """Open a connection unless a usable one exists. Raises OSError or TimeoutError."""
         if self._wire is not None and self._keeps_alive and not self._wire.stale:
             return
-        await self.hang_up()
+        self.hang_up()
         async with asyncio.timeout(CONNECT_SECONDS):
             streams = await asyncio.open_connection(self._upstream.host, self._upstream.port, ssl=self._upstream.tls)
         self._wire = Wire(*streams)
@@ -226,12 +229,11 @@ class _Dialled:
         self._keeps_alive = answer.keeps_alive
         return self._wire, answer
 
-    async def hang_up(self) -> None:
+    def hang_up(self) -> None:
         """Close the connection to the upstream, if there is one."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.writer.transport.abort()
-            await wire.close()
 
 
 async def _upgrade(client: Wire, upstream: Wire, answer: Head, fault: Fault | None) -> None:

@@ -1,7 +1,9 @@
 """The fault proxy: what passes, what fails, and what the upstream and the client each saw of it."""
 
+import asyncio
 import contextlib
 import errno
+import gc
 import http.client
 import json
 import re
@@ -21,6 +23,8 @@ import pytest
 import yaml
 
 from lab.faults import Fault, FaultPlan, FaultProxy
+from lab.faults.proxy import Gateway
+from lab.faults.proxy import Upstream as Target
 
 
 @dataclass
@@ -207,6 +211,27 @@ def test_disconnecting_ends_both_sides_and_new_connections_work(upstream: Upstre
     assert upstream.hung_up.wait(10)
     with _upgraded(proxy) as connection:
         assert connection.recv(12) == b"HTTP/1.1 101"
+
+
+async def _close_in_the_middle(url: str, turns: int, *, asked: bool) -> None:
+    """Close a gateway so many turns of the event loop after a client connected, or after it had its last answer."""
+    gateway = Gateway(upstream=Target.of(url), plan=FaultPlan())
+    port = await gateway.start(port=0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if asked:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await reader.read(1)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await gateway.close()
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["connected", "answered"])
+def test_closing_leaves_no_connection_open_whenever_it_comes(upstream: Upstream, *, asked: bool) -> None:
+    for turns in [*range(15)] * 10:
+        asyncio.run(_close_in_the_middle(upstream.url, turns, asked=asked))
+    gc.collect()  # an open connection warns when it is collected, and pytest makes the warning a failure of this test
 
 
 def test_a_reset_after_applying_breaks_an_upgrade(upstream: Upstream, proxy: FaultProxy) -> None:
