@@ -26,6 +26,7 @@ class Why(StrEnum):
 
     SURPLUS = "the pool has too many Pods"
     DRAINED = "the pool is being deleted"
+    FORBIDDEN = "the cluster does not allow the pool's Pod Security level"
     TEMPLATE = "the pool's template has changed"
     CORDONED = "its node is cordoned"
     NOT_STARTED = "it did not poll in time"
@@ -66,7 +67,9 @@ class ObservedPool:
     """The pool's row, with the facts that affect the Pods of the pool.
 
     - `leaving`: the pool's object is being deleted, or gone.
-    - `suspended`: the pool is paused or its spec is invalid, so its Pods stay unchanged.
+    - `forbidden`: the cluster does not allow the pool's Pod Security level, so no Pod of the pool may get another job.
+    - `suspended`: the pool is paused or its spec is invalid, so its Pods stay unchanged unless the pool is `leaving` or
+      `forbidden`.
     - `max_unavailable_percent`: percentage of the replicas that a rollout may make unavailable.
     - `max_surge`: number of Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
     - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
@@ -80,6 +83,7 @@ class ObservedPool:
 
     replicas: int
     leaving: bool = False
+    forbidden: bool = False
     suspended: bool = False
     max_unavailable_percent: int = 10
     max_surge: int | None = None
@@ -93,7 +97,12 @@ class ObservedPool:
     @property
     def wanted(self) -> int:
         """Return the number of Pods that the pool should have."""
-        return 0 if self.leaving else self.replicas
+        return 0 if self.leaving or self.forbidden else self.replicas
+
+    @property
+    def unchanged(self) -> bool:
+        """Return True if the plan creates and retires no Pod."""
+        return self.suspended and not self.leaving and not self.forbidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +260,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile. The plan creates at most `most` Pods."""
     kept = [pod for pod in pods if not _leaves(pod)]
-    if not pool.suspended and not pool.leaving:
+    if not (pool.suspended or pool.leaving or pool.forbidden):
         pool = replace(pool, starts=_room(pool, kept, now=now))
     overdue = _overdue(pool, kept, now=now)
     starts, troubles = _count(pool, overdue, now=now)
@@ -263,7 +272,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         hopeless=_hopeless(kept),
         wanted=pool.wanted,
     )
-    if pool.suspended and not pool.leaving:
+    if pool.unchanged:
         return seen
     most_kept = pool.wanted + _extra(pool, kept)
     too_many = max(0, len(kept) - most_kept)
@@ -365,7 +374,7 @@ def _retirements(
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
     unresponsive = sorted((pod for pod in seen if pod.state is PodState.UNRESPONSIVE), key=_dispensable)
     warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
-    why = Why.DRAINED if pool.leaving else Why.SURPLUS
+    why = Why.DRAINED if pool.leaving else Why.FORBIDDEN if pool.forbidden else Why.SURPLUS
     starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
     surplus = [*unresponsive, *starting_first, *warm][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}

@@ -34,6 +34,9 @@ CONTAINERS_DISABLED = (
 )
 """Problem of a pool with container jobs while the workers have no image for the sidecar."""
 
+NOT_ALLOWED = "PodSecurityNotAllowed"
+"""Reason of the conditions Ready and Degraded if the cluster does not allow the pool's Pod Security level."""
+
 _BUILDER_DISABLED = "the workers have no image for spec.containers.mode"
 
 
@@ -142,6 +145,8 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     holds = enough and not pool.leaving and (plan.available > 0 or (plan.wanted == 0 and pool.problem is None))
     if pool.leaving:
         return Condition("Ready", "False", "Deleted", "The pool is being deleted")
+    if pool.problem is not None and is_refusal(pool.problem):
+        return Condition("Ready", "False", NOT_ALLOWED, "The pool gets no Pods: the cluster does not allow them")
     if plan.starts.trouble is Trouble.QUOTA and plan.available < plan.wanted:
         return Condition("Ready", _word(holds), "QuotaExceeded", plan.starts.detail)
     if pool.paused:
@@ -175,7 +180,7 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
 def _reason_of(problem: str) -> str:
     """Return the reason of the condition Degraded for a pool that cannot be used."""
     if is_refusal(problem):
-        return "PodSecurityNotAllowed"
+        return NOT_ALLOWED
     if problem.startswith(_BUILDER_DISABLED):
         return "BuilderDisabled"
     return "ContainerJobsDisabled" if problem == CONTAINERS_DISABLED else "InvalidSpec"

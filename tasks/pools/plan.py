@@ -24,6 +24,7 @@ from ostler.clock import utcnow
 from ostler.upstreams import Upstream
 from rules.claims.machines import Purpose
 from rules.pools import pool_plan
+from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
 from rules.pools.starts import recovered
@@ -117,6 +118,7 @@ def make_plan(
     given = ObservedPool(
         replicas=pool.replicas,
         leaving=pool.draining or pool.deleted_at is not None,
+        forbidden=pool.problem is not None and is_refusal(pool.problem),
         suspended=pool.paused or pool.problem is not None,
         max_unavailable_percent=pool.max_unavailable_percent,
         max_surge=pool.max_surge,

@@ -270,6 +270,33 @@ def test_pool_that_asks_for_more_gets_no_pod_and_disturbs_no_other(
     assert made == {"small", "other"} | ({"wide"} if reason == "AsExpected" else set())
 
 
+def test_level_that_is_no_longer_allowed_costs_the_pool_its_warm_pods_and_no_busy_one(
+    stage: Stage, elevated: Stage
+) -> None:
+    stage.rt.settings = replace(stage.rt.settings, allowed_pod_security="baseline")
+    elevated.pool("wide", replicas=3, security={"podSecurity": "baseline"})
+    kept(stage)
+    polls(elevated)
+    busy = next(each.name for each in elevated.pods().values() if each.pool == "wide")
+    elevated.job(7)
+    elevated.claim(busy, job_id=7, state="executing")
+    elevated.execute_job(busy)
+    others = {name for name, pod in elevated.pods().items() if pod.pool == "small"}
+
+    stage.rt.settings = replace(stage.rt.settings, allowed_pod_security="restricted")
+    for _ in range(2):
+        kept(stage)
+        retired(stage)
+        new_tick(stage)
+
+    assert set(elevated.pods()) == {busy} | others
+    found = condition(elevated, "Ready", "wide")
+    assert (found["status"], found["reason"]) == ("False", "PodSecurityNotAllowed")
+    stage.rt.settings = replace(stage.rt.settings, allowed_pod_security="baseline")
+    kept(stage)
+    assert len(elevated.pods()) == 3 + len(others)
+
+
 @pytest.mark.parametrize(
     ("security", "admits"), [({}, False), ({"allowForks": True}, True), ({"podSecurity": "restricted"}, True)]
 )

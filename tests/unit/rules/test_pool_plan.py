@@ -237,6 +237,18 @@ def test_a_paused_pool_keeps_what_it_has_and_one_that_is_deleted_drains_all_the_
     assert {why for _, why in retired(look(pool(9, suspended=True, leaving=True), *pods[:2]))} == {Why.DRAINED}
 
 
+@pytest.mark.parametrize("suspended", [False, True])
+def test_forbidden_pool_retires_its_idle_pods_within_the_budget_and_creates_none(*, suspended: bool) -> None:
+    idle = [pod(number) for number in range(60)]
+    with_jobs = pod(60, PodState.BUSY), pod(61, PodState.RESERVED)
+    made = look(pool(62, forbidden=True, suspended=suspended), *idle, *with_jobs)
+    assert (made.create, made.wanted) == (0, 0)
+    assert {why for _, why in retired(made)} == {Why.FORBIDDEN}
+    assert len(made.retire) == budget_of(62)
+    unborn = look(pool(1, forbidden=True), pod(1, PodState.STARTING, unborn=True))
+    assert (unborn.give_up, unborn.create) == ((1,), 0)
+
+
 def test_no_more_pods_are_starting_at_a_time_than_the_pool_allows() -> None:
     made = look(pool(20, max_concurrent=5), pod(1), pod(2, PodState.STARTING), pod(3, PodState.STARTING, unborn=True))
     assert made.create == 3
@@ -266,6 +278,7 @@ pools_of = st.builds(
     ObservedPool,
     replicas=st.integers(0, 60),
     leaving=st.booleans(),
+    forbidden=st.booleans(),
     suspended=st.booleans(),
     max_unavailable_percent=st.integers(1, 100),
     max_surge=st.none() | st.integers(0, 5),

@@ -13,6 +13,7 @@ import pytest
 from rules.claims.runner_brakes import TOO_OLD, Brake
 from rules.pools.blocked_mints import BlockedMints
 from rules.pools.draining import DrainReport
+from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
@@ -128,6 +129,11 @@ def test_a_pool_is_ready_with_enough_pods(warm: int, wanted: int, allowed: int, 
 def test_a_pool_that_wants_no_pods_is_not_ready_when_its_spec_is_wrong() -> None:
     assert ready(replace(POOL, problem="no image"), plan(0, wanted=0)) == ("False", "PodsMissing")
     assert ready(replace(POOL, problem="no image"), plan(1, wanted=1)) == ("True", "PodsAvailable")
+
+
+def test_pool_that_the_cluster_does_not_allow_is_not_ready_while_a_job_runs() -> None:
+    problem = refusal(PodSecurity.PRIVILEGED, allowed=PodSecurity.BASELINE, namespace="a", elevated_namespace="a")
+    assert ready(replace(POOL, problem=problem), plan(1, wanted=0)) == ("False", "PodSecurityNotAllowed")
 
 
 def test_pods_are_missing_when_something_keeps_them_from_starting() -> None:
