@@ -30,15 +30,15 @@ def restore(
 ) -> None:
     """Rebuild the claims that a restored Postgres lacks, from the Pods in the cluster and the runners at GitHub.
 
-    The command needs the settings of a worker. It can be run again at any time. Exit status 1: claims and sweeps are
-    still stopped.
+    The command needs the settings of a worker. It can be run again at any time. Exit status 1: nothing was changed,
+    or claims and sweeps are still stopped; the message says which.
     """
     from ostler import logging
     from ostler.settings import load
 
     settings = load().model_copy(update={"worker_threads": THREADS, "kubeconfig": choose().path})
     logging.configure(process="restore", level="WARNING", style="console")
-    from tasks.restore.restoring import NotRestored
+    from tasks.restore.restoring import NotCompared, NotRestored
     from tasks.restore.restoring import restore as run
     from tasks.worker.runtime import Runtime
 
@@ -46,6 +46,13 @@ def restore(
         report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)
     except NotRestored as error:
         typer.echo(f"ostler: the restore is not complete, and the rows stay locked: {error}. Run it again.", err=True)
+        raise typer.Exit(1) from None
+    except NotCompared as error:
+        typer.echo(
+            f"ostler: nothing was changed, because the epochs could not be compared: {error}. Run it again; if this "
+            "stays and you know that Postgres was restored, use --anyway.",
+            err=True,
+        )
         raise typer.Exit(1) from None
     _print(report, dry=dry)
 

@@ -93,6 +93,10 @@ class NotRestored(Exception):
     """The restore stopped and the rows stay frozen. The message names the cause. The command can be run again."""
 
 
+class NotCompared(Exception):
+    """Whether Postgres is an earlier state is not known, and nothing was changed. The message names the cause."""
+
+
 NAMED = 10
 """Upper bound on Pods that an error message names."""
 
@@ -144,7 +148,8 @@ def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say:
     function that gets each line of progress for people.
 
     Raises `NotRestored` if the cluster or GitHub cannot be read, or if the cluster does not match these rows. The rows
-    then stay frozen. Raises `StoreUnreachable` if Postgres stopped answering.
+    then stay frozen. Raises `NotCompared` if the epochs could not be compared; nothing is changed then. Raises
+    `StoreUnreachable` if Postgres stopped answering.
     """
     work = _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say)
     try:
@@ -219,8 +224,10 @@ class _Restore:
             return True, ours.why or "Postgres was restored to an earlier state"
         if not (self._dry or self._anyway):
             found = compare(rt)
-            unknown = "the epochs could not be compared; `ostler doctor` says why"
-            return (False, unknown) if found is None else (found.older, found.why)
+            if found is None:
+                why = rt.transaction(epochs.read, now=NOW).why
+                raise NotCompared(why or "another process wrote the epoch at the same time")
+            return found.older, found.why
         # Not `compare`: without a problem, `compare` trusts the rows, and the recorded start of the loss would move.
         verdict = judge_only(rt)
         why = ASKED if self._anyway and not verdict.older else verdict.why

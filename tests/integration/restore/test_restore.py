@@ -20,7 +20,7 @@ from tasks.claims.release import release
 from tasks.pools.reconcile import reconcile
 from tasks.restore import restoring
 from tasks.restore.epochs import compare, epoch
-from tasks.restore.restoring import NotRestored, Report
+from tasks.restore.restoring import NotCompared, NotRestored, Report
 from tasks.sweeps.finished_jobs import finished_jobs
 from tests.integration.restore.conftest import Stage, StubGitHub
 from tests.integration.tasks.listing import job_seen
@@ -487,6 +487,17 @@ def test_a_cluster_without_the_epoch_for_which_the_rows_were_frozen_is_not_belie
         world.restore()
     assert world.frozen()
     assert world.restore(emptied=True).let_go
+
+
+def test_epochs_that_cannot_be_compared_are_no_proof_that_nothing_is_to_be_restored(world: World) -> None:
+    path = f"/api/v1/namespaces/{world.stage.namespace}/configmaps/ostler-epoch"
+    data = world.stage.kube.request("GET", path)["data"]
+    body = {"data": dict.fromkeys(data, "strange")}
+    world.stage.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+    with pytest.raises(NotCompared, match="contains no epoch"):
+        world.restore()
+    assert not world.frozen()
 
 
 def test_one_account_for_which_github_does_not_answer_keeps_its_pods_and_no_others(world: World) -> None:
