@@ -70,7 +70,11 @@ class Stores(Trust):
         description="Address of Postgres, for example `postgresql://user:password@host:5432/name`"
     )
     redis_url: Secret | None = Field(
-        default=None, description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`"
+        default=None,
+        description=(
+            "Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of "
+            "beat and the rate limits for GitHub"
+        ),
     )
 
     @field_validator("database_url", "redis_url", mode="before")
@@ -97,13 +101,17 @@ class Namespaces(BaseSettings):
     )
 
     namespace: str = Field(
-        default="ostler-runners", description="Kubernetes namespace of the pools and of their runner Pods"
+        default="ostler-runners",
+        description=(
+            "Kubernetes namespace of the pools and of their runner Pods, except for pools in "
+            "OSTLER_ELEVATED_NAMESPACE. Ostler also stores the epoch and the Lease of the watch in this namespace"
+        ),
     )
     elevated_namespace: str | None = Field(
         default=None,
         description=(
             "Kubernetes namespace of the pools that need a Pod Security level above `restricted`, and of their runner "
-            "Pods. If this setting is empty, there are no such pools"
+            "Pods. It must differ from OSTLER_NAMESPACE. If this setting is empty, such pools are Degraded"
         ),
     )
 
@@ -125,8 +133,9 @@ class Cluster(Namespaces):
     kubeconfig: str | None = Field(
         default=None,
         description=(
-            "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
-            "ServiceAccount of its Pod"
+            "Path of the kubeconfig of web, of a worker or of the watch. If this setting is empty, the process uses "
+            "the ServiceAccount of its Pod. An operator's command uses this setting too, and searches further places "
+            "if it is empty"
         ),
     )
 
@@ -139,7 +148,11 @@ class Logs(BaseSettings):
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level of the messages that are logged. A higher level logs fewer messages"
+        default="INFO",
+        description=(
+            "Lowest level of the messages that are logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`. A higher level logs "
+            "fewer messages"
+        ),
     )
     log_style: Literal["json", "console"] = Field(
         default="json", description="Format of log lines: `json` for programs, `console` for people"
@@ -222,30 +235,36 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     """Immutable settings of web and of the workers."""
 
     # Stores
-    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
+    redis_url: Secret = Field(
+        description=(
+            "Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of "
+            "beat and the rate limits for GitHub"
+        ),
+    )
     connection_share: int = Field(
         default=16,
         ge=1,
         description=(
-            "Maximum number of Postgres connections that this process opens. Larger values need a larger "
-            "OSTLER_CONNECTION_BUDGET"
+            "Maximum number of Postgres connections that this process can open. Web or a worker does not start if it "
+            "needs more connections. Larger values need a larger OSTLER_CONNECTION_BUDGET"
         ),
     )
     connection_budget: int = Field(
         default=25,
         ge=1,
         description=(
-            "Sum of the connection shares of all replicas of all processes. A process does not start if this sum "
-            "plus a reserve of 10 exceeds `max_connections` of Postgres. Larger values need a larger "
+            "Sum of the connection shares of all replicas of web and of the workers. Web or a worker does not start if "
+            "this sum plus a reserve of 10 exceeds `max_connections` of Postgres. Larger values need a larger "
             "`max_connections`"
         ),
     )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches "
-            "the file at each heartbeat. A watch touches the file at each answer from the cluster. `ostler healthy "
-            "worker` and `ostler healthy watch` read the file"
+            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches the "
+            "file at each heartbeat, unless it has not read its queues for 30 seconds. A watch touches the file each "
+            "time the cluster answers a request for the Lease of the watch. `ostler healthy worker` and `ostler "
+            "healthy watch` read the file, and fail if this setting is empty"
         ),
     )
     worker_threads: int = Field(
@@ -262,8 +281,8 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of "
-            "this number can be registered at once. Larger values use up GitHub's rate limit faster"
+            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of this "
+            "number can be registered in one burst. Larger values use up GitHub's rate limit faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
@@ -276,67 +295,70 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     # Secrets at rest
     encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Fernet keys that encrypt JIT configs, separated by commas, newest first. Ostler encrypts with the "
-            "first key and decrypts with all keys"
-        )
+            "Fernet keys, separated by commas, newest first. Ostler encrypts JIT configs and signs page cursors of the "
+            "REST API with the first key. It decrypts and verifies with all keys"
+        ),
     )
 
     # Kubernetes
     kubeconfig: str | None = Field(
         default=None,
         description=(
-            "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
-            "ServiceAccount of its Pod"
+            "Path of the kubeconfig of web, of a worker or of the watch. If this setting is empty, the process uses "
+            "the ServiceAccount of its Pod. An operator's command uses this setting too, and searches further places "
+            "if it is empty"
         ),
     )
     allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         default="restricted",
         description=(
-            "Weakest Pod Security level that a pool may ask for. Levels above `restricted` need "
-            "OSTLER_ELEVATED_NAMESPACE. A pool that asks for more is Degraded"
+            "Weakest Pod Security level that a pool may ask for: `restricted`, `baseline` or `privileged`. Levels "
+            "above `restricted` need OSTLER_ELEVATED_NAMESPACE. A pool that asks for more is Degraded"
         ),
     )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
-        description="Address that runner Pods poll. If the address changes, every Pod that is not busy is replaced",
+        description="Address that runner Pods poll. If the address changes, every starting or warm Pod is replaced",
     )
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap in OSTLER_NAMESPACE with certificate authorities in the key `ca.crt`. Runner "
-            "Pods trust these authorities if OSTLER_DISPATCH_URL begins with `https://`. If this setting is "
-            "empty, runner Pods trust the authorities of their image"
+            "Name of a ConfigMap with certificate authorities in the key `ca.crt`. The ConfigMap must exist in "
+            "OSTLER_NAMESPACE and, if that setting is not empty, in OSTLER_ELEVATED_NAMESPACE. If OSTLER_DISPATCH_URL "
+            "begins with `https://`, runner Pods trust only these authorities when they poll. If the name then "
+            "changes, every starting or warm Pod is replaced. If this setting is empty, runner Pods trust the "
+            "authorities of their image"
         ),
     )
     hooks_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods with container jobs. The sidecar uses Ostler's own image. If this "
-            "setting changes, every such Pod that is not busy is replaced. If this setting is empty, pools with "
-            "`containers` are Degraded"
+            "Image of the sidecar of runner Pods in pools with `containers.mode: kubernetes`. The sidecar uses "
+            "Ostler's own image. If this setting changes, every starting or warm Pod of these pools is replaced. If "
+            "this setting is empty, these pools are Degraded"
         ),
     )
     buildkit_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods that build images, with `buildkitd`, `buildctl` and `buildkit-runc`. "
-            "If this setting changes, every such Pod that is not busy is replaced. If this setting is empty, pools "
-            "with `containers.mode: buildkit` are Degraded"
+            "Image of the sidecar of runner Pods in pools with `containers.mode: buildkit`. The image must contain "
+            "`buildkitd`, `buildctl` and `buildkit-runc`. If this setting changes, every starting or warm Pod of these "
+            "pools is replaced. If this setting is empty, these pools are Degraded"
         ),
     )
     dind_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods with a Docker daemon, with the programs and the entry point of "
-            "Docker's own image `docker:dind`. If this setting changes, every such Pod that is not busy is replaced. "
-            "If this setting is empty, pools with `containers.mode: dind` are Degraded"
+            "Image of the sidecar of runner Pods in pools with `containers.mode: dind`. The image must contain the "
+            "programs and the entry point of Docker's own image `docker:dind`. If this setting changes, every starting "
+            "or warm Pod of these pools is replaced. If this setting is empty, these pools are Degraded"
         ),
     )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
-            "Audience of the ServiceAccount tokens that runner Pods send with a poll. If this setting changes, "
-            "every Pod that is not busy is replaced"
+            "Audience of the ServiceAccount tokens that runner Pods send with a poll. Web and the workers need the "
+            "same value. If this setting changes, every starting or warm Pod is replaced"
         ),
     )
 
@@ -346,34 +368,43 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=8080, ge=0, le=65535, description="Public port of `ostler web`, for webhooks and the REST API"
     )
     web_polls_port: int = Field(
-        default=8081, ge=0, le=65535, description="Port of `ostler web` for polls of runner Pods"
+        default=8081,
+        ge=0,
+        le=65535,
+        description=(
+            "Port of `ostler web` for polls of runner Pods without TLS. Web opens this port only if "
+            "OSTLER_WEB_PLAIN_POLLS is true"
+        ),
     )
     web_polls_tls_port: int = Field(
         default=8443,
         ge=0,
         le=65535,
         description=(
-            "Port of `ostler web` for polls of runner Pods over TLS. It is open only if OSTLER_WEB_POLLS_TLS_CERT "
-            "is set"
+            "Port of `ostler web` for polls of runner Pods over TLS. Web opens this port only if "
+            "OSTLER_WEB_POLLS_TLS_CERT is set"
         ),
     )
     web_polls_tls_cert: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Web reads the file "
-            "again after a change. If this setting is empty, web opens no TLS port"
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Within 10 seconds "
+            "after a change of the file, web reads it again. If this setting is empty, web opens no TLS port"
         ),
     )
     web_polls_tls_key: str | None = Field(
         default=None,
         validate_default=True,
-        description="Path of a PEM file with the private key of OSTLER_WEB_POLLS_TLS_CERT",
+        description=(
+            "Path of a PEM file with the private key of OSTLER_WEB_POLLS_TLS_CERT. Set both settings or neither"
+        ),
     )
     web_plain_polls: bool = Field(
         default=True,
         validate_default=True,
         description=(
-            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Disable this setting when every Pod polls over TLS"
+            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Without OSTLER_WEB_POLLS_TLS_CERT this setting "
+            "must be true. Disable it when every Pod polls over TLS"
         ),
     )
     web_private_port: int = Field(
@@ -390,8 +421,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=5000,
         ge=1,
         description=(
-            "Maximum number of webhooks that wait in web for their commit. Web answers 503 to further webhooks, "
-            "and Ostler later asks GitHub to send them again. Larger values need more memory"
+            "Maximum number of webhooks about jobs that wait in one web process for their commit. If the queue is "
+            "full, web answers 503 to the newest webhook of the account with the most waiting webhooks. Ostler later "
+            "asks GitHub to send refused webhooks again. Larger values need more memory"
         ),
     )
 
@@ -399,29 +431,34 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     new_accounts: Literal["hold", "serve"] = Field(
         default="hold",
         description=(
-            "Access of new accounts. With `hold`, the jobs of a new account are held until an operator runs `ostler "
-            "account allow`. The owner of the GitHub App is allowed without this command. With `serve`, the jobs of "
-            "every account that installs the App run within the default budget"
+            "Access of accounts that Ostler does not know yet. With `hold`, the jobs of a new account are held until "
+            "an operator runs `ostler account allow`. The owner of the GitHub App is allowed without this command. "
+            "With `serve`, the jobs of every account that installs the App run within the default budget. A change of "
+            "this setting does not affect known accounts"
         ),
     )
     default_budget_count: int = Field(
         default=20,
         ge=0,
-        description="Number of Pods that a new account can use at the same time. Larger values allow more jobs at once",
+        description=(
+            "Number of Pods that a new account can use at the same time. A change of this setting does not affect "
+            "known accounts. Larger values allow more jobs at once"
+        ),
     )
     default_budget_vcpu: int = Field(
         default=80,
         ge=0,
         description=(
-            "Number of vCPUs that a new account can use at the same time. Larger values allow more or larger jobs "
-            "at once"
+            "Number of vCPUs that a new account can use at the same time. A change of this setting does not affect "
+            "known accounts. Larger values allow more or larger jobs at once"
         ),
     )
     default_budget_memory_gib: int = Field(
         default=320,
         ge=0,
         description=(
-            "Memory in GiB that a new account can use at the same time. Larger values allow more or larger jobs at once"
+            "Memory in GiB that a new account can use at the same time. A change of this setting does not affect known "
+            "accounts. Larger values allow more or larger jobs at once"
         ),
     )
 
@@ -430,16 +467,19 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=300,
         gt=0,
         description=(
-            "Time without a poll after which Ostler replaces a Pod, in seconds. Larger values give slow images more "
-            "time. A pool can set its own limit for the first poll (`provisioning.startTimeout`)"
+            "Time without a poll after which Ostler replaces a Pod that never received a JIT, in seconds. The time "
+            "begins at the creation of the Pod, at most a minute after its last poll, or at the end of its last claim, "
+            "whichever is latest. Ostler replaces no Pod for this reason if no web process ran during the whole time. "
+            "A pool can set its own limit (`provisioning.startTimeout`). Larger values give slow images more time"
         ),
     )
     node_lost_after: float = Field(
         default=600,
         ge=60,
         description=(
-            "How long a node must be unreachable before it counts as gone, in seconds. Ostler then replaces the "
-            "Pods of the node and deletes these Pods by force. Larger values wait longer for the node to return"
+            "How long a node must be unreachable before it counts as gone, in seconds. Ostler then replaces the Pods "
+            "of the node and deletes these Pods by force. `docs/operations/nodes.md` lists the Pods that Ostler does "
+            "not delete by force. Larger values wait longer for the node to return"
         ),
     )
 
@@ -448,9 +488,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=259200,
         gt=0,
         description=(
-            "How long GitHub stores deliveries of webhooks, in seconds: 3 days on github.com, 7 days on "
-            "Enterprise Server. Ostler asks GitHub to send lost webhooks again up to this age. Larger values "
-            "include older webhooks"
+            "How long GitHub stores deliveries of webhooks, in seconds: 259200 (3 days) on github.com, 604800 (7 days) "
+            "on an Enterprise Server. Set the second value if you use an Enterprise Server. Ostler asks GitHub to send "
+            "lost webhooks again up to this age. Larger values include older webhooks"
         ),
     )
 
@@ -459,16 +499,16 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=2592000,
         gt=0,
         description=(
-            "How long Ostler stores events of jobs and claims, sweep runs and stalls, in seconds. Larger values "
-            "need more disk"
+            "How long Ostler stores events of jobs and claims, sweep runs, stalls and runner failures, in seconds. "
+            "Larger values need more disk"
         ),
     )
     keep_jobs: float = Field(
         default=7776000,
         ge=1209600,
         description=(
-            "How long Ostler stores completed jobs, ended claims and rows of deleted Pods, in seconds. The "
-            "minimum is 14 days. Larger values need more disk"
+            "How long Ostler stores completed jobs, ended claims and rows of Pods that are gone, in seconds. The "
+            "minimum is 1209600 (14 days). Larger values need more disk"
         ),
     )
 
@@ -476,8 +516,8 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Names of sweeps that must not run, separated by commas, or `all`. `ostler sweep pause` has the same "
-            "effect and needs no restart"
+            "Names of sweeps that must not run, separated by commas, or `all`. Set it for all workers. Dry runs are "
+            "still possible. `ostler sweep pause` has the same effect and needs no restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -485,8 +525,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can "
-            "delete. Larger values repair faster, but a run with wrong data deletes more"
+            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete. A "
+            "run can delete at least `repair_budget_least` objects (5). Larger values repair faster, but a run with "
+            "wrong data deletes more"
         ),
     )
 
@@ -575,7 +616,12 @@ class AppAccess(App, Trust):
 class RedisAlone(Logs, Trust):
     """Settings of a process whose only secret is the address of Redis."""
 
-    redis_url: Secret = Field(description="Address of Redis for Celery and redbeat, for example `redis://host:6379/0`")
+    redis_url: Secret = Field(
+        description=(
+            "Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of "
+            "beat and the rate limits for GitHub"
+        ),
+    )
 
     @field_validator("redis_url", mode="before")
     @classmethod
@@ -616,8 +662,8 @@ class FlowerSettings(RedisAlone):
     flower_state_file: str | None = Field(
         default=None,
         description=(
-            "Path of the file in which Flower stores its list of tasks and workers between restarts. Only Flower "
-            "must have access to the folder of this file"
+            "Path of the file in which Flower stores its list of tasks and workers between restarts. A user with write "
+            "access to the folder of this file can run code in Flower. Give no other process access to the folder"
         ),
     )
 

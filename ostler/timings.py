@@ -39,34 +39,42 @@ class Timings(BaseModel):
         default=10,
         gt=0,
         description=(
-            "How often the autoscaler runs, in seconds. A job without a Pod also wakes the autoscaler. With "
-            "larger values, pools are scaled down later"
+            "How often the autoscaler runs, in seconds. The matcher also wakes the autoscaler when a job of an "
+            "autoscaled pool finds no free Pod. With larger values, pools are scaled down later"
         ),
     )
     sweep_every: float = Field(
         default=60,
         gt=0,
-        description="How often the regular sweeps run, in seconds. With larger values, repairs come later",
+        description=(
+            "How often each sweep runs that has no period of its own in this list, in seconds. With larger values, "
+            "repairs come later"
+        ),
     )
     catch_up_every: float = Field(
         default=300,
         gt=0,
         description=(
-            "How often the sweep `catch_up` runs, in seconds. With larger values, jobs whose webhooks were lost "
-            "are found later"
+            "How often the sweep `catch_up` runs, in seconds. After GitHub refused a check of a repository, the sweep "
+            "skips the repository for this time at first. With larger values, jobs whose webhooks were lost are found "
+            "later"
         ),
     )
     slow_sweep_every: float = Field(
         default=600,
         gt=0,
         description=(
-            "How often the low-priority cleanup sweeps run, in seconds. With larger values, leftovers are deleted later"
+            "How often the sweeps `orphaned_runners` and `orphaned_service_accounts` run, in seconds. With larger "
+            "values, leftover runners and ServiceAccounts are deleted later"
         ),
     )
     prune_every: float = Field(
         default=86400,
         gt=0,
-        description="How often the sweep `prune` runs, in seconds. With larger values, one run deletes more rows",
+        description=(
+            "How often the sweep `prune` runs, in seconds. A run that left rows is continued after a minute. With "
+            "larger values, one run deletes more rows"
+        ),
     )
     epoch_every: float = Field(
         default=10,
@@ -87,16 +95,16 @@ class Timings(BaseModel):
         default=40,
         gt=0,
         description=(
-            "Shortest time that web waits for a job before it answers a poll without a job, in seconds. Larger "
-            "values cause fewer polls"
+            "Lower bound of the random time that web waits for a JIT before it answers a poll without one, in seconds. "
+            "The time begins when web has checked the token of the poll. Larger values cause fewer polls"
         ),
     )
     poll_hold_max: float = Field(
         default=55,
         gt=0,
         description=(
-            "Longest time that web waits for a job before it answers a poll without a job, in seconds. Larger "
-            "values cause fewer polls"
+            "Upper bound of the random time that web waits for a JIT before it answers a poll without one, in seconds. "
+            "The time begins when web has checked the token of the poll. Larger values cause fewer polls"
         ),
     )
     token_review_timeout: float = Field(
@@ -123,50 +131,53 @@ class Timings(BaseModel):
         default=10,
         gt=0,
         description=(
-            "Time without progress after which `resume` repeats the step of a claim, in seconds. A step is not "
-            "repeated while its message might still wait in a queue. With larger values, lost steps are repeated "
-            "later"
+            "Time after Ostler sent the message of a claim's step, in seconds. If the step has not begun by then, "
+            "`resume` sends a new message, unless the first message might still wait in a queue. With larger values, "
+            "lost steps are repeated later"
         ),
     )
     stale_claim_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Age at which a claim without a delivery is released, in seconds. Larger values give the Pod more "
-            "time to poll"
+            "Time after the creation of a job claim, in seconds. If the claim is not delivered by then, the sweep "
+            "`stale_claims` releases the claim. Larger values give the Pod more time to poll"
         ),
     )
     requeue_after: float = Field(
         default=20,
         gt=0,
         description=(
-            "Time during which Ostler tries to deregister the runner and to remove the stamp before it releases an "
-            "undelivered claim, in seconds. After this time, Ostler queues the job again. If the stamp could not be "
-            "removed, Ostler retires the Pod. With larger values, the job waits longer"
+            "Time after the beginning of the release of an undelivered claim, in seconds. During this time, Ostler "
+            "retries a failed removal of the runner or of the stamp. After this time, Ostler ends the claim and queues "
+            "the job again, unless GitHub reports that the runner is busy. If the stamp could not be removed, Ostler "
+            "retires the Pod. With larger values, the job waits longer"
         ),
     )
     spare_after: float = Field(
         default=60,
         gt=0,
         description=(
-            "Time without a job after which Ostler deregisters the runner of a spare, in seconds. Larger values "
-            "need fewer mints, but Pods stay idle longer"
+            "Time after a claim became a spare, in seconds. If the spare has not got a job by then, the sweep "
+            "`unused_runners` deregisters its runner and retires its Pod. Larger values need fewer mints, but Pods "
+            "stay idle longer"
         ),
     )
     probe_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Time between two tries of a job of an installation whose mints fail, in seconds. With larger values, "
-            "Ostler detects the recovery of the installation later"
+            "Minimum time between two probes of an installation whose mints fail, in seconds. A probe is one held job "
+            "for which Ostler tries to mint. With larger values, Ostler detects the recovery of the installation later"
         ),
     )
     reserve_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Time after which Ostler reserves budget of the account for a job that waits for budget, in seconds. "
-            "With larger values, small jobs overtake a large job for longer"
+            "Time after a job was queued, in seconds. If the job is then still queued and not held, and Pods of its "
+            "pool are offered, Ostler reserves budget of the account for the job. With larger values, small jobs "
+            "overtake a large job for longer"
         ),
     )
 
@@ -175,42 +186,43 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "How long Ostler waits after a delivery before it stamps a Pod that has no stamp, in seconds. With "
-            "larger values, the Pod is without its network policy for longer. Smaller values might interrupt the "
-            "answer to the poll of the Pod"
+            "Time after a delivery, in seconds, after which Ostler puts a stamp on the Pod again that was removed "
+            "before the delivery. With larger values, the Pod is without its network policy for longer. Smaller values "
+            "might interrupt the answer to the poll of the Pod"
         ),
     )
     unstamp_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Time without a poll after which Ostler removes the stamp of a Pod with a minted JIT, in seconds. The "
-            "stamp might block the polls of the Pod. With larger values, such a Pod waits longer"
+            "Time after the mint of a JIT and after the Pod's last offer expired, in seconds. After this time without "
+            "a poll, Ostler removes the stamp of the Pod, because the stamp might block the polls. With larger values, "
+            "such a Pod waits longer"
         ),
     )
     missing_stamp_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "How long the sweep `missing_stamps` waits after a delivery before it stamps a Pod that has no stamp, "
-            "in seconds. With larger values, the Pod is without its network policy for longer"
+            "Time after a delivery, in seconds. If the Pod then lacks the stamp of its claim, the sweep "
+            "`missing_stamps` stamps the Pod. With larger values, the Pod is without its network policy for longer"
         ),
     )
     cut_off_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "How long Ostler waits after a delivery before it checks a Pod whose poller still runs, in seconds. "
-            "The stamp might have cut the connection of that Pod to web. With larger values, such a Pod waits "
-            "longer"
+            "Time after a delivery, in seconds. If the end of the Pod's poller is not recorded by then, Ostler checks "
+            "whether the stamp has cut the connection of the Pod to web. With larger values, such a Pod waits longer"
         ),
     )
     orphaned_stamp_after: float = Field(
         default=300,
         ge=0,
         description=(
-            "How long the sweep `orphaned_stamps` waits after the end of the last claim of a stamped Pod before "
-            "it checks the stamp, in seconds. With larger values, stamps are removed later"
+            "Time after the end of the last claim of a stamped Pod, in seconds. If the Pod never had a claim, the time "
+            "begins at the creation of the Pod. After this time, the sweep `orphaned_stamps` retires the Pod, unless "
+            "the Pod ever received a JIT. With larger values, such a Pod is replaced later"
         ),
     )
 
@@ -219,75 +231,87 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Time without an execution after which Ostler asks GitHub about a delivered runner, in seconds. With "
-            "larger values, unused runners are found later"
+            "Time without an execution after which Ostler asks GitHub about the runner of a delivered claim, in "
+            "seconds. The time begins when the poller of the Pod ends. While the poller still runs, the time begins "
+            "`unused_polling_after` seconds after the delivery. If the runner executes an unidentified job, Ostler "
+            "asks about the claim's job this many seconds after the start of the execution. With larger values, unused "
+            "runners are found later"
         ),
     )
     unused_polling_after: float = Field(
         default=150,
         gt=0,
         description=(
-            "Time after the delivery during which a Pod can still poll for its JIT, in seconds. The time "
-            "`unused_after` begins when this time ends. Larger values give the Pod more polls"
+            "Time after a delivery during which a Pod can still poll for its JIT, in seconds. If the poller still "
+            "runs, the time `unused_after` begins when this time ends. A stamp that had cut off the Pod after the "
+            "delivery stays off for the same time, unless the poller ends earlier. Larger values give the Pod more "
+            "polls"
         ),
     )
     spent_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "How long Ostler waits for the `completed` webhook after a Pod is spent, in seconds. Ostler then asks "
-            "GitHub about the job. With larger values, Ostler asks less often and replaces the Pod later"
+            "How long Ostler waits for the `completed` webhook after it first saw that a Pod is over, in seconds. "
+            "Ostler then asks GitHub about the job. With larger values, Ostler asks less often and replaces the Pod "
+            "later"
         ),
     )
     unresolved_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Time after which Ostler asks GitHub about a job that needs a claim and has no claim, in seconds. The "
-            "time between two requests grows with each request. With larger values, lost jobs are found later"
+            "Time after the last change of a job, in seconds. If the job then needs a claim and has none, Ostler asks "
+            "GitHub about the job. Ostler repeats the request after half the time since the last change of the job, "
+            "but at least after `unresolved_after` and at most after `unresolved_late_after`. With larger values, lost "
+            "jobs are found later"
         ),
     )
     unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "Time without progress after which Ostler asks GitHub about a job, in seconds. The setting applies to a "
-            "job that is in the state `waiting`, is set aside, or runs on a runner that Ostler did not register. "
-            "With larger values, Ostler asks less often"
+            "Time after which Ostler asks GitHub about a job whose state can be normal for long, in seconds. For a job "
+            "in the state `waiting`, and for a job on a runner that Ostler did not register, the time begins at the "
+            "last change of the job. For a job with the hold `set_aside` or `backoff`, the time begins when the job "
+            "was queued. This time is also the longest time between two requests about one job. With larger values, "
+            "Ostler asks less often"
         ),
     )
     finished_job_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "How long Ostler waits after the end of a job before the sweep `finished_jobs` checks a Pod that "
-            "still runs, in seconds. Larger values give the last steps of a job more time"
+            "Time after the end of a job, in seconds. If the Pod of the job still runs then, the sweep `finished_jobs` "
+            "retires the Pod as soon as two lists from GitHub show that its runner is not busy. The time begins at the "
+            "end of the claim if the claim ended for another reason, and at the start of an execution whose job is "
+            "unknown. Larger values give the last steps of a job more time"
         ),
     )
     lingering_after: float = Field(
         default=90,
         ge=0,
         description=(
-            "Time after the end of a job after which Ostler retires a Pod that still runs, in seconds. Ostler "
-            "retires the Pod only if its runner was missing in two lists from GitHub. With larger values, such a "
-            "Pod runs longer"
+            "Time after the end of a job, in seconds. If the Pod of the job still runs then, and two lists from GitHub "
+            "after the end of the job do not contain its runner, the sweep `finished_jobs` retires the Pod. With "
+            "larger values, such a Pod runs longer"
         ),
     )
     orphaned_runner_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "How long an offline runner stays registered after its claim ended, in seconds. The sweep "
-            "`orphaned_runners` then deregisters the runner. With larger values, the runner stays registered "
-            "longer"
+            "Time after the end of a claim, in seconds. If GitHub then still lists the claim's runner and shows it as "
+            "offline, the sweep `orphaned_runners` deregisters the runner. With larger values, the runner stays "
+            "registered longer"
         ),
     )
     orphaned_account_after: float = Field(
         default=600,
         ge=0,
         description=(
-            "Age at which a ServiceAccount without a Pod is deleted, in seconds. With larger values, the "
-            "ServiceAccount exists longer"
+            "Minimum age at which the sweep `orphaned_service_accounts` deletes a ServiceAccount without a Pod, in "
+            "seconds. With larger values, the ServiceAccount exists longer"
         ),
     )
 
@@ -305,15 +329,16 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time between the first two requests to GitHub to send a failed webhook again, in seconds. Each further "
-            "request doubles the time. With larger values, Ostler asks less often"
+            "request doubles the time, up to OSTLER_REDELIVERY_KEPT. With larger values, Ostler asks less often"
         ),
     )
     redelivery_overlap: float = Field(
         default=900,
         gt=0,
         description=(
-            "Longest time between a delivery and its entry in GitHub's list of deliveries, in seconds. Each run "
-            "of `redelivery` reads the entries of this time again. Larger values need more calls"
+            "Time between the starts of two scans of GitHub's list of deliveries, in seconds. A scan reads the list "
+            "back to this time before the start of the last complete scan. It therefore finds deliveries that GitHub "
+            "lists up to this much later. Larger values make each scan longer"
         ),
     )
     redelivery_batch: int = Field(
@@ -329,24 +354,26 @@ class Timings(BaseModel):
         default=120,
         gt=0,
         description=(
-            "Age at which Ostler accepts a job that GitHub lists as queued, although its webhook did not arrive, "
-            "in seconds. With larger values, the job is accepted later"
+            "Time after the creation of a job at GitHub, in seconds. If GitHub then lists the job as queued and its "
+            "webhook has not arrived, Ostler accepts the job without the webhook. With larger values, the job is "
+            "accepted later"
         ),
     )
     catch_up_over_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "How long Ostler waits for the webhook after a job ended at GitHub, in seconds. Ostler then records "
-            "the end of the job without the webhook. With larger values, the end is recorded later"
+            "How long Ostler waits for the `completed` webhook after a job ended at GitHub, in seconds. Ostler then "
+            "records the end of the job without the webhook. With larger values, the end is recorded later"
         ),
     )
     catch_up_seen_within: float = Field(
         default=86400,
         gt=0,
         description=(
-            "Maximum age of the last job of a repository, in seconds. If the last job is older, `catch_up` does "
-            "not list the runs of the repository. With larger values, more repositories are listed"
+            "Maximum time since the newest job of a repository was queued or changed, in seconds. After this time, "
+            "`catch_up` does not check the repository until a new job arrives, unless one of its jobs is not "
+            "completed. With larger values, more repositories are checked"
         ),
     )
     catch_up_percent: float = Field(
@@ -354,7 +381,7 @@ class Timings(BaseModel):
         gt=0,
         le=50,
         description=(
-            "Percentage of an installation's hourly rate limit that `catch_up` can use. Larger values leave fewer "
+            "Maximum percentage of an installation's hourly rate limit that `catch_up` uses. Larger values leave fewer "
             "calls for other work"
         ),
     )
@@ -362,8 +389,10 @@ class Timings(BaseModel):
         default=604800,
         gt=259200,
         description=(
-            "How long Ostler stores the GUIDs of webhooks, in seconds. The value must be larger than the time "
-            "that GitHub stores deliveries. Larger values need more disk"
+            "How long Ostler stores the GUID of a webhook after the webhook arrived, in seconds. The value must be "
+            "larger than 259200, and not smaller than OSTLER_REDELIVERY_KEPT. Otherwise Ostler might request a webhook "
+            "again that already arrived. The default is long enough for an Enterprise Server. Larger values need more "
+            "disk"
         ),
     )
 
@@ -372,22 +401,25 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Number of objects that one run of a sweep can always delete, even if OSTLER_REPAIR_BUDGET_PERCENT "
-            "allows fewer. Larger values repair more at once in a small fleet"
+            "Number of objects that one run of a sweep can delete even if OSTLER_REPAIR_BUDGET_PERCENT allows fewer. "
+            "Larger values repair more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(
         default=600,
         gt=0,
         description=(
-            "How long Ostler waits for the effect of a repair before it marks the repair as failed, in seconds. "
-            "With larger values, a failed repair is reported later"
+            "Time after a repair, in seconds. If the effect of the repair has not appeared by then, the repair is "
+            "marked as failed. With larger values, a failed repair is reported later"
         ),
     )
     keep_repairs: float = Field(
         default=7776000,
         gt=0,
-        description="How long Ostler stores repairs with a known outcome, in seconds. Larger values need more disk",
+        description=(
+            "How long Ostler stores a repair after it was made, in seconds. A repair without a known outcome is not "
+            "deleted. Larger values need more disk"
+        ),
     )
 
     # The epoch, which reveals that Postgres was restored from a backup
@@ -395,9 +427,9 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "How long Ostler can release claims and delete Pods after a successful comparison of the epochs, in "
-            "seconds. With larger values, Ostler releases and deletes for longer while it cannot reach the "
-            "cluster"
+            "Time after the beginning of the last successful comparison of the epochs during which Ostler can release "
+            "claims and delete Pods, in seconds. With larger values, Ostler releases and deletes for longer while it "
+            "cannot reach the cluster"
         ),
     )
 
@@ -406,16 +438,16 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "How long a call to an upstream is counted in the evaluations of its gate, in seconds. With larger "
-            "values, gates close and reopen later"
+            "How long a call to an upstream is counted in the evaluations of its gate, in seconds. The time begins "
+            "when the call is counted. With larger values, gates close and reopen later"
         ),
     )
     gate_least_errors: int = Field(
         default=5,
         ge=1,
         description=(
-            "Minimum number of failed calls that closes a gate. With larger values, the gate of an upstream with "
-            "few calls closes later"
+            "Minimum number of failed calls within `gate_window` for a gate to close. The fraction `gate_closes_at` "
+            "must also be reached. With larger values, the gate of an upstream with few calls closes later"
         ),
     )
     gate_closes_at: float = Field(
@@ -423,8 +455,8 @@ class Timings(BaseModel):
         ge=0.5,
         le=1,
         description=(
-            "Fraction of failed calls, from 0 to 1, at which a gate closes. With larger values, a gate closes "
-            "only after more failures"
+            "Fraction of failed calls within `gate_window`, from 0.5 to 1, at which a gate closes. There must also be "
+            "`gate_least_errors` failed calls. With larger values, a gate closes only after more failures"
         ),
     )
     gate_opens_at: float = Field(
@@ -432,16 +464,16 @@ class Timings(BaseModel):
         ge=0,
         lt=0.5,
         description=(
-            "Maximum fraction of failed calls, from 0 to 1, in a healthy evaluation of a closed gate. With larger "
-            "values, gates reopen earlier"
+            "Maximum fraction of failed calls, from 0 up to but not including 0.5, in a healthy evaluation of a closed "
+            "gate. With larger values, gates reopen earlier"
         ),
     )
     gate_healthy_checks: int = Field(
         default=4,
         ge=1,
         description=(
-            "Number of consecutive healthy evaluations after which a gate reopens. With larger values, gates "
-            "reopen later"
+            "Minimum number of consecutive healthy evaluations after which a gate reopens. An evaluation without calls "
+            "is not counted. With larger values, gates reopen later"
         ),
     )
     gate_extra_checks: int = Field(
@@ -469,7 +501,7 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Longest lifetime of one watch connection, in seconds. The watch closes a connection that receives no "
+            "Longest lifetime of one watch connection, in seconds. The watch also closes a connection that receives no "
             "data for this time plus 5 seconds. With larger values, a dead connection is detected later"
         ),
     )
@@ -477,8 +509,9 @@ class Timings(BaseModel):
         default=5,
         ge=0,
         description=(
-            "How long the watch waits for the webhook of a started job before it reports the job itself, in "
-            "seconds. With larger values, the watch sends fewer tasks"
+            "How long the watch waits after a runner began a job before it reports the start, in seconds. The webhook "
+            "of the job usually arrives during this time, and the report then needs no check of the Pod. With larger "
+            "values, Ostler checks fewer Pods"
         ),
     )
 

@@ -13,16 +13,18 @@ class WatchSettings(Timed, RedisAlone, Namespaces):
     kubeconfig: str | None = Field(
         default=None,
         description=(
-            "Path of the kubeconfig that a process uses. If this setting is empty, the process uses the "
-            "ServiceAccount of its Pod"
+            "Path of the kubeconfig of web, of a worker or of the watch. If this setting is empty, the process uses "
+            "the ServiceAccount of its Pod. An operator's command uses this setting too, and searches further places "
+            "if it is empty"
         ),
     )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches "
-            "the file with each heartbeat, and a watch with each answer of the cluster. `ostler healthy worker` "
-            "and `ostler healthy watch` read the file"
+            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches the "
+            "file at each heartbeat, unless it has not read its queues for 30 seconds. A watch touches the file each "
+            "time the cluster answers a request for the Lease of the watch. `ostler healthy worker` and `ostler "
+            "healthy watch` read the file, and fail if this setting is empty"
         ),
     )
     metrics_port: int = Field(
