@@ -70,13 +70,13 @@ RUNNER_UPDATES = Counter(
 )
 RUNNER_START_SECONDS = Histogram(
     "ostler_runner_start_seconds",
-    "Seconds from the delivery of a JIT to the execution on its runner, including self-updates",
+    "Seconds from the delivery of a JIT to GitHub's report that its runner executes a job, including self-updates",
     buckets=_STALL_BUCKETS,
     registry=_registry,
 )
 JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds",
-    "Seconds from the creation of a job at GitHub to the delivery of its first JIT",
+    "Seconds from the creation of a job at GitHub to the delivery of a JIT for it, once for each delivered claim",
     buckets=_WAITS,
     registry=_registry,
 )
@@ -96,7 +96,7 @@ TRANSACTION_RETRIES = Counter(
 )
 STAMPS_MISSED = Counter(
     "ostler_stamps_missed_total",
-    "Stamps that were not applied in time, so that the claim continued without its stamp",
+    "Attempts to stamp a Pod that failed, so that the claim continued without its stamp",
     registry=_registry,
 )
 TASKS = Counter("ostler_task_runs_total", "Executions of tasks, by outcome", ("task", "outcome"), registry=_registry)
@@ -105,7 +105,7 @@ TASK_SECONDS = Histogram(
 )
 SWEEP_SUCCESS = Gauge(
     "ostler_sweep_last_success_timestamp_seconds",
-    "Unix time of the last success of a sweep in this process; 0 if there was none",
+    "Unix time of the last success of a sweep or reconcile task in this process; 0 if there was none",
     ("sweep",),
     registry=_registry,
     multiprocess_mode="max",
@@ -118,7 +118,7 @@ REPAIRS = Counter(
 )
 REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total",
-    "Repairs that a budget or a closed gate deferred to a later tick",
+    "Repairs that the budget, a closed gate or an unconfirmed epoch deferred to a later tick",
     ("sweep",),
     registry=_registry,
 )
@@ -142,7 +142,7 @@ PODS_LOST = Counter(
 )
 FAILED_STARTS = Counter(
     "ostler_failed_starts_total",
-    "Pods that never polled or were refused by the API server, by cause",
+    "Pods that did not begin to poll or that the API server refused, by cause",
     ("cause",),
     registry=_registry,
 )
@@ -161,7 +161,7 @@ UNUSED_RUNNER_CHECKS = Counter(
 )
 CATCH_UP_INCOMPLETE = Counter(
     "ostler_catch_up_incomplete_total",
-    "Checks of a repository by `catch_up` that were deferred to a later tick, by cause",
+    "Incomplete checks of a repository by `catch_up`, which a later tick continues, by cause",
     ("why",),
     registry=_registry,
 )
@@ -223,24 +223,26 @@ WATCH_LEADER = Gauge(
 )
 WATCH_CONNECTED = Gauge(
     "ostler_watch_connected",
-    "1 while this process is connected to a watch of Pods",
+    "1 while this process watches the Pods of every namespace with runner Pods",
     registry=_registry,
     multiprocess_mode="max",
 )
 WATCH_EVENTS = Counter(
-    "ostler_watch_events_total", "Events that the watch received, by type", ("type",), registry=_registry
+    "ostler_watch_events_total", "Events about Pods that the watch received, by type", ("type",), registry=_registry
 )
 WATCH_LAST_EVENT = Gauge(
     "ostler_watch_last_event_timestamp_seconds",
-    "Unix time of the last event or bookmark of the watch",
+    "Unix time of the last event or bookmark of the watch of Pods",
     registry=_registry,
     multiprocess_mode="max",
 )
 WATCH_RESTARTS = Counter(
-    "ostler_watch_restarts_total", "Watches that were restarted, by cause", ("why",), registry=_registry
+    "ostler_watch_restarts_total", "Restarts of the watch of Pods, by cause", ("why",), registry=_registry
 )
 WATCH_LISTS = Counter(
-    "ostler_watch_lists_total", "Lists that the watch requested before it started to receive events", registry=_registry
+    "ostler_watch_lists_total",
+    "Lists of Pods that the watch requested before it started to receive events",
+    registry=_registry,
 )
 WATCH_HINTS = Counter("ostler_watch_hints_total", "Hints that the watch sent, by kind", ("hint",), registry=_registry)
 

@@ -167,8 +167,8 @@ class Timings(BaseModel):
         default=10,
         gt=0,
         description=(
-            "Minimum time between two probes of an installation whose mints fail, in seconds. A probe is one held job "
-            "for which Ostler tries to mint. With larger values, Ostler detects the recovery of the installation later"
+            "Minimum time between two probes of an installation whose mints fail, in seconds. A probe is an attempt to "
+            "mint for one held job. With larger values, Ostler detects the recovery of the installation later"
         ),
     )
     reserve_after: float = Field(
@@ -261,10 +261,10 @@ class Timings(BaseModel):
         default=120,
         gt=0,
         description=(
-            "Time after the last change of a job, in seconds. If the job then needs a claim and has none, Ostler asks "
-            "GitHub about the job. Ostler repeats the request after half the time since the last change of the job, "
-            "but at least after `unresolved_after` and at most after `unresolved_late_after`. With larger values, lost "
-            "jobs are found later"
+            "Time after the last change of a job, in seconds. If the job then has the hold `ask_github`, or is in a "
+            "state that needs a claim without having one, Ostler asks GitHub about the job. Ostler repeats the request "
+            "after half the time since the last change of the job, but at least after `unresolved_after` and at most "
+            "after `unresolved_late_after`. With larger values, lost jobs are found later"
         ),
     )
     unresolved_late_after: float = Field(
@@ -501,8 +501,9 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Longest lifetime of one watch connection, in seconds. The watch also closes a connection that receives no "
-            "data for this time plus 5 seconds. With larger values, a dead connection is detected later"
+            "Longest lifetime of one watch connection, in seconds. The lifetime of each connection is drawn at random, "
+            "between three quarters of this time and this time. The watch also closes a connection that receives no "
+            "data for 5 seconds more than its lifetime. With larger values, a dead connection is detected later"
         ),
     )
     watch_executing_after: float = Field(

@@ -111,12 +111,14 @@ class Memory(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the metric families."""
         held, counts = self._held, self._counts
-        yield GaugeMetricFamily("ostler_polls_held", "Polls of runner Pods that are held now", held.polls)
-        yield GaugeMetricFamily("ostler_webhooks_waiting", "Webhooks that wait for their transaction", held.webhooks)
-        yield GaugeMetricFamily("ostler_messages_waiting", "Wake-ups and tasks that wait to be sent", held.messages)
+        yield GaugeMetricFamily("ostler_polls_held", "Polls of runner Pods that web has not answered yet", held.polls)
+        yield GaugeMetricFamily(
+            "ostler_webhooks_waiting", "Webhooks about jobs that wait for their transaction", held.webhooks
+        )
+        yield GaugeMetricFamily("ostler_messages_waiting", "Wakes and tasks that wait to be sent", held.messages)
         yield CounterMetricFamily(
             "ostler_messages_dropped",
-            "Wake-ups and tasks dropped because the queue of the process was full",
+            "Wakes and tasks that were dropped because the buffer of the process was full",
             held.messages_dropped,
         )
         polls = CounterMetricFamily("ostler_polls", "Polls answered, by status", labels=("status",))
@@ -125,7 +127,7 @@ class Memory(Collector):
         yield polls
         deliveries = CounterMetricFamily(
             "ostler_deliveries",
-            "Deliveries of a JIT, by outcome; `moved_on`: the claim had changed, `locked`: retried",
+            "Attempts to deliver a JIT, by outcome; `moved_on`: the claim had changed, `locked`: tried again",
             labels=("outcome",),
         )
         for outcome in _DELIVERIES:
@@ -149,7 +151,9 @@ class Rows(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the metric families. If Postgres did not answer, return only `ostler_database_up`."""
-        yield GaugeMetricFamily("ostler_database_up", "1 if Postgres answered, else 0", 0 if self._found is None else 1)
+        yield GaugeMetricFamily(
+            "ostler_database_up", "1 if Postgres answered this process, else 0", 0 if self._found is None else 1
+        )
         if self._found is None:
             return
         yield from _sweeps(self._found.sweeps)
@@ -162,7 +166,7 @@ class Rows(Collector):
         claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
         oldest = GaugeMetricFamily(
             "ostler_oldest_claim_seconds",
-            "Longest time since the last transition of a claim, in seconds; 0 without a claim",
+            "Longest time since the last transition of a claim in this state, in seconds; 0 without a claim",
             labels=("purpose", "state"),
         )
         for purpose in Purpose:
@@ -200,7 +204,7 @@ class Rows(Collector):
         yield stalled
         yield GaugeMetricFamily(
             "ostler_last_tick_timestamp_seconds",
-            "Unix time of the last start of any sweep; 0 if there was none",
+            "Unix time at which the last tick of any sweep began; 0 if there was none",
             0 if found.last_tick is None else found.last_tick.timestamp(),
         )
         yield from _coverage(found)
@@ -208,7 +212,9 @@ class Rows(Collector):
         yield _braked(found)
         yield _versions(found)
         yield GaugeMetricFamily(
-            "ostler_epoch", "Epoch of Postgres, which increases every few seconds", found.epoch.epoch.number
+            "ostler_epoch",
+            "Epoch of Postgres, which increases every few seconds while the cluster can be read",
+            found.epoch.epoch.number,
         )
         yield GaugeMetricFamily(
             "ostler_epoch_confirmed_timestamp_seconds",
@@ -230,7 +236,11 @@ class Rows(Collector):
             "Largest number of ending Pods of one account",
             max(found.ending.values(), default=0),
         )
-        yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that are available for a job", found.offered_pods)
+        yield GaugeMetricFamily(
+            "ostler_offered_pods",
+            "Runner Pods that poll now, including claimed Pods whose JIT is not delivered",
+            found.offered_pods,
+        )
         yield GaugeMetricFamily(
             "ostler_oldest_queued_job_seconds",
             "Age of the oldest queued job that is not held, in seconds; 0 without one",
@@ -246,7 +256,7 @@ class Rows(Collector):
 def _braked(found: Statistics) -> Metric:
     braked = GaugeMetricFamily(
         "ostler_pool_braked",
-        "Consecutive runners of a braked pool that never executed a job, by cause",
+        "Consecutive runners of a braked pool that did not execute a job, by cause",
         labels=("namespace", "pool", "why"),
     )
     for each in found.braked:
@@ -258,7 +268,7 @@ def _braked(found: Statistics) -> Metric:
 def _versions(found: Statistics) -> Metric:
     ends = GaugeMetricFamily(
         "ostler_runner_version_ends_timestamp_seconds",
-        "Unix time from which GitHub refuses the runner version of a pool; 0 if unknown",
+        "Unix time at which GitHub begins to refuse the last known runner version of a pool; 0 if unknown",
         labels=("namespace", "pool", "version"),
     )
     for each in found.versions:
@@ -282,7 +292,7 @@ def _scaling(found: Statistics) -> Metric:
 def _coverage(found: Statistics) -> Iterator[Metric]:
     repositories = GaugeMetricFamily(
         "ostler_catch_up_repositories",
-        "Repositories that are due for a check by `catch_up`, and that were checked recently",
+        "Repositories that the last tick of `catch_up` had to check, and those of them that were checked recently",
         labels=("is",),
     )
     repositories.add_metric(("due",), found.catch_up.due)
@@ -298,9 +308,15 @@ def _coverage(found: Statistics) -> Iterator[Metric]:
 
 
 def _sweeps(sweeps: Sequence[SweepStanding]) -> Iterator[Metric]:
-    lag = GaugeMetricFamily("ostler_sweep_lag_seconds", "Seconds since the last success of a sweep", labels=("sweep",))
-    late = GaugeMetricFamily("ostler_sweep_late", "1 if a sweep missed three periods, else 0", labels=("sweep",))
-    paused = GaugeMetricFamily("ostler_sweep_paused", "1 if a sweep is paused, else 0", labels=("sweep",))
+    lag = GaugeMetricFamily(
+        "ostler_sweep_lag_seconds", "Seconds since the last successful tick of a sweep", labels=("sweep",)
+    )
+    late = GaugeMetricFamily(
+        "ostler_sweep_late", "1 if a sweep missed three periods and is not paused, else 0", labels=("sweep",)
+    )
+    paused = GaugeMetricFamily(
+        "ostler_sweep_paused", "1 if a sweep is paused by a command or the API, else 0", labels=("sweep",)
+    )
     for each in sweeps:
         lag.add_metric((each.name,), each.lag)
         late.add_metric((each.name,), each.late)

@@ -135,7 +135,7 @@ def test_redis_is_flushed_again_and_again(two: Beats) -> None:
     for _ in range(3):
         two.redis.flush()
         some_ticks(two, 1)
-    found = count(two, what="Redis flushed three times, after each tick")
+    found = count(two, what="Redis flushed three times, after each message")
     assert all(child.running() for child in two.children)
     assert found.gap < BOUND + SLACK
 
