@@ -324,10 +324,10 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=None,
         description=(
             "Name of a ConfigMap with certificate authorities in the key `ca.crt`. The ConfigMap must exist in "
-            "OSTLER_NAMESPACE and, if that setting is not empty, in OSTLER_ELEVATED_NAMESPACE. If OSTLER_DISPATCH_URL "
-            "begins with `https://`, runner Pods trust only these authorities when they poll. If the name then "
-            "changes, every starting or warm Pod is replaced. If this setting is empty, runner Pods trust the "
-            "authorities of their image"
+            "OSTLER_NAMESPACE. If OSTLER_ELEVATED_NAMESPACE is set, the ConfigMap must also exist in that namespace. "
+            "If OSTLER_DISPATCH_URL begins with `https://`, runner Pods trust only these authorities when they poll, "
+            "and a change of this setting replaces every starting or warm Pod. If this setting is empty, runner Pods "
+            "trust the authorities of their image"
         ),
     )
     hooks_image: str | None = Field(
@@ -469,8 +469,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         description=(
             "Time without a poll after which Ostler replaces a Pod that never received a JIT, in seconds. The time "
             "begins at the creation of the Pod, at most a minute after its last poll, or at the end of its last claim, "
-            "whichever is latest. Ostler replaces no Pod for this reason if no web process ran during the whole time. "
-            "A pool can set its own limit (`provisioning.startTimeout`). Larger values give slow images more time"
+            "whichever is latest. For this reason, Ostler replaces a Pod only if a web process ran during the whole "
+            "time. A pool can set its own limit (`provisioning.startTimeout`). Larger values give slow images more "
+            "time"
         ),
     )
     node_lost_after: float = Field(
@@ -494,7 +495,7 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         ),
     )
 
-    # Retention, counted from the end of a job, claim or event
+    # Retention. docs/configuration.md lists when the time of each kind of row begins.
     keep_events: float = Field(
         default=2592000,
         gt=0,
@@ -517,7 +518,7 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=(),
         description=(
             "Names of sweeps that must not run, separated by commas, or `all`. Set it for all workers. Dry runs are "
-            "still possible. `ostler sweep pause` has the same effect and needs no restart"
+            "still possible. `ostler sweep pause` pauses sweeps without a restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -579,7 +580,10 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     @classmethod
     def _some_port_for_polls(cls, value: bool, known: ValidationInfo) -> bool:
         if not value and known.data.get("web_polls_tls_cert") is None:
-            raise ValueError("must be true without OSTLER_WEB_POLLS_TLS_CERT, because otherwise no port serves polls")
+            raise ValueError(
+                "must be true without OSTLER_WEB_POLLS_TLS_CERT, because otherwise neither OSTLER_WEB_POLLS_PORT nor "
+                "OSTLER_WEB_POLLS_TLS_PORT would be open"
+            )
         return value
 
     @field_validator("sweeps_paused", mode="before")
@@ -650,7 +654,7 @@ class FlowerSettings(RedisAlone):
         default=(),
         description=(
             "Logins of Flower as `user:password`, separated by commas. Each password has 16 characters or more. "
-            "Required unless OSTLER_FLOWER_WITHOUT_LOGIN is set"
+            "Required unless OSTLER_FLOWER_WITHOUT_LOGIN is true"
         ),
     )
     flower_without_login: bool = Field(

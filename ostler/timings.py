@@ -283,9 +283,10 @@ class Timings(BaseModel):
         ge=0,
         description=(
             "Time after the end of a job, in seconds. If the Pod of the job still runs then, the sweep `finished_jobs` "
-            "retires the Pod as soon as two lists from GitHub show that its runner is not busy. The time begins at the "
-            "end of the claim if the claim ended for another reason, and at the start of an execution whose job is "
-            "unknown. Larger values give the last steps of a job more time"
+            "retires the Pod as soon as two lists from GitHub show that its runner is not busy. If the claim of the "
+            "Pod ended for another reason, the time begins at the end of the claim. If the runner executes an unknown "
+            "job, the time begins when Ostler recorded this execution. Larger values give the last steps of a job more "
+            "time"
         ),
     )
     lingering_after: float = Field(
@@ -390,9 +391,9 @@ class Timings(BaseModel):
         gt=259200,
         description=(
             "How long Ostler stores the GUID of a webhook after the webhook arrived, in seconds. The value must be "
-            "larger than 259200, and not smaller than OSTLER_REDELIVERY_KEPT. Otherwise Ostler might request a webhook "
-            "again that already arrived. The default is long enough for an Enterprise Server. Larger values need more "
-            "disk"
+            "larger than 259200, and must not be smaller than OSTLER_REDELIVERY_KEPT. With a smaller value, Ostler "
+            "might request webhooks again that already arrived. The default is long enough for github.com and for an "
+            "Enterprise Server. Larger values need more disk"
         ),
     )
 
@@ -492,8 +493,8 @@ class Timings(BaseModel):
         ge=2,
         le=300,
         description=(
-            "Duration of the Lease of the active watch, in seconds. A standby takes over if the active watch does "
-            "not renew the Lease for this time. With larger values, the takeover comes later"
+            "Duration of the Lease of the active watch, in seconds. A standby takes over if it has not seen a renewal "
+            "of the Lease for this time. With larger values, the takeover comes later"
         ),
     )
     watch_timeout: int = Field(
