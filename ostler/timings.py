@@ -186,9 +186,9 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "Time after a delivery, in seconds, after which Ostler puts a stamp on the Pod again that was removed "
-            "before the delivery. With larger values, the Pod is without its network policy for longer. Smaller values "
-            "might interrupt the answer to the poll of the Pod"
+            "Time after a delivery, in seconds. If the stamp of the Pod was removed before the delivery, or its "
+            "removal had begun, Ostler then puts the stamp on the Pod again. With larger values, the Pod is without "
+            "its network policy for longer. Smaller values might interrupt the answer to the poll of the Pod"
         ),
     )
     unstamp_after: float = Field(
@@ -244,8 +244,8 @@ class Timings(BaseModel):
         description=(
             "Time after a delivery during which a Pod can still poll for its JIT, in seconds. If the poller still "
             "runs, the time `unused_after` begins when this time ends. A stamp that had cut off the Pod after the "
-            "delivery stays off for the same time, unless the poller ends earlier. Larger values give the Pod more "
-            "polls"
+            "delivery stays off for the same time, unless the poller ends or the Pod polls again. Larger values give "
+            "the Pod more polls"
         ),
     )
     spent_after: float = Field(
@@ -337,9 +337,10 @@ class Timings(BaseModel):
         default=900,
         gt=0,
         description=(
-            "Time between the starts of two scans of GitHub's list of deliveries, in seconds. A scan reads the list "
-            "back to this time before the start of the last complete scan. It therefore finds deliveries that GitHub "
-            "lists up to this much later. Larger values make each scan longer"
+            "Minimum time between the starts of two complete scans of GitHub's list of deliveries, in seconds. A scan "
+            "reads the list back to this time before the start of the last complete scan. It therefore finds "
+            "deliveries that GitHub lists up to this much later. Each run of `redelivery` also checks the newest "
+            "deliveries, and reads back at most this time for the check. Larger values make each scan longer"
         ),
     )
     redelivery_batch: int = Field(
