@@ -107,6 +107,19 @@ def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None
     assert together + RESERVE <= MATRIX[which].get("postgres", {}).get("maxConnections", 100)
 
 
+@pytest.mark.parametrize(("value", "asked"), [(True, False), ("true", False), (False, True), (None, True)])
+def test_flower_needs_no_login_in_the_secret_if_it_asks_for_none(*, value: object, asked: bool) -> None:
+    settings = {} if value is None else {"OSTLER_FLOWER_WITHOUT_LOGIN": value}
+    (flower,) = (
+        each
+        for each in helm.render(values={"settings": settings})
+        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "ostler-flower")
+    )
+    (container,) = flower["spec"]["template"]["spec"]["containers"]
+
+    assert ("OSTLER_FLOWER_BASIC_AUTH" in {each["name"] for each in container["env"]}) is asked
+
+
 def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> None:
     settings = {
         "OSTLER_KEEP_JOBS": 31536000,
