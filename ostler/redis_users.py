@@ -131,6 +131,11 @@ def acl_file(passwords: Mapping[RedisUser, Secret], *, database: int = 0) -> str
     return "".join(f"{acl_line(user, passwords[user], database=database)}\n" for user in RedisUser)
 
 
+def password_variable(user: RedisUser) -> str:
+    """Return the name of the variable with the password of a user."""
+    return f"OSTLER_REDIS_PASSWORD{user.removeprefix(RedisUser.OSTLER).replace('-', '_').upper()}"
+
+
 def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
     """Return the password of each user from the variables `OSTLER_REDIS_PASSWORD…` of an environment.
 
@@ -138,8 +143,7 @@ def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
     """
     found = {}
     for user in RedisUser:
-        suffix = user.removeprefix(RedisUser.OSTLER).replace("-", "_").upper()
-        name = f"OSTLER_REDIS_PASSWORD{suffix}"
+        name = password_variable(user)
         password = environment.get(name, "")
         if len(password) < LEAST:
             told = f"it has {len(password)} characters" if password else "it is not set"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -115,11 +115,12 @@ class Namespaces(BaseSettings):
         ),
     )
 
-    @model_validator(mode="after")
-    def _two_namespaces(self) -> Self:
-        if self.elevated_namespace == self.namespace:
-            raise ValueError("OSTLER_ELEVATED_NAMESPACE must be another namespace than OSTLER_NAMESPACE")
-        return self
+    @field_validator("elevated_namespace")
+    @classmethod
+    def _another_namespace(cls, value: str | None, known: ValidationInfo) -> str | None:
+        if value == known.data.get("namespace"):
+            raise ValueError("must be another namespace than OSTLER_NAMESPACE")
+        return value
 
     @property
     def namespaces(self) -> tuple[str, ...]:

@@ -22,6 +22,10 @@ OTHERS = frozenset(
         "OSTLER_HALT_DIR",  # read by ostler.halt, only in fault tests
         CLOCK_OFFSET,  # read by every command at its start, only in tests and chaos runs
         "OSTLER_IMAGE",  # read by Docker Compose
+        "OSTLER_REDIS_PASSWORD",  # this and the next three are read by `ostler redis-users`
+        "OSTLER_REDIS_PASSWORD_BEAT",
+        "OSTLER_REDIS_PASSWORD_FLOWER",
+        "OSTLER_REDIS_PASSWORD_WATCH",
         "OSTLER_RUNNER_HOME",
         "OSTLER_JIT_DIR",
         "OSTLER_TOKEN_FILE",

@@ -140,6 +140,14 @@ SETTINGS = (
     mistake("worker", 2, "OSTLER_GITHUB_API_URL: found 'github'", **full(GITHUB_API_URL="github")),
     mistake("worker", 2, "OSTLER_LOG_LEVEL: found 'LOUD'; must be 'DEBUG'", **full(LOG_LEVEL="LOUD")),
     mistake("worker", 2, "unknown sweep 'nope'", **full(SWEEPS_PAUSED="nope")),
+    mistake(
+        "watch",
+        2,
+        "OSTLER_ELEVATED_NAMESPACE: found 'ci'; must be another namespace than OSTLER_NAMESPACE",
+        REDIS_URL="redis://h/0",
+        NAMESPACE="ci",
+        ELEVATED_NAMESPACE="ci",
+    ),
     mistake("flower", 2, "must be user:password", REDIS_URL="redis://h/0", FLOWER_BASIC_AUTH="hunter2"),
     mistake("sweep run unresolved_jobs", 2, "OSTLER_REDIS_URL: it is not set", DATABASE_URL=DEAD),
 )

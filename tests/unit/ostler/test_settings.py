@@ -13,6 +13,7 @@ from cryptography.fernet import Fernet
 
 from beat_schedule import periods
 from ostler.errors import ConfigurationError
+from ostler.redis_users import RedisUser, password_variable
 from ostler.settings import (
     FlowerSettings,
     Settings,
@@ -237,6 +238,12 @@ def test_misspelt_variable_is_named_beside_the_one_that_is_missing(monkeypatch: 
 
 def test_every_setting_of_the_watch_is_a_known_variable() -> None:
     assert {f"OSTLER_{name.upper()}" for name in WatchSettings.model_fields} <= known_variables()
+
+
+def test_passwords_of_the_users_of_redis_are_known_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user in RedisUser:
+        monkeypatch.setenv(password_variable(user), "x" * 20)
+    assert unread_variables() == []
 
 
 @pytest.mark.parametrize(
