@@ -27,6 +27,12 @@ SUBJECTS = {
 NODE = "node"
 """The subject that needs root. `all` leaves it out."""
 
+_DIGITS = 3
+"""Number of significant digits of a figure with a fraction."""
+
+_MOST_DIGITS = 7
+"""Number of significant digits below which a missed figure is distinguished from its target."""
+
 _HEAD = """\
 # Performance
 
@@ -80,11 +86,8 @@ def _targets(found: Mapping[str, tuple[dict[str, Any], list[Figure]]]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for subject, figure, target in rows:
-        value = figure.value(target.statistic)
-        verdict = "" if target.met(value) else " **missed**"
         lines.append(
-            f"| {subject} | {figure.name} | {_target(figure, target)} | {_amount(value, figure.unit)}{verdict} "
-            f"| {_others(figure)} |"
+            f"| {subject} | {figure.name} | {_target(figure, target)} | {_result(figure, target)} | {_others(figure)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -152,16 +155,26 @@ def _target(figure: Figure, target: Target) -> str:
     return f"{statistic}{target.sign} {_amount(target.value, figure.unit)}"
 
 
+def _result(figure: Figure, target: Target) -> str:
+    """Return the measured amount. A missed amount has as many digits as distinguish it from its target."""
+    value = figure.value(target.statistic)
+    if target.met(value):
+        return _amount(value, figure.unit)
+    shown = (_amount(value, figure.unit, digits=digits) for digits in range(_DIGITS, _MOST_DIGITS))
+    rounded = _amount(target.value, figure.unit)
+    return next((each for each in shown if each != rounded), _amount(value, figure.unit)) + " **missed**"
+
+
 def _others(figure: Figure) -> str:
     others = sorted(each.others for each in figure.rounds)
     return f"{others[len(others) // 2]:.1f}"
 
 
-def _amount(value: float, unit: str) -> str:
-    return _number(value) + ("" if unit == "ratio" else f"{unit}" if unit == "/s" else f" {unit}")
+def _amount(value: float, unit: str, *, digits: int = _DIGITS) -> str:
+    return _number(value, digits=digits) + ("" if unit == "ratio" else f"{unit}" if unit == "/s" else f" {unit}")
 
 
-def _number(value: float) -> str:
-    if value == int(value) or abs(value) >= 1000:  # noqa: PLR2004  four digits need no fraction
+def _number(value: float, *, digits: int = _DIGITS) -> str:
+    if value == int(value) or abs(value) >= 10**digits:  # a number with more digits needs no fraction
         return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:.{digits}g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ def test_a_missed_target_is_said_so(tmp_path: Path) -> None:
     document = write(tmp_path, [1.0, 2.0, 9.0], target=Target("p99", "<", 9))
     assert "0 of 1 met" in document
     assert "9 ms **missed**" in document
+
+
+@pytest.mark.parametrize(("found", "shown"), [(20.02, "20.02"), (20.4, "20.4"), (20.003, "20.003"), (0.0, "0")])
+def test_a_missed_figure_differs_from_its_target_when_rounded(tmp_path: Path, found: float, shown: str) -> None:
+    target = Target("median", "=" if found == 0 else "≤", 20)
+    recorder = Recorder("latency", quick=True)
+    figure = recorder.add("the figure", "ms", found, WINDOW, targets=(target,))
+    figure.rounds[0] = replace(figure.rounds[0], values=[found])
+    recorder.write(tmp_path)
+    assert f"20 ms | {shown} ms **missed**" in render(tmp_path, notes=tmp_path)
 
 
 @pytest.mark.parametrize(
