@@ -20,8 +20,12 @@ def main() -> None:
     """Run the subjects that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("what", nargs="+", choices=[*SUBJECTS, "all", "report"])
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: proves that it runs, measures nothing")
-    parser.add_argument("--results", type=Path, help="where the JSON goes; with --quick a new folder, else results/")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: test that the benchmark runs, measure nothing"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="folder of the JSON files (default: results/, or a new folder with --quick)"
+    )
     arguments = parser.parse_args()
     named = [name for name in arguments.what if name not in {"all", "report"}]
     names = [name for name in SUBJECTS if name != NODE] if "all" in arguments.what else named

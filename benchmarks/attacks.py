@@ -27,7 +27,7 @@ def run(recorder: Recorder) -> None:
         polls = stage.start_polls("polls", pods, ramp=recorder.size(10, 1))
         stage.wait(lambda: stage.offered() >= count, timeout=180, what="every offer")
         recorder.lab = {
-            "attackers": f"one process at nice {NICE} on the same cores; benchmarks/load/attacks.py says what it does",
+            "attackers": f"one process at nice {NICE} on the same cores (benchmarks/load/attacks.py)",
             "polls": f"{count}, held at the port for polls",
         }
         _send(stage, next(first), count=recorder.size(400, 20), rate=200)  # warm-up
@@ -92,7 +92,7 @@ def _lost(recorder: Recorder, stage: Stage, window: Window, found: dict[str, Any
         count - min(kept, found["statuses"].get("202", 0)),
         window,
         targets=(Target("median", "=", 0),),
-        note="webhooks that were not answered 202, or have no row",
+        note="the larger of two numbers: webhooks without the answer 202, and webhooks without a row",
     )
     state = stage.said("polls", "state")[-1]
     broken = sum(number for status, number in state["answers"].items() if status != "204")

@@ -1,7 +1,9 @@
-"""CPU cost of a job by process, and the jobs per second that the whole demo sustains, on each kind of cluster.
+"""CPU cost of a job by process, and the jobs per second that the whole system sustains.
+
+Both are measured on the embedded and on the real cluster.
 
 The cluster, the lab's GitHub and kubelet, and every process of Ostler run. The benchmark always has enough open jobs to
-use every Pod. The CPU of the machine is the limit, and the measured processes share it with the others.
+use every Pod. The CPU of the machine is the limit. All processes share it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def run(recorder: Recorder) -> None:
         _bounds(recorder, stage)
     recorder.lab = {
         "jobs": "0.5 s each, of three accounts, in one pool; simulated Pods",
-        "everything else": "runs on the same cores; its CPU per job is in the table",
+        "all other processes": "run on the same cores; their CPU per job is in the table",
     }
 
 
@@ -127,7 +129,10 @@ def _window(recorder: Recorder, cluster: str, driver: _Driver, *, seconds: float
         completed, calls = driver.drive(seconds)
     spent = {name: found - before.get(name, 0.0) for name, found in used(driver.system).items()}
     if not completed:
-        raise RuntimeError("no job was completed; nothing can be said of its cost")
+        raise RuntimeError(
+            f"no job was completed in {seconds:.0f} s, so the cost of a job is unknown; the logs are in "
+            f"{driver.system.folder}"
+        )
     per_job = {name: found / completed * 1000 for name, found in spent.items()}
     ours = sum(per_job.get(name, 0.0) for name in OURS)
     recorder.say(

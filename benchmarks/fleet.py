@@ -1,8 +1,8 @@
 """Cost of a pool that is scaled up from 0, rolled, scaled to 0 and deleted, while jobs run.
 
 The benchmark uses a real Kubernetes control plane with simulated Pods. A proxy counts the calls of Ostler's processes.
-Each phase ends when the cluster has the requested state. It runs with few and with many Pods, and a Pod should cost the
-same.
+Each phase ends when the cluster has the requested state. All phases run with few and with many Pods. A Pod should cost
+the same in both runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIZES = {"few": (100, 6), "many": (1000, 12)}
 """Number of Pods in each size, and the number with --quick."""
 
 LONG = 8
-"""Number of jobs that run during the roll and the scale-down, but at most a third of the Pods."""
+"""Number of long jobs, but at most a third of the Pods. They begin before the roll."""
 
 PHASES = ("up", "roll", "down", "delete")
 WITHIN = 1500.0
@@ -74,8 +74,8 @@ def run(recorder: Recorder) -> None:
         )
     recorder.lab = {
         "Pods": ", ".join(f"{name}: {pods}" for name, (pods, _) in SIZES.items()) + ", simulated, start at once",
-        "jobs": f"{LONG} that run during the roll and the scale-down; in addition, one job of half a second is queued "
-        "every second",
+        "jobs": f"{LONG} long jobs that begin before the roll; in addition, one job of half a second is queued every "
+        "second until the scale-down",
         "calls": "of all of Ostler's processes to the API server, counted by a proxy on the same cores",
     }
 
@@ -123,7 +123,7 @@ def waits(log: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 class _Fleet:
-    """One pool of one size, with the CPU and the calls that it costs."""
+    """One pool of one size. Its phases are measured in CPU time and calls."""
 
     def __init__(
         self, recorder: Recorder, system: System, kube: KubeClient, engine: Engine, name: str, pods: int
@@ -151,7 +151,10 @@ class _Fleet:
             said = time.monotonic()
             while not done():
                 if time.monotonic() > end:
-                    raise RuntimeError(f"{phase} of {self.pods} Pods is not done after {WITHIN:.0f} s")
+                    raise RuntimeError(
+                        f"the phase {phase} of {self.pods} Pods did not end within {WITHIN:.0f} s: {self._warm()} "
+                        f"Pods are warm, {self._rows('TRUE')} exist; the logs are in {self.system.folder}"
+                    )
                 if time.monotonic() > said + 15:
                     said = time.monotonic()
                     self.recorder.say(f"{phase}: {self._warm()} warm, {self._rows('TRUE')} Pods")
@@ -205,7 +208,7 @@ class _Fleet:
 
     @contextlib.contextmanager
     def _jobs(self) -> Iterator[None]:
-        """Run long jobs, and one short job per second until the scale-down."""
+        """Start the long jobs, and send one short job per second until the scale-down."""
         self._send(self.long, seconds=self.pods * 0.4 + 20)
         self._until(lambda: self._states().get("in_progress", 0) >= self.long)
 
@@ -239,7 +242,10 @@ class _Fleet:
         end = time.monotonic() + WITHIN
         while not condition():
             if time.monotonic() > end:
-                raise RuntimeError(f"not within {WITHIN:.0f} s: {self._states()}")
+                raise RuntimeError(
+                    f"the jobs or the pool did not reach the expected state within {WITHIN:.0f} s; the states of the "
+                    f"jobs are {self._states()}, and the logs are in {self.system.folder}"
+                )
             time.sleep(0.25)
 
     def _scale(self, replicas: int) -> None:

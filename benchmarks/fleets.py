@@ -61,7 +61,7 @@ def run(recorder: Recorder) -> None:
 
 
 def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -> float:
-    """Run one half of a pair; return the p99 in milliseconds."""
+    """Run one half of a pair, and return the p99 in milliseconds."""
     pools = bad if beside == ILL else [replace(pool, spec={}) for pool in bad]
     folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
     options = Options(
@@ -99,7 +99,10 @@ def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -
 
 
 class _Load:
-    """Sender of jobs: at a rate for healthy pools, and at intervals for each bad pool. `ids` are the healthy jobs."""
+    """Sender of jobs: at a rate for healthy pools, and at intervals for each bad pool.
+
+    `ids` are the ids of the jobs of healthy pools.
+    """
 
     def __init__(self, system: System, bad: list[LabPool]) -> None:
         self.ids: list[int] = []
@@ -121,7 +124,10 @@ class _Load:
                 self._system.lab("POST", "/jobs", [{**_job(BAD, each), "duration_seconds": 0.5} for each in self._bad])
 
     def milliseconds(self, *, within: float = 60.0) -> list[float]:
-        """Return the time until delivery of the JIT for each healthy job. Raises RuntimeError if a job got no JIT."""
+        """Return the milliseconds from `queued` to the JIT for each job of a healthy pool.
+
+        Raises RuntimeError if a job got no JIT within `within` seconds.
+        """
         engine = create_engine(self._system.postgres.url("ostler"))
         end = time.monotonic() + within
         try:
@@ -135,7 +141,10 @@ class _Load:
                 if len(got) == len(self.ids):
                     break
                 if time.monotonic() > end:
-                    raise RuntimeError(f"{len(self.ids) - len(got)} jobs of healthy pools got no Pod")
+                    raise RuntimeError(
+                        f"{len(self.ids) - len(got)} jobs of healthy pools got no JIT within {within:.0f} s; the logs "
+                        f"are in {self._system.folder}"
+                    )
                 time.sleep(0.5)
         finally:
             engine.dispose()

@@ -1,4 +1,4 @@
-"""Result files of benchmarks: figures with all samples, the machine, the commit, and the load of other processes.
+"""Result files of benchmarks: figures with their samples, the machine, the commit, and the load of other processes.
 
 A figure is measured in rounds. A round has observations, for example one per request, or a single number. It also
 records the load average and the CPU use of processes outside the benchmark, so that a disturbed run is visible.
@@ -63,7 +63,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One measurement. `load` is the 1-minute load average before and after. `others` is the cores that others used."""
+    """One measurement.
+
+    `values` are sorted and reduced to `KEPT` observations; `count` is the number of all observations. `load` is the
+    1-minute load average before and after. `others` is the number of cores that processes outside the benchmark used.
+    """
 
     values: Sequence[float]
     count: int
@@ -142,11 +146,14 @@ class Recorder:
         is_bound: bool = False,
         note: str = "",
     ) -> Figure:
-        """Add one round to a figure. The first call for a figure creates it."""
+        """Add one round to a figure. The first call for a figure creates it.
+
+        Raises ValueError without any observation.
+        """
         figure = self.figures.setdefault(name, Figure(name, unit, targets, bounds, is_bound, note))
         found = [float(values)] if isinstance(values, int | float) else sorted(values)
         if not found:
-            raise ValueError(f"{name}: nothing was measured")
+            raise ValueError(f"{name}: nothing was measured in this round; see the logs of the benchmark")
         kept = _thin(found)
         figure.rounds.append(
             Round([float(f"{v:.4g}") for v in kept], len(found), round(window.seconds, 1), window.load, window.others)
@@ -173,7 +180,7 @@ class Recorder:
             "lab": self.lab,
             "figures": [asdict(figure) for figure in self.figures.values()],
         }
-        # One line per round: a reader can see the samples, and a diff stays short.
+        # Each round is one line, so that a reader can see the samples and a diff is short.
         path.write_text(_dump(body) + "\n")
         return path
 
@@ -239,7 +246,7 @@ def _thin(values: Sequence[float]) -> list[float]:
 
 
 def _statistic(values: Sequence[float], statistic: Statistic) -> float:
-    """Return a statistic of sorted values. Percentiles use the nearest rank."""
+    """Return a statistic of sorted values. p50 and p99 are the first value after 50 % and 99 % of the values."""
     if statistic == "max":
         return values[-1]
     share = {"p50": 0.5, "median": 0.5, "p99": 0.99}[statistic]

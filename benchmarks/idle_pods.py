@@ -46,7 +46,7 @@ def run(recorder: Recorder) -> None:
 
 
 def _held(recorder: Recorder, stage: Stage, web: Child, count: int) -> None:
-    """Measure until every Pod has polled again at least once."""
+    """Measure for a minute per round. In this time, each Pod polls at least once."""
     for _ in range(recorder.size(2, 1)):
         time.sleep(recorder.size(2, 1))
         calls, answered = _calls(stage), _answered(stage)
@@ -131,7 +131,7 @@ def _by_newest(stage: Stage) -> int:
 
 
 def _bound(recorder: Recorder, stage: Stage, count: int) -> None:
-    """Measure an application that only holds the same polls, as the bound."""
+    """Measure an application that holds the same polls without any other work, as the bound."""
     port = free_port()
     bare = stage.module("bare", "benchmarks.load.bare", "--port", str(port))
     pool = int(stage.scalar("SELECT min(id) FROM pools"))

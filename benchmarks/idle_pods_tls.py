@@ -1,6 +1,6 @@
 """Cost of 10,000 idle Pods with TLS compared with 10,000 without TLS.
 
-The figures are memory and CPU of one web process each, and their ratio.
+The figures are the memory and the CPU of one web process for each case, and the ratio of their CPU.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _start_secured(stage: Stage, port: int) -> Child:
 
 
 def _held(recorder: Recorder, stage: Stage, webs: dict[str, Child], empty: dict[str, float], count: int) -> None:
-    """Measure for five minutes, in which each Pod polls at least five times, so that growth shows."""
+    """Measure for five minutes. Each Pod polls at least five times, so that a growth of memory is visible."""
     for _ in range(recorder.size(5, 1)):
         time.sleep(recorder.size(2, 1))
         answered = {name: _answered(stage, name) for name in webs}

@@ -20,7 +20,8 @@ PHASES = {
 }
 """Phases of the latency. Each phase is the time between two recorded events."""
 
-# The writes of a job between webhook and JIT, each in its own transaction as in the product, on existing rows.
+# The writes of a job between webhook and JIT, in the same transactions as in the product. The rows of the job and of
+# the Pod exist already.
 _SQL = """\
 SELECT nextval('bench') AS n \\gset
 BEGIN;
@@ -123,7 +124,11 @@ def _queue(stage: Stage, jobs: int, *, rate: float) -> list[int]:
 
 
 def _times(stage: Stage, polls: str, wanted: set[int]) -> dict[int, dict[str, float]]:
-    """Return the Unix time of each event of each job. The first and the last event have the times of other clocks."""
+    """Return the Unix time of each event of each job.
+
+    The lab's GitHub and the polling process record the times of the first and the last event. Ostler records the other
+    times.
+    """
     found: dict[int, dict[str, float]] = {job: {} for job in wanted}
     for event in read_log(stage.folder / "github.jsonl"):
         if event["event"] == "job_queued" and event["job"] in found:

@@ -44,9 +44,9 @@ COMMIT;
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell: a number of queued jobs and accounts, and at most so many claims per run.
+    """One case: the numbers of queued jobs and of accounts, and the largest number of claims per run (`batch`).
 
-    `ending`: Pods that outlive their job and count in the accounts' budgets, beside those that are offered.
+    `ending` is the number of Pods that still run after their job. They count in the accounts' budgets.
     """
 
     queued: int
@@ -99,7 +99,7 @@ class _Keys:
 
 
 class _Matcher:
-    """One pool with its offered Pods, and the matcher before it."""
+    """One pool with its offered Pods, and the runs of its matcher."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -148,7 +148,10 @@ class _Matcher:
         )
 
     def once(self, batch: int) -> float:
-        """Run the matcher once and return its seconds. Then replace the paired jobs and Pods with new ones."""
+        """Run the matcher once and return its seconds. Then replace the paired jobs and Pods with new ones.
+
+        Raises RuntimeError if the matcher did not make `batch` claims.
+        """
         timings = Timings(match_batch=batch)
         settings = Settings.model_construct(
             **{name: field.default for name, field in Settings.model_fields.items()} | {"timings": timings}
@@ -158,12 +161,12 @@ class _Matcher:
         matched = run_matcher(cast("Any", runtime), self.pool, now=utcnow())
         seconds = time.perf_counter() - began
         if len(matched.claims) != batch:
-            raise RuntimeError(f"{len(matched.claims)} claims instead of {batch}")
+            raise RuntimeError(f"the matcher made {len(matched.claims)} claims instead of {batch}")
         self._replenish(list(matched.claims))
         return seconds
 
     def calm(self) -> None:
-        """Delete every claim, and warm up the statistics and caches of Postgres."""
+        """Delete every claim, and update the statistics of Postgres."""
         self.stage.rows("DELETE FROM claims")
         self.stage.system("VACUUM ANALYZE jobs, accounts, claims, offers, runner_pods")
 
@@ -213,9 +216,10 @@ def _measure(recorder: Recorder, matcher: _Matcher, case: Case) -> None:
 
 
 def _most(case: Case) -> float | None:
-    """Return the milliseconds that a run may take: 5,000 and 2,500 claims a second, or one claim in 6 and 20 ms.
+    """Return the target of a case in milliseconds, or None if it has none.
 
-    Beside Pods that are ending: one claim in 20 ms, a hundred in 40 ms, at one account.
+    A batch of 100 must reach 5,000 claims a second with one account and 2,500 with more. A single claim must take at
+    most 6 and 20 ms. Beside Pods that are ending, only the cases with one account have targets.
     """
     one_account = case.accounts == 1
     if case.ending:

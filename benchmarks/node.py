@@ -1,4 +1,4 @@
-"""Start of Pods on a real node, from the row in Postgres to the first poll, beside the start of a bare container.
+"""Start of Pods on a real node, from the row in Postgres to the first poll. The bound is the start of a bare container.
 
 The node is a kubelet and a containerd in namespaces of their own (`lab.node`), so this benchmark needs root.
 """
@@ -81,7 +81,7 @@ def _cluster(recorder: Recorder) -> None:
 
 
 def _round(recorder: Recorder, system: System, engine: Engine, *, jobs: int) -> None:
-    """Let jobs use up Pods, and measure the starts of the Pods that replace them and of bare containers."""
+    """Run jobs, and measure the starts of the Pods that replace spent Pods, and the starts of bare containers."""
     with engine.connect() as db:
         newest = db.execute(text("SELECT coalesce(max(id), 0) FROM runner_pods")).scalar_one()
     with recorder.window() as window:
@@ -114,7 +114,7 @@ def _wait_for_end(system: System) -> None:
     end = time.monotonic() + ENDS_WITHIN
     while any(count for state, count in system.lab("GET", "/stats")["jobs"].items() if state != "completed"):
         if time.monotonic() > end:
-            raise StartError(f"the jobs did not end within {ENDS_WITHIN:.0f} s")
+            raise StartError(f"the jobs did not end within {ENDS_WITHIN:.0f} s; the logs are in {system.folder}")
         time.sleep(0.2)
 
 

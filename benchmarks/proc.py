@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Fields of /proc/<pid>/stat behind the name in brackets, from 0.
+# Indexes of the fields of /proc/<pid>/stat after the name in brackets, from 0.
 _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM = 1, 11, 12, 13, 14
-_IDLE = (3, 4)  # idle, waiting for a disk
+_IDLE = (3, 4)  # indexes in the first line of /proc/stat: idle, and waiting for a disk
 _GUEST = 8  # user time already includes guest time
 
 

@@ -1,7 +1,7 @@
 """Time that the REST API takes for a list at 100,000 jobs, and cost of metrics and indexes for the intake.
 
 Run `python -m benchmarks.rest_api` in the project's folder. Everything runs on this machine: Postgres, the web process,
-the client. The costs are ratios of rounds that alternate in one run, so that a busy machine disturbs both sides alike.
+the client. The costs are ratios of rounds that alternate in one run, so that a busy machine affects both sides equally.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def telemetry_off() -> Iterator[None]:
 
 
 async def send_all(made: Engine, job_ids: list[int]) -> float:
-    """Return the seconds from the first webhook to the last answer for `count` new jobs."""
+    """Send a webhook for each job. Return the seconds from the first webhook to the last answer."""
     nobody: Any = Nobody()
     intake = Intake(engine=made, settings=settings_for("postgresql+psycopg2://unused"), publisher=nobody)
     app = Starlette(routes=[Route("/webhooks", intake.receive, methods=["POST"])])
@@ -255,7 +255,7 @@ def payload(job_id: int) -> bytes:
 
 
 def main() -> None:
-    """Run both."""
+    """Measure the lists and the intake."""
     with tempfile.TemporaryDirectory(prefix="ostler-bench-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         postgres = Postgres(Path(folder) / "postgres")

@@ -41,8 +41,8 @@ def run(recorder: Recorder) -> None:
         _killed(recorder, stage, pool, replicas)
         recorder.lab = {
             "GitHub": f"the lab's, {ANSWER * 1000:.0f} ms for every answer",
-            "replicas": f"`ostler worker --queues github`, {THREADS} threads each; one other worker consumes the other "
-            "queues",
+            "replicas": f"`ostler worker --queues github`, {THREADS} threads each; one other worker consumes the "
+            "queues `dispatch` and `sweeps`",
             "API server": "answers at once, no cluster behind it",
         }
 

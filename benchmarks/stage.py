@@ -1,6 +1,6 @@
 """Test stage with Ostler's own processes in a minimal environment, so that the figures show only their cost.
 
-Real Postgres and Redis, real `ostler web` and `ostler worker`, the lab's GitHub; the API server answers at once
+Postgres, Redis, `ostler web` and `ostler worker` are real. GitHub is the lab's. The API server answers at once
 (`benchmarks.load.upstream`), and Pods are rows and polls. Whole-system figures come from `lab.system` instead.
 """
 
@@ -44,7 +44,7 @@ _CONNECTIONS = 130
 
 
 class Stage:
-    """Stores, upstreams and the processes that were started; a context manager that stops them all."""
+    """Stores, upstreams and the started processes. A context manager that stops all of them."""
 
     def __init__(self, **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
@@ -80,9 +80,9 @@ class Stage:
 
     @property
     def engine(self) -> Engine:
-        """Connections of the benchmark itself."""
+        """Return the connections of the benchmark itself. Raises RuntimeError outside the context."""
         if self._engine is None:
-            raise RuntimeError("the stage is not up")
+            raise RuntimeError("the stage has no connections yet: enter its context first")
         return self._engine
 
     @property
@@ -196,7 +196,10 @@ class Stage:
     def start_polls(
         self, name: str, pods: Sequence[BenchPod], *, ramp: float, port: int = 0, ca: Path | None = None
     ) -> Child:
-        """Let Pods poll, by TLS with a CA, and return that process when all their tokens are signed."""
+        """Start a process in which Pods poll. Return it when all tokens of the Pods are signed.
+
+        With `ca`, the Pods poll by TLS and trust this certificate.
+        """
         listed = self.folder / f"{name}.json"
         listed.write_text(json.dumps([{"name": pod.name, "uid": pod.uid} for pod in pods]))
         child = self.module(
@@ -222,7 +225,7 @@ class Stage:
         return [each for each in found if each.get("event") == event]
 
     def run(self, module: str, *arguments: str, **env: str) -> Any:
-        """Run a load to its end and return the JSON that it prints."""
+        """Run a load to its end and return the JSON that it prints. Raises StartError if it fails."""
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
             check=False,
@@ -231,7 +234,7 @@ class Stage:
             env={**self.environment(), "LAB_WEBHOOK_SECRET": self.secret, **env},
         )
         if done.returncode:
-            raise StartError(f"{module} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+            raise StartError(f"{module} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
         return json.loads(done.stdout)
 
     def environment(self) -> dict[str, str]:
@@ -332,7 +335,10 @@ class Stage:
     def pgbench(
         self, script: str, *, clients: int, transactions: int = 0, seconds: float = 0, rate: float = 0
     ) -> tuple[list[float], float]:
-        """Run raw SQL; return the milliseconds of each transaction, and transactions per second."""
+        """Run raw SQL. Return the milliseconds of each transaction, and the transactions per second.
+
+        Raises StartError if pgbench or a statement fails.
+        """
         path = self.folder / "bound.sql"
         path.write_text(script)
         for old in self.folder.glob("bound-log*"):
@@ -363,7 +369,7 @@ class Stage:
             cwd=self.folder,
         )
         if done.returncode or "ERROR" in done.stderr:
-            raise StartError(f"pgbench: {done.stderr[-2000:]}")
+            raise StartError(f"pgbench failed: {done.stderr[-2000:]}")
         times = [
             int(line.split()[2]) / 1000
             for found in self.folder.glob("bound-log*")

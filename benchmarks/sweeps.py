@@ -1,4 +1,4 @@
-"""Cost of a tick of the sweeps that read the whole cluster, with 10,000 and 100,000 Pods at a real API server."""
+"""Cost of one run of the sweeps that read the whole cluster, with 10,000 and 100,000 Pods at a real API server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from lab.control_plane import ControlPlane
 MAIN = "orphaned_stamps"
 OTHERS = ("missing_pods", "missing_stamps", "orphaned_service_accounts")
 _ORPHANS = 1000
-"""Number of Pods for each stalled Pod."""
+"""In a group of this number of Pods, one has a stamp without a live claim, and one has a claim without its stamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one run: CPU seconds, elapsed seconds, MiB, calls, statements, and CPU seconds of the API server."""
+    """Cost of one run.
+
+    `cpu` and `wall` are CPU seconds and elapsed seconds. `before` and `peak` are the memory in MiB before the run and
+    at its peak. `server` is the number of CPU seconds of the API server.
+    """
 
     cpu: float
     wall: float
@@ -72,7 +76,7 @@ class _Fleet:
         spec = {"image": "runner:1", "runnerLabels": ["self-hosted"], "replicas": 0}
         pool = create_pool(client, namespace=NAMESPACE, name="bench", spec=spec)
         self._herd = Herd(client, pool, etcd_url=cluster.etcd_url)
-        # It would store all Pods in memory too, and the benchmark does not need it.
+        # The controller manager would also store all Pods in memory, and the benchmark does not need it.
         cluster.program("kube-controller-manager").terminate()
         self._pool_id = stage.add_pool("bench")
         stage.rows(
@@ -84,7 +88,7 @@ class _Fleet:
         )
 
     def grow(self, count: int) -> None:
-        """Create `count` Pods with their rows, without any repairs."""
+        """Add Pods until `count` exist, and replace all rows by new rows for these Pods."""
         self._herd.grow(count)
         self._stage.wait(self._herd.is_listed, timeout=900, what=f"the API server's list of {count} Pods", every=1)
         self._stage.rows("TRUNCATE claims, claim_events, runner_pods, repairs, sweep_runs, sweeps CASCADE")
@@ -120,13 +124,19 @@ class _Fleet:
         self._stage.system("VACUUM ANALYZE")
 
     def tick(self, recorder: Recorder, name: str) -> Cost:
-        """Run one tick of a sweep, check its repairs, and undo its writes."""
+        """Run a sweep once, check its repairs, and undo its writes.
+
+        Raises RuntimeError if it did not list all Pods or did not make the expected number of repairs.
+        """
         cost = self.measure(recorder, name)
         listed, outcome = self._stage.rows("SELECT listed, outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
         repaired = self._stage.scalar("SELECT count(*) FROM repairs")
         wanted = 0 if name in {"missing_pods", "orphaned_service_accounts"} else _stalled(self._herd.count, name)
         if (listed, outcome, repaired) != (self._herd.count, "done", wanted):
-            raise RuntimeError(f"{name}: {outcome}, {listed} listed, {repaired} of {wanted} repaired")
+            raise RuntimeError(
+                f"{name} ended as {outcome} with {listed} listed objects and {repaired} repairs; expected were done, "
+                f"{self._herd.count} and {wanted}"
+            )
         self._stage.rows("DELETE FROM repairs")
         self._stage.rows("DELETE FROM claim_events WHERE claim_id IN (SELECT id FROM claims WHERE purpose = 'retire')")
         self._stage.rows("DELETE FROM claims WHERE purpose = 'retire'")
@@ -134,7 +144,7 @@ class _Fleet:
         return cost
 
     def measure(self, recorder: Recorder, what: str) -> Cost:
-        """Run a tick in a separate process."""
+        """Run a sweep or a bound once in a separate process, and return its cost."""
         used = cpu(self._server)
         with recorder.window() as window:
             said: Any = self._stage.run("benchmarks.load.sweep", what, **self._env)
@@ -166,7 +176,7 @@ def _add_tick(
     targets: tuple[Target, ...] = (),
     loops: tuple[str, ...] = (),
 ) -> None:
-    """Record the cost of a tick. `loops` over the same pages are its bound."""
+    """Record the cost of one run. Its bounds are the `loops` over the same pages."""
     pods = f"{count:,} Pods"
     title = f"`{name}`, {pods}"
     recorder.add(

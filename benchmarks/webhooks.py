@@ -130,7 +130,7 @@ def _burst(recorder: Recorder, stage: Stage, url: str, first: int) -> None:
         count - min(kept, found["statuses"].get("202", 0)),
         window,
         targets=(Target("median", "=", 0),),
-        note="webhooks that were not answered 202, or have no row",
+        note="the larger of two numbers: webhooks without the answer 202, and webhooks without a row",
     )
 
 
@@ -179,4 +179,6 @@ def _send(stage: Stage, url: str, first: int, *, count: int, rate: float) -> dic
 
 def _all_accepted(found: dict[str, Any], count: int) -> None:
     if found["statuses"] != {"202": count}:
-        raise RuntimeError(f"not every webhook was accepted: {found['statuses']}")
+        raise RuntimeError(
+            f"{count} answers 202 were expected, but the statuses of the answers are {found['statuses']}"
+        )

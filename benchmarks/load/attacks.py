@@ -1,7 +1,7 @@
 """Clients that attack `ostler web` concurrently, with low priority (`nice` 15) because they share the machine with web.
 
 Each kind of attack continues until SIGTERM, at a rate that one cheap machine can reach. A closed connection is opened
-again. Once per second, the program writes the counts of all kinds as a line of JSON.
+again. Once per second, the program writes the number of ended connections of each kind as a line of JSON.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REQUESTS = {
     "garbage": (50, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20),
     "pipelined": (10, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 2000),
 }
-"""Requests per second and content of each kind of attack."""
+"""New connections per second, and the bytes that each connection sends, for each kind of attack."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -163,7 +163,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.attacks", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--idle", type=int, default=2000)
-    parser.add_argument("--dribbling", type=int, default=100, help="of each kind")
+    parser.add_argument(
+        "--dribbling", type=int, default=100, help="number of connections of each kind that sends slowly"
+    )
     arguments = parser.parse_args()
     os.nice(NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

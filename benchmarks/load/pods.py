@@ -87,7 +87,7 @@ class Herd:
         self._write(self._puts(first))
 
     def grow(self, count: int) -> None:
-        """Create Pods until `count` exist. If `is_listed` is true, wait until a list shows them."""
+        """Create Pods until `count` exist. Lists of the API server show all of them when `is_listed` returns True."""
         pending: list[dict[str, object]] = []
         for number in range(self.count, count):
             pending += self._puts(Made(number))
@@ -132,12 +132,12 @@ class Herd:
 
     def _write(self, operations: list[dict[str, object]]) -> None:
         if not self._etcd("txn", {"success": operations}).get("succeeded"):
-            raise RuntimeError("etcd did not take the Pods")
+            raise RuntimeError(f"etcd rejected a transaction with {len(operations)} objects; see etcd.log")
 
     def _etcd(self, what: str, body: object) -> dict[str, list[dict[str, str]]]:
         answer = self._http.request("POST", f"{self._etcd_url}/v3/kv/{what}", body=json.dumps(body), timeout=30)
         if answer.status != HTTPStatus.OK:
-            raise RuntimeError(f"etcd answered {answer.status}: {answer.data[:200]!r}")
+            raise RuntimeError(f"etcd answered {what} with status {answer.status}: {answer.data[:200]!r}")
         found: dict[str, list[dict[str, str]]] = answer.json()
         return found
 

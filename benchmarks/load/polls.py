@@ -1,7 +1,7 @@
 """Simulated Pods that poll like the poller, with one connection per poll.
 
-A Pod reacts to each answer like the lab's kubelet. A Pod that gets a JIT is recorded and stops. A line per second shows
-the number of open polls and of answers by status.
+A Pod reacts to each answer like the lab's kubelet. A Pod stops when it gets a JIT or when an answer ends it; a line of
+JSON records both. A further line per second has the number of open polls and of answers by status.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def run(arguments: argparse.Namespace) -> None:
     """Sign every token, then start the polls, spread over the ramp time."""
     key = load_pem_private_key(arguments.private_key.read_bytes(), password=None)
     if not isinstance(key, RSAPrivateKey):
-        raise TypeError("the key must be RSA")
+        raise TypeError(f"--private-key: {arguments.private_key} must be an RSA key")
     pods = [BenchPod(**each) for each in json.loads(arguments.pods.read_text())]
     tokens = [sign(key, pod) for pod in pods]
     tls = None if arguments.ca is None else ssl.create_default_context(cafile=arguments.ca)
@@ -122,7 +122,7 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments and poll until every Pod has a JIT, or until SIGTERM."""
+    """Read the arguments and poll until every Pod has a JIT or has ended, or until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.polls", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--path", default="/runners/v1/dispatch")
@@ -133,7 +133,7 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     arguments = parser.parse_args()
-    # asyncio's own loop keeps 256 KiB for each connection with TLS.
+    # With TLS, asyncio's own loop allocates 256 KiB for each connection.
     runner = asyncio.run if arguments.ca is None else uvloop.run
     runner(run(arguments))
 

@@ -1,4 +1,4 @@
-"""One tick of a sweep, or a bare loop over the same pages, in a separate process. It prints the cost as JSON."""
+"""One run of a sweep, or a bare loop over the same pages, in a separate process. It prints the cost as JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bare(parse: Callable[[bytes], object]) -> Callable[[], None]:
 
 
 def sweep(name: str) -> Callable[[], None]:
-    """Return one tick of a sweep, as a worker runs it."""
+    """Return a function that runs a sweep once, as a worker does."""
     tick: Callable[[], None] = getattr(importlib.import_module(f"tasks.sweeps.{name}"), name).run
     rt = runtime()
     logging.configure(process="worker", level=rt.settings.log_level, style=rt.settings.log_style)
@@ -60,13 +60,15 @@ def peak() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("no VmHWM")
+    raise RuntimeError("/proc/self/status has no line VmHWM: the kernel does not report the peak memory")
 
 
 def main() -> None:
     """Prepare, run once, and print the cost of the run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.sweep", description=__doc__)
-    parser.add_argument("what", help="a sweep, or `bare`, or `parsed`: the pages alone, and parsed")
+    parser.add_argument(
+        "what", help="name of a sweep; or `bare` to read the same pages only; or `parsed` to parse them with orjson"
+    )
     what = parser.parse_args().what
     said = os.dup(1)
     os.dup2(2, 1)  # logs of the sweep must not be in the output

@@ -23,7 +23,7 @@ class BenchPod:
 
 
 def sign(key: RSAPrivateKey, pod: BenchPod) -> str:
-    """Return the Pod's token, good for an hour."""
+    """Return the Pod's token, which is valid for an hour."""
     now = int(time.time())
     claims = {
         "iss": ISSUER,

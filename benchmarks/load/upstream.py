@@ -1,6 +1,7 @@
-"""Minimal API server that answers at once. It serves only keys, token reviews and stamps, and counts every call.
+"""Minimal API server that answers at once. It serves only the issuer, its keys, token reviews and stamps.
 
-It replaces a cluster if only Ostler's own cost matters. `GET /_calls` returns the number of calls of each endpoint.
+It replaces a cluster if only Ostler's own cost matters. `GET /_calls` returns the number of the other calls of each
+endpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Upstream:
     def __init__(self, public_key: bytes) -> None:
         found = load_pem_public_key(public_key)
         if not isinstance(found, RSAPublicKey):
-            raise TypeError("the key must be RSA")
+            raise TypeError("--public-key must be an RSA key")
         key = RSAAlgorithm.to_jwk(found, as_dict=True)
         self._keys = {"keys": [{**key, "kid": KEY_ID, "alg": "RS256", "use": "sig"}]}
         self.calls: Counter[str] = Counter()
@@ -41,7 +42,7 @@ class Upstream:
         return app
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer any call."""
+        """Answer any call. An unknown path gets status 404."""
         if request.path == "/_calls":
             return web.json_response(self.calls)
         self.calls[f"{request.method} {re.sub(r'/pods/[^/]+', '/pods/{name}', request.path)}"] += 1
@@ -55,7 +56,9 @@ class Upstream:
             operations = json.loads(await request.text())
             metadata = {"uid": operations[0]["value"], "annotations": {_CLAIM: operations[2]["value"]}}
             return web.json_response({"metadata": metadata})
-        return web.json_response({"message": "not played here"}, status=404)
+        return web.json_response(
+            {"message": f"this server does not simulate {request.method} {request.path}"}, status=404
+        )
 
     async def _review(self, request: web.Request) -> web.Response:
         spec = (await request.json())["spec"]
