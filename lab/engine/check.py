@@ -1,11 +1,12 @@
 """`ostler-lab compose-check`: build and start the compose file on a Docker engine.
 
-By default the profile `lab` is active. With `--cluster=node` it is not: a copy of `.env.example` is filled in, the
-cluster is a real node's, and Ostler is started as `compose/README.md` says.
+By default the profile `lab` is active. With `--cluster=node` it is not active. Then the check fills in a copy of
+`.env.example`, uses a cluster with a real node, and starts Ostler as `compose/README.md` says.
 
 The file is used as it is, and its images are built as it says, over stand-ins for the base images. The check passes if
-every job completed exactly once and every container is healthy or ended with 0. The engine runs in namespaces of its
-own and leaves nothing behind, also after a SIGKILL.
+every job completed exactly once, and every container ended with 0 or runs and passes its health check. With
+`--cluster=node`, Compose must also refuse an untouched `.env.example` with one line that has a remedy. The engine runs
+in namespaces of its own and leaves nothing behind, also after a SIGKILL.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _check(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, 
 
 
 def _check_first_run(compose: Path, archives: Sequence[Path], *, folder: Path, jobs: int, say: Say) -> int:
-    """Check the steps of a newcomer without the profile `lab`: the values, the start and jobs."""
+    """Check the first steps without the profile `lab`: the values, the start and jobs."""
     environment = environment_of_compose(os.environ, home=folder, host=SOCKET)
     log, values = folder / "compose.log", folder / ".env"
     untouched = Project(compose, values=first_run.EXAMPLE, environment=environment, log=log, profile="")
@@ -189,11 +190,11 @@ def _wait_for_jobs(project: Project, say: Say) -> list[str]:
         if over:
             return []
         time.sleep(_LOOKED_EVERY)
-    return [f"the jobs are not over after {_JOBS_WITHIN:.0f} s"]
+    return [f"the service {_TRAFFIC} has not ended after {_JOBS_WITHIN:.0f} s, so some jobs are not over"]
 
 
 def _wait_for_health(project: Project) -> None:
-    """Wait until no container is before its first health check."""
+    """Wait until every container has had its first health check, for `_HEALTHY_WITHIN` seconds at most."""
     end = time.monotonic() + _HEALTHY_WITHIN
     while any(each.health == "starting" for each in project.containers()) and time.monotonic() < end:
         time.sleep(_LOOKED_EVERY)
@@ -222,7 +223,7 @@ def failures(containers: Sequence[Container], wrong: Sequence[str], *, sent_by: 
     """Return one line for each problem: those in `wrong`, those of the containers, and a missing sender of jobs."""
     found = [*wrong, *(str(each.problem) for each in to_blame(containers))]
     if not found and sent_by and not any(each.service == sent_by for each in containers):
-        found.append("no job was sent")
+        found.append(f"no job was sent: the service {sent_by} has no container")
     return found
 
 

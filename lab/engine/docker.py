@@ -69,7 +69,7 @@ class Engine:
     def __init__(self, folder: Path, uplink: Uplink) -> None:
         """Prepare the engine. Raises `StartError` outside the namespaces."""
         if not is_isolated():
-            raise StartError("a Docker engine starts only in namespaces of its own")
+            raise StartError("a Docker engine starts only in namespaces of its own: use `ostler-lab compose-check`")
         group = f"{cgroup_root()}/docker"
         cgroups.make(group)
         command = command_line(folder / "docker", uplink=uplink, group=group)
@@ -84,7 +84,7 @@ class Engine:
         """Load the image of an archive. Raises `StartError` if the engine refuses it."""
         done = _docker("load", f"--input={archive}")
         if done.returncode != 0:
-            raise StartError(f"docker load refused {archive}: {done.stdout.strip()}\n{self._child.tail()}")
+            raise StartError(f"docker load rejected {archive}: {done.stdout.strip()}\n{self._child.tail()}")
 
 
 def _docker(*arguments: str) -> subprocess.CompletedProcess[str]:

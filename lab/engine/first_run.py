@@ -1,7 +1,7 @@
-"""First run of the compose file as a newcomer does it: without the profile `lab`, with the kubeconfig of a real node.
+"""First run of the compose file without the profile `lab`, with the kubeconfig of a real node.
 
-The steps are those of `compose/README.md`. The stand-ins are GitHub, the cluster, and the person who fills in the copy
-of `.env.example`.
+The steps are those of `compose/README.md`. The lab provides GitHub and the cluster, and fills in the copy of
+`.env.example`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def fill_in(file: Path, settings: Mapping[str, str], values: Mapping[str, str]) 
         name = line.partition("=")[0]
         lines.append(f"{name}={left.pop(name)}" if name in left else line)
     if left:
-        raise StartError(f"{EXAMPLE.name} lacks {', '.join(sorted(left))}")
+        raise StartError(f"compose/{EXAMPLE.name} has no line for {', '.join(sorted(left))}: add one for each variable")
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
 def values_of(kubeconfig: Path) -> dict[str, str]:
-    """Return new values for everything that a newcomer fills in by hand. `kubeconfig` is a file of this host."""
+    """Return new values for all variables that an operator fills in by hand. `kubeconfig` is a file of this host."""
     fresh = environment()
     by_hand = [name for name in fresh if name.startswith(("POSTGRES_", "REDIS_"))]
     by_hand += ["OSTLER_ENCRYPTION_KEYS", "OSTLER_FLOWER_BASIC_AUTH"]
@@ -97,14 +97,17 @@ def write_kubeconfig(file: Path, *, administrator: Path) -> None:
 
 
 def untouched_problem(project: Project) -> str | None:
-    """Return what is wrong with Compose's answer to an example that nobody filled in, or None.
+    """Return what is wrong with Compose's answer to an example without values, or None.
 
     `project` has the untouched example as its env file.
     """
     status, said = project.try_config()
     lines = said.strip().splitlines()
     if status == 0 or len(lines) != 1 or not re.search(r"required variable \w+ is missing a value: \S", said):
-        return f"an untouched {EXAMPLE.name} ends with {status} and {lines!r}, not with one line that has a remedy"
+        return (
+            f"docker compose config ended with status {status} for an untouched {EXAMPLE.name} and printed {lines!r}; "
+            "expected one line that names the missing variable and a remedy"
+        )
     return None
 
 

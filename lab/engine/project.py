@@ -14,7 +14,7 @@ from lab.processes import StartError
 FILE = Path(__file__).parents[2] / "compose" / "compose.yaml"
 NAME = "ostler-lab"
 LAB = "lab"
-"""The profile that adds GitHub's stand-in, a cluster and traffic."""
+"""The profile that adds the lab's GitHub, a cluster and traffic."""
 _WITHIN = 300.0  # seconds for a command that builds and starts nothing
 
 
@@ -31,7 +31,7 @@ class Container:
 
     @property
     def problem(self) -> str | None:
-        """One line about what is wrong with the container, or None. A check that has not ended yet is wrong too."""
+        """One line about the problem of the container, or None. A health check without a result is a problem too."""
         if self.state == "exited":
             return f"{self.name} ended with {self.code}" if self.code != 0 else None
         if self.state != "running":
@@ -80,7 +80,9 @@ class Project:
                     timeout=within,
                 )
             except subprocess.TimeoutExpired:
-                raise StartError(f"docker compose {arguments[0]} took over {within:.0f} s:\n{self._tail()}") from None
+                raise StartError(
+                    f"docker compose {arguments[0]} did not end within {within:.0f} s:\n{self._tail()}"
+                ) from None
         if done.returncode != 0:
             raise StartError(f"docker compose {arguments[0]} failed with {done.returncode}:\n{self._tail()}")
 
@@ -106,7 +108,7 @@ class Project:
         return self._read("logs", "--no-color", f"--tail={lines}", *services) if services else ""
 
     def last_line(self, service: str) -> str:
-        """Return the last line that a service has written so far, or nothing."""
+        """Return the last line that a service has written so far, or an empty string."""
         return self._read("logs", "--no-color", "--no-log-prefix", "--tail=1", service).strip()
 
     def _read(self, *arguments: str) -> str:

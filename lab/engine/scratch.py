@@ -1,9 +1,9 @@
 """Folder of one run of a Docker engine, removed at its end by a process of its own, also if the run is killed.
 
 The engine's data cannot be on a file system that the kernel removes with the namespaces, because a small machine has
-too little memory for it. So a remover waits at the end of a pipe that only the run's processes hold open. It removes
-the folder and the control groups when the last of them is gone. If the remover is killed too, the next run removes the
-folder: its name has the id and the start time of the process that made it.
+too little memory for it. A second process, the remover, therefore reads from a pipe that only the run's processes hold
+open. The remover deletes the folder and the control groups when the last of these processes is gone. If the remover is
+killed too, the next run removes the folder: its name has the id and the start time of the process that made it.
 """
 
 from __future__ import annotations

@@ -53,12 +53,15 @@ def choose(taken: Iterable[IPv4Network]) -> Uplink:
     used = list(taken)
     free = [each for each in _CANDIDATES if not any(each.overlaps(other) for other in used)]
     if len(free) < len(Uplink.__slots__):
-        raise StartError("the Docker engine needs three free networks of size /16 in 10.128.0.0/9: found too few")
+        raise StartError(
+            "the Docker engine needs three free networks of size /16 from 10.128.0.0 to 10.198.255.255, and "
+            f"{len(free)} are free: remove routes to this range, for example of a VPN, or use another machine"
+        )
     return Uplink(*free[: len(Uplink.__slots__)])
 
 
 def taken_networks(routes: Sequence[Mapping[str, Any]], resolver: str) -> list[IPv4Network]:
-    """Return the networks of `ip -json route`, of the name servers in `resolver`, and of the node."""
+    """Return the networks and gateways of `ip -json route`, the name servers in `resolver`, and the node's network."""
     found = [str(route["dst"]) for route in routes if route.get("dst", "default") != "default"]
     found += [str(route["gateway"]) for route in routes if "gateway" in route]
     words = (line.split() for line in resolver.splitlines())
@@ -97,5 +100,5 @@ def command_line(uplink: Uplink) -> list[str]:
 def _run(command: Sequence[str]) -> str:
     done = subprocess.run(list(command), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise StartError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        raise StartError(f"{' '.join(command)} failed with status {done.returncode}: {done.stderr.strip()}")
     return done.stdout

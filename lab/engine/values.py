@@ -62,8 +62,8 @@ def may_raise_limits(status: str) -> bool:
 def environment_of_compose(caller: Mapping[str, str], *, home: Path, host: str) -> dict[str, str]:
     """Return the environment that Compose runs in.
 
-    A variable of the environment overrides the env file, so nothing of the caller's is in it but the path and what an
-    image build takes from the caller.
+    A variable of the environment overrides the env file. The environment therefore has only two kinds of variables of
+    the caller: PATH, and the variables in `PASSED_ON`, which an image build needs.
     """
     passed = {name: caller[name] for name in PASSED_ON if caller.get(name)}
     own = {"HOME": str(home), "DOCKER_CONFIG": str(home / ".docker"), "DOCKER_HOST": host, "DOCKER_BUILDKIT": "1"}

@@ -41,7 +41,7 @@ def test_container_that_failed_or_is_not_healthy_has_a_problem(found: Container,
 
 def test_check_passes_only_if_jobs_were_sent_and_nothing_is_wrong() -> None:
     assert failures([container(), TRAFFIC], []) == []
-    assert failures([container()], []) == ["no job was sent"]
+    assert failures([container()], []) == ["no job was sent: the service lab-traffic has no container"]
     assert failures([container()], [], sent_by="") == []
     assert failures([container(state="created"), TRAFFIC], ["late"]) == ["late", "ostler-lab-web-1 is created"]
 

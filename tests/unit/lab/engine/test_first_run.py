@@ -32,7 +32,7 @@ def test_example_is_filled_in_and_stays_otherwise_as_it_is(tmp_path: Path) -> No
 
 
 def test_value_that_the_example_does_not_have_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"example lacks NO_SUCH_VARIABLE"):
+    with pytest.raises(StartError, match=r"example has no line for NO_SUCH_VARIABLE"):
         first_run.fill_in(tmp_path / ".env", SETTINGS, {"NO_SUCH_VARIABLE": "1"})
 
 
