@@ -44,13 +44,13 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ostler-lab chaos", description=__doc__)
     parser.add_argument("--jobs", type=int, default=2000, help="how many jobs to send (default 2000)")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan of faults")
     parser.add_argument(
         "--scenario",
         choices=("faults", "tenant", "fleets"),
         default="faults",
-        help="faults: break everything (default); tenant: a malicious account beside honest ones; "
-        "fleets: pools of every kind that does not work beside two healthy ones",
+        help="faults: break the parts of the system (default); tenant: a malicious account beside honest ones; "
+        "fleets: six bad pools beside two healthy ones",
     )
     parser.add_argument("--honest", type=int, default=60, help="jobs of each honest account beside a tenant (60)")
     parser.add_argument("--cluster", choices=(*CLUSTERS, NODE), default="real")
@@ -60,12 +60,15 @@ def _arguments() -> argparse.Namespace:
     if arguments.jobs < 1:
         parser.error(f"argument --jobs: {arguments.jobs} jobs prove nothing; give 1 or more")
     if arguments.cluster == NODE and arguments.scenario != "faults":
-        parser.error(f"argument --cluster: the scenario {arguments.scenario} needs more Pods than a real node has")
+        parser.error(
+            f"argument --cluster: the scenario {arguments.scenario} needs more Pods than a real node has; "
+            f"use {' or '.join(CLUSTERS)}"
+        )
     return arguments
 
 
 def _run_isolated(say: Callable[[str], None]) -> int:
-    """Run this very command in namespaces of its own, after what needs the network was made."""
+    """Build everything that needs the network, then run this command again in namespaces of its own."""
     try:
         prepare(say)
         return run_isolated([sys.executable, "-m", "lab.chaos", *sys.argv[1:]])

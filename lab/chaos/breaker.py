@@ -42,17 +42,17 @@ WEBHOOKS = "web-0"
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """An undoing of a fault, and its time on the monotonic clock."""
+    """A function that undoes a fault, and its due time on the monotonic clock."""
 
     at: float
     mend: Callable[[], object]
 
 
 class Breaker:
-    """Strikes a system. Use it from one long-lived thread, because a process dies with the thread that started it.
+    """Causes strikes on a system. Use it from one long-lived thread: a process dies with the thread that started it.
 
     `vanished` are the UIDs of the Pods that it deleted, and `cancelled` the jobs that it cancelled. `struck` counts the
-    blows that found a target. `unexpected` describes processes of Ostler that ended without a strike. `silences` are
+    strikes that found a target. `unexpected` describes processes of Ostler that ended without a strike. `silences` are
     spans in Unix seconds in which web refuses webhooks for another reason than a locked row. `beat_kills` are the times
     at which a beat was killed.
     """
@@ -122,7 +122,10 @@ class Breaker:
     def _look_after_ours(self, now: float) -> None:
         """Restart processes that ended without a strike, as Kubernetes would, and record that they ended."""
         if lost := liveness.lost(self._system):
-            raise RuntimeError(f"{lost} ended; what it knew is gone, so there can be no verdict")
+            raise RuntimeError(
+                f"{lost} ended by itself and its state is lost, so no verdict is possible: see its log in "
+                f"{self._system.folder}"
+            )
         for name, status in liveness.ended(self._system).items():
             if name not in self._killed:
                 self.unexpected.append(f"{name} ended by itself with status {status}")
@@ -173,7 +176,7 @@ class Breaker:
         return True
 
     def _kill_on_node(self, strike: Strike) -> None:
-        """Kill the kubelet or the containerd of a real node. The containers live on."""
+        """Kill the kubelet or the containerd of a real node. The containers continue."""
         node = chosen(self._system.real_nodes, strike.dice)
         if strike.blow is Blow.KUBELET_KILLED:
             node.kill_kubelet()

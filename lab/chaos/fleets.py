@@ -1,13 +1,14 @@
 """A day of bad fleets beside two healthy pools: `ostler-lab chaos --scenario fleets`.
 
-There are six bad pools at once. The runners of the first are too old. The image of the second lacks the scripts. The
+There are six bad pools at once. The runners of the first are too old. The image of the second has no `run.sh`. The
 third loses its node. The fourth has a sidecar that does not end. GitHub refuses the runner group of the fifth. The
 runners of the sixth cannot reach the network. Ostler itself reaches GitHub only through a forward proxy. All jobs of
 the bad pools belong to one account, which also has jobs in the healthy pools.
 
-The run is good under four conditions. No job of a healthy pool fails or waits longer than a minute. `ostler pool list`
-names each cause on a terminal of 80 columns. The bad account's installation uses less than a fifth of GitHub's hourly
-quota. No violation of a law is seen.
+The run is good under four conditions. Every job of a healthy pool succeeds, and none waits longer than a minute.
+`ostler pool list` names each cause on a terminal of 80 columns. The bad account's installation uses less than a fifth
+of GitHub's hourly quota; this condition applies to runs of four minutes or more. No violation of a law is seen. In
+addition, the sampler must run until the end, and calls must go through the forward proxy.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def run_fleets(
     """Start a system with these bad pools, send `jobs` jobs to the healthy pools, and return the result.
 
     With `quick`, most waits are a twentieth of their length, as in the other scenarios, so that causes become visible
-    soon. Such a run is too short to be extrapolated to an hour. Raises the errors of `System`.
+    soon. Such a run is too short for an extrapolation to an hour. Raises the errors of `System`.
     """
     bad = [CAUSES[name] for name in causes]
     settings = {**(scaled() if quick else {}), "OSTLER_DEFAULT_BUDGET_COUNT": "60", "OSTLER_NODE_LOST_AFTER": "60"}
@@ -260,7 +261,7 @@ class _Day:
                 if len(self.named) == len(self.bad) or now - done_at > NAMED_WITHIN:
                     return None
             elif now - moved_at > STALLED:
-                return f"no job of a healthy pool has ended for {STALLED:.0f} s; {sent - over} are open"
+                return f"no job of a healthy pool has ended for {STALLED:.0f} s; {sent - over} jobs are open"
             if now - said_at > SAY_EVERY:
                 said_at = now
                 self._say(
@@ -376,7 +377,7 @@ def rows_of(table: str) -> dict[str, str]:
     name = ""
     for line in table.splitlines():
         if len(line) > COLUMNS:
-            raise AssertionError(f"a line of {len(line)} columns: {line!r}")
+            raise AssertionError(f"the table has a line of {len(line)} columns instead of {COLUMNS} at most: {line!r}")
         if line[:1].strip():
             name = line.split()[0]
         found[name] = " ".join([*found.get(name, "").split(), *line.split()])
@@ -418,9 +419,9 @@ def _judge(system: System, sampler: Sampler, day: _Day, *, problem: str | None) 
             f"{BAD.login} would make {calls[BAD.login][1]:.0f} calls an hour; {QUOTA * SHARE:.0f} are allowed"
         )
     if not by_proxy:
-        problems.append("nothing went by the forward proxy")
+        problems.append("no call went through the forward proxy, so Ostler reached GitHub in another way or not at all")
     if sampler.blind:
-        problems.append("the sampler ended before the run did")
+        problems.append("the sampler ended before the run, so later violations of laws were not seen")
     return FleetsResult(
         healthy=len(healthy),
         seconds=seconds,
@@ -446,7 +447,7 @@ def problems_of(github: Iterable[Mapping[str, object]], jobs: set[int], *, waits
     ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
     for job in sorted(jobs):
         if ends.get(job) != "success":
-            yield f"job {job} of a healthy pool ended as {ends.get(job, 'nothing: it is open')}"
+            yield f"job {job} of a healthy pool " + (f"ended as {ends[job]}" if job in ends else "did not end")
     late = [wait for wait in waits if wait > WITHIN]
     if late:
         yield f"{len(late)} jobs of healthy pools waited for longer than {WITHIN:.0f} s, one {max(late):.0f} s"

@@ -1,7 +1,7 @@
 """Freezes: a web or worker process is stopped (SIGSTOP) while one of its sessions has locked rows.
 
-A migrating virtual machine, a throttled cgroup or a lost node has the same effect on a client of Postgres. Its
-transaction stays open and its rows stay locked until it resumes or Postgres ends the session.
+A migrating virtual machine, a throttled cgroup or a lost node also stops a client of Postgres. The transaction of the
+client stays open and its rows stay locked until the client resumes or Postgres ends the session.
 """
 
 from __future__ import annotations

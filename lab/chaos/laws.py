@@ -81,7 +81,7 @@ class Moment:
 
 
 def at_a_moment(moment: Moment) -> Iterator[Broken]:
-    """Judge one snapshot by L1, L2, L4 and L5."""
+    """Judge one snapshot by the laws L1, L2, L4 and L5."""
     for what, counts in (
         ("Pod", Counter(claim.pod_uid for claim in moment.claims)),
         ("job", Counter(claim.job_id for claim in moment.claims if claim.job_id is not None)),
@@ -97,10 +97,14 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
         if moment.budgets[account].exceeded_by(mine):
             yield Broken("L2", f"account {account} has {dict(mine)} in live claims and Pods that outlive their claim")
     for job in moment.unclaimed:
-        yield Broken("L4", f"job {job} is claimed, and no live claim has it: whoever ended that did not move the job")
+        yield Broken(
+            "L4", f"job {job} is in state claimed without a live claim: the end of its claim did not change its state"
+        )
     for claim in moment.claims:
         if claim.state in {"minted", "delivered"} and claim.stamp == "none":
-            yield Broken("L5", f"claim {claim.id} is {claim.state} and was never stamped, nor given up on")
+            yield Broken(
+                "L5", f"claim {claim.id} is {claim.state}, but its Pod was not stamped, and the stamp was not given up"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +127,21 @@ class ClaimSpan:
 def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
     """Judge the observed deletion of a Pod that was not terminal and that only Ostler can have deleted.
 
-    A retire claim must exist, which excludes every other claim (L7). It proves that the deletion did not rely on
-    outdated claims (L8) and that no Pod with a JIT was deleted (L3).
+    A retire claim must exist, which excludes every other claim (law L7). It proves that the deletion did not rely on
+    outdated claims (law L8) and that no Pod with a JIT was deleted (law L3).
     """
     spans = [claim for claim in claims if claim.created_at <= seen_at]
     if not any(claim.purpose == "retire" for claim in spans):
         yield Broken("L7", f"Pod {pod} was deleted without a retire claim")
     for claim in spans:
         if claim.purpose == "job" and claim.lived_at(seen_at):
-            yield Broken("L8", f"Pod {pod} was deleted under claim {claim.id}, which its deletion did not know of")
+            yield Broken("L8", f"Pod {pod} was deleted while its job claim {claim.id} was live")
             if claim.delivered_at is not None and claim.delivered_at <= seen_at:
                 yield Broken("L3", f"Pod {pod} was deleted while it had the JIT of claim {claim.id}")
 
 
 def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
-    """Judge the observed loss of a Pod's stamp. It re-routes the Pod, so it must not happen after a delivery (L3).
+    """Judge the observed loss of a Pod's stamp. The loss re-routes the Pod. It breaks law L3 after a delivery.
 
     The removal of a stamp that began before a delivery might be observed after it. In that case the claim has
     `removing`.
@@ -157,7 +161,7 @@ class Absence:
 
 
 def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
-    """Judge by GitHub's log each release whose reason was an absent runner (L8).
+    """Judge by GitHub's log each release whose reason was an absent runner (law L8).
 
     A runner that was registered a moment before the release cannot have been absent in two checks.
     """
@@ -165,25 +169,25 @@ def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
     for absence in absences:
         since = absence.at - gone.get(absence.runner_name, absence.at)
         if since < CHECKS_APART - MARGIN:
-            seen = "was registered" if since <= 0 else f"had been gone for {since:.0f} s"
+            seen = "was registered" if since <= 0 else f"was absent for only {since:.0f} s"
             yield Broken(
                 "L8",
-                f"claim {absence.claim_id} was released as its runner was absent in two checks, when that {seen}",
+                f"claim {absence.claim_id} was released because its runner was absent in two checks, but it {seen}",
             )
 
 
 def of_strangers(strangers: Collection[str], github: Log) -> Iterator[Broken]:
-    """Judge whether Ostler deregistered runners of others in its scopes (L3).
+    """Judge whether Ostler deregistered runners that it did not mint (law L3).
 
-    A runner without a row in Ostler might be in use.
+    A runner without a row in Ostler might be in use by another client of the scope.
     """
     for event in github:
         if event["event"] == "runner_deleted" and event["runner"] in strangers:
-            yield Broken("L3", f"runner {event['runner']} of somebody else was deregistered")
+            yield Broken("L3", f"runner {event['runner']} was deregistered, although Ostler did not mint it")
 
 
 def of_executions(kubelet: Log, *, vanished: Collection[str], github: Log) -> Iterator[Broken]:
-    """Judge by the kubelet's log whether a Pod was deleted while it executed a job (L3).
+    """Judge by the kubelet's log whether a Pod was deleted while it executed a job (law L3).
 
     `vanished` are the UIDs of Pods that the run itself deleted. A Pod whose runner ended unseen is no violation if its
     job was over according to the log of `github`.
@@ -196,7 +200,7 @@ def of_executions(kubelet: Log, *, vanished: Collection[str], github: Log) -> It
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A tick of a sweep: the number of its repairs that ended a Pod or a runner, and the number that was allowed."""
+    """One run of a sweep: the number of its repairs that ended a Pod or a runner, and the number that was allowed."""
 
     sweep: str
     run_id: int
@@ -205,12 +209,12 @@ class Kill:
 
 
 def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
-    """Yield the ticks that exceeded their budget (L9)."""
+    """Yield a violation for each run of a sweep that exceeded its budget (law L9)."""
     for kill in kills:
         if kill.killed > kill.allowed:
             yield Broken(
                 "L9",
-                f"{kill.sweep} made {kill.killed} repairs that kill in run {kill.run_id}; {kill.allowed} were allowed",
+                f"{kill.sweep} ended {kill.killed} Pods or runners in run {kill.run_id}; {kill.allowed} were allowed",
             )
 
 
@@ -236,7 +240,7 @@ def of_refusals(
     silences: Iterable[tuple[float, float]],
     contended: Collection[str],
 ) -> Refusals:
-    """Judge the webhooks that were refused: a locked row may delay only those webhooks that need it (L14).
+    """Judge the webhooks that were refused: a locked row may delay only those webhooks that need it (law L14).
 
     `freezes` are the frozen processes, and `silences` are spans in Unix seconds in which web cannot answer. `contended`
     are the GUIDs of the webhooks whose row was locked according to web's log. Web's log is used only if neither a
@@ -260,5 +264,5 @@ def of_refusals(
         else:
             beside = f"{', '.join(freeze.process for freeze in frozen) or 'nothing'} was frozen"
             what = f"webhook {event['guid']} ({event['action']} of job {job}) was refused at {at:.0f} while {beside}"
-            unexplained.append(Broken("L14", f"{what}, and no row of it was locked"))
+            unexplained.append(Broken("L14", f"{what}, and web logged no locked row"))
     return Refusals(**found, unexplained=tuple(unexplained))

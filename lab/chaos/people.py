@@ -26,8 +26,8 @@ After = Callable[[float, Callable[[], object]], None]
 class People:
     """Administrators of the cluster. They undo each change after a while, except for a new image.
 
-    `rolls` is the number of new images. Real nodes get all their names at once, because a containerd might not run when
-    the image of a pool changes.
+    `rolls` is the number of new images. Real nodes get the names of all new images at the start, because a containerd
+    might not run when the image of a pool changes.
     """
 
     def __init__(self, system: System, kube: KubeClient, after: After, *, rolls: int = 0) -> None:
@@ -57,7 +57,7 @@ class People:
                 return True
             case Blow.NODE_CORDONED:
                 return self._cordon(strike)
-        raise ValueError(f"{strike.blow} is nothing that people do")
+        raise ValueError(f"the strike {strike.blow!r} is not a change to a pool or node")
 
     def _for_a_while(self, strike: Strike, pool: LabPool, now: Json, then: Json) -> bool:
         self._after(strike.seconds, lambda: self._patch(pool, then))

@@ -1,8 +1,8 @@
 """Plan of a chaos run: each fault and its time, a pure function of the seed and of the number of jobs.
 
 There are two kinds of faults. The faults of `Rates` meet random messages and calls. A strike is due when a given number
-of jobs is over. The same seed therefore breaks the same things at the same points of the work, however fast the work
-goes.
+of jobs is over. The same seed therefore causes the same strikes at the same points of the work, at any speed of the
+work.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ node is changed. That is 5 % of the jobs for each sort.
 """
 
 FREEZES = 2 * EVERY
-"""Number of jobs per frozen process. The process is frozen for about half of the time that these jobs take."""
+"""Number of jobs per freeze of one process."""
 
 FROZEN = (1.0, 25.0)
 """Shortest and longest freeze in seconds. Postgres ends an idle transaction after 30 seconds."""
 
 
 class Blow(StrEnum):
-    """Effect of a strike. Killed processes are restarted, and removed things come back."""
+    """Effect of a strike.
+
+    Killed processes are restarted. Vanished Pods and deleted pools are created again. Outages, freezes, cordons, and
+    scaled or paused pools end after some seconds. A flush of Redis, a cancelled job and the new image of a pool remain.
+    """
 
     KILL_WORKER = "kill a worker"
     KILL_WEB = "kill web"
@@ -69,7 +73,8 @@ class Rates:
     """Share of all messages and calls that meet a fault of each kind.
 
     Webhooks are lost, never sent, doubled, or so late that later webhooks overtake them. `mints` is the share of mints
-    whose reply is lost. `github` and `kubernetes` are the shares of calls that fail in any way that the proxy supports.
+    whose reply is lost. `github` and `kubernetes` are the shares of calls that get an error status, a reset
+    connection or a truncated answer.
     `lists` is the share of runners that are missing from a list of GitHub.
     """
 
@@ -224,7 +229,7 @@ def _refusal(
         "status": "Failure",
         "reason": reason,
         "code": int(status),
-        "message": "a fault of the lab",
+        "message": "this answer is a fault that the lab injects",
     }
     return Fault(
         kind="status",

@@ -51,7 +51,7 @@ from rules.sweeps.reaping import SUCCESSES, allowance
 Say = Callable[[str], None]
 
 WAVE = 40
-"""Largest number of jobs that are open at once, which is twice the number of Pods."""
+"""Twice the number of open jobs below which the run sends further jobs. It is also twice the number of Pods."""
 
 LULL = 200
 """Number of jobs after which the run waits until all of them are over, so that sweeps also see an idle fleet."""
@@ -227,7 +227,10 @@ class _Run:
     # Work
 
     def _work(self) -> str | None:
-        """Send jobs, strike and check until every job is over. Return the reason if the run is given up, else None."""
+        """Send jobs, strike and check until every job is over. Return the reason if the run is given up, else None.
+
+        The method also ends as soon as all laws in the scene's `until` have been violated.
+        """
         moved_at = said_at = checked_at = began = time.monotonic()
         states: Counter[str] = Counter()
         while True:
@@ -279,9 +282,9 @@ class _Run:
     # Rest
 
     def _settle(self) -> list[str]:
-        """Wait until nothing is left over and every awaited sweep has run since.
+        """Wait until nothing is left over and every awaited sweep has run since the last job ended.
 
-        After a timeout, return what remains.
+        Return what remains after `SETTLED_WITHIN` seconds. Return early if all laws of the scene were violated.
         """
         over_at, end = datetime.now(UTC), time.monotonic() + SETTLED_WITHIN
         said_at = time.monotonic()
@@ -292,7 +295,9 @@ class _Run:
             try:
                 left = [*self._left(), *(f"{name} has not run since" for name in self._not_swept(since=over_at))]
             except (DBAPIError, HTTPError, UpstreamError) as error:
-                left = [f"it could not be read: {type(error).__name__}"]
+                left = [
+                    f"Postgres, the cluster or the lab's GitHub could not be read: {str(error).partition(chr(10))[0]}"
+                ]
             if not left or time.monotonic() > end:
                 return left
             if time.monotonic() - said_at > SAY_EVERY:
@@ -317,7 +322,7 @@ class _Run:
         return left + [each.removeprefix("L4: ") for each in nothing_left(history)]
 
     def _not_swept(self, *, since: datetime) -> set[str]:
-        """Return the awaited sweeps that have not completed a tick that began after `since`.
+        """Return the awaited sweeps without a successful run that began after `since`.
 
         Sweeps with a long interval are not awaited.
         """
@@ -379,7 +384,7 @@ class _Run:
         ]
         problems = [*([problem] if problem else []), *self._breaker.unexpected]
         if self._sampler.blind:
-            problems.append("the sampler ended early: nobody checked the laws to the end")
+            problems.append("the sampler ended early, so the laws were not checked until the end")
         ended_early = bool(self._scene.until) and self._over < self._plan.jobs
         if not ended_early:
             found += [_named(each) for each in self._by_history(github, kubelet)]
@@ -430,7 +435,7 @@ class _Run:
     def _by_history(self, github: Sequence[Any], kubelet: Sequence[Any]) -> list[str]:
         """Judge the whole history.
 
-        What is left over has been judged before. Two claims of one job are left to the sampler.
+        Leftovers (law L4) have been judged before. The sampler judges whether a job had two claims at once.
         """
         rows = read_rows(self._engine)
         history = History(

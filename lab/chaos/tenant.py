@@ -5,8 +5,8 @@ many of them, requests labels that no pool has, and polls continuously with forg
 as people do.
 
 The verdict comes from the logs of the lab's GitHub and kubelet and from the sampler. No honest job may fail or wait
-longer than a minute, and no account may ever have more Pods than its budget. The run plays no faults, so every problem
-is caused by the tenant.
+longer than a minute, and no account may ever have more Pods than its budget. At least one job of the tenant must run,
+and the sampler must run until the end. The run injects no faults, so the tenant is the cause of every problem.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
         if burst.handed_over and sent >= honest and over == len(ids):
             return None
         if now - moved_at > STALLED:
-            return f"no honest job has ended for {STALLED:.0f} s; {len(ids) - over} are open"
+            return f"no honest job has ended for {STALLED:.0f} s; {len(ids) - over} jobs are open"
         if now - said_at > SAY_EVERY:
             said_at = now
             say(
@@ -215,7 +215,7 @@ class _Burst:
                 time.sleep(EVERY)
             self.handed_over = True
         except HTTPError as error:
-            self.failed = f"the lab's GitHub did not answer: {type(error).__name__}"
+            self.failed = f"the lab's GitHub did not answer: {error}"
 
 
 def _judge(system: System, sampler: Sampler, *, polls: int, problem: str | None) -> TenantResult:
@@ -229,10 +229,10 @@ def _judge(system: System, sampler: Sampler, *, polls: int, problem: str | None)
     problems = [] if problem is None else [problem]
     problems += list(problems_of(github, honest_jobs, waits=waits, most=most))
     if sampler.blind:
-        problems.append("the sampler ended before the run did")
+        problems.append("the sampler ended before the run, so later violations of laws were not seen")
     served = sum(1 for event in github if event["event"] == "job_started" and event["job"] not in honest_jobs)
     if not served:
-        problems.append("no job of the tenant ran: nothing was attacked")
+        problems.append("no job of the tenant ran, so nothing was attacked")
     return TenantResult(
         honest=len(honest_jobs),
         queued=len(owners) - len(honest_jobs),
@@ -266,7 +266,7 @@ def problems_of(
     ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
     for job in sorted(jobs):
         if ends.get(job) != "success":
-            yield f"honest job {job} ended as {ends.get(job, 'nothing: it is open')}"
+            yield f"honest job {job} " + (f"ended as {ends[job]}" if job in ends else "did not end")
     late = [wait for wait in waits if wait > WITHIN]
     if late:
         yield f"{len(late)} honest jobs waited for longer than {WITHIN:.0f} s, one of them {max(late):.0f} s"
@@ -295,7 +295,7 @@ def most_pods(kubelet: Iterable[Mapping[str, Any]], owners: Mapping[int, str]) -
 
 
 class _Pollers:
-    """Threads that poll for work with forged tokens, as fast as they are answered."""
+    """Threads that poll for work with forged tokens, with a pause of 50 ms after each answer."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
