@@ -119,7 +119,7 @@ def file_digest(path: Path) -> str:
 
 
 class FolderFor:
-    """A temporary folder beside a file of the cache. The complete file is moved out of it. Removed at the end."""
+    """A temporary folder beside a file of the cache. The complete file is moved out of it; the folder is removed."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -140,4 +140,4 @@ def run_program(command: Sequence[str], *, cwd: Path, missing: str) -> None:
     done = subprocess.run(list(command), cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr or done.stdout).strip().splitlines()[-3:]
-        raise StartError(f"{command[0]} failed with {done.returncode}: {' / '.join(last)}")
+        raise StartError(f"{command[0]} failed with status {done.returncode}: {' / '.join(last)}")

@@ -27,7 +27,7 @@ from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
 from lab.processes import StartError
 
 MEGABYTE = 1_000_000
-"""Bytes."""
+"""Number of bytes."""
 
 IMAGES: dict[str, Callable[[str, Say], Path]] = {
     PRODUCT: product_image,
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def size_over(base: Path, archive: Path) -> int:
-    """Return the size of an image less the size of the base, in bytes."""
+    """Return the size of an image without the base in bytes, or its whole size if it is smaller than the base."""
     with tarfile.open(archive) as tar:
         layers = json.load(tar.extractfile("manifest.json") or sys.stdin)[0]["Layers"]
         size = sum(tar.getmember(layer).size for layer in layers)

@@ -1,6 +1,6 @@
 """Images for pools that build images: a BuildKit daemon, a Docker daemon, and a runner with their clients.
 
-BuildKit is built from Go modules once per machine, as the programs of the node. Docker is Debian's package.
+BuildKit is built from Go modules once per machine, like the programs of the node. Docker is Debian's package.
 """
 
 from __future__ import annotations

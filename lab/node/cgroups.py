@@ -1,7 +1,7 @@
 """Control groups of a node: a root of its own for each run, removed when the run has ended.
 
-The kernel cleans up everything of a killed run except its control groups. So the name of a run's root holds the id and
-the start time of the process that made it, and the next run removes the roots whose process is gone.
+The kernel cleans up everything of a killed run except its control groups. The name of a run's root therefore contains
+the id and the start time of the process that made it. The next run removes the roots whose process is gone.
 """
 
 from __future__ import annotations

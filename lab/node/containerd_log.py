@@ -1,4 +1,4 @@
-"""Proofs from the log of containerd. It shows whether a container ended while containerd was not running.
+"""Proofs from the log of containerd, which shows whether a container ended while containerd was not running.
 
 If every process of a container has ended in that time, the restarted containerd removes the container as a leaked shim.
 The exit code is then lost, and so are the last lines of output: CRI reports code 255 and the reason `Unknown`. If the
@@ -6,7 +6,7 @@ shim still lists a process, containerd learns the right exit code, but the last 
 sources are `shouldCleanupShim` and `loadContainer` in containerd 2.4.
 
 The log looks the same if a restarted containerd has killed a running container, because its shim did not answer in
-time. So the proof excludes everybody else, but it does not prove that the job was over.
+time. The log therefore proves that no other program ended the container, but not that the job was over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Container images of the node, made on this machine: nothing is pulled.
 
-An image is an archive in the format of `docker save`, with one or two layers. The base layer is a small Debian root
-made by mmdebstrap. The cache keeps each image under a hash of its contents.
+An image is an archive in the format of `docker save`. The base layer of every image except the pause image is a small
+Debian root made by mmdebstrap. The name of an image in the cache contains a hash of its inputs. The cache has the
+newest four archives of each kind of image.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def pause_image(say: Say = quiet) -> Path:
 
 
 def runner_image(name: str, say: Say = quiet, *, programs: Sequence[Path] = ()) -> Path:
-    """Return the archive of a stand-in of GitHub's stock image, under `name`. Raises `StartError`.
+    """Return the archive of a stand-in for GitHub's stock image, under `name`. Raises `StartError`.
 
     It has what GitHub's `actions-runner` image has and Ostler needs: a shell, curl, user 1001 with the home
     `/home/runner`, and the lab's runner as `run.sh` there. It contains no file of Ostler. `programs` are files for
@@ -168,7 +169,7 @@ def debian_root(
     `hooks` are commands for a shell that mmdebstrap runs before it installs the packages, with the folder of the root
     as `$1`. It runs `last_hooks` in the same way after it has installed them. `OSTLER_LAB_DEBIAN_SOURCES` names an apt
     sources file or a mirror. If it is empty, mmdebstrap uses this machine's own sources of that suite, or the public
-    mirror if this machine is no such Debian. Raises `StartError`.
+    mirror if this machine has no sources of that suite. Raises `StartError`.
     """
     target = _root_path(packages, [*hooks, *(f"last: {hook}" for hook in last_hooks)])
     if target.exists():

@@ -1,4 +1,4 @@
-"""Journal of a real node: read the containers' logs and the Pods' ends, and write what the verdict is computed from.
+"""Journal of a real node: read the containers' logs and the Pods' ends, and write the events for the verdict.
 
 The events are those of the lab's kubelet (`lab.kubelet.events`), so one verdict judges both kinds of node. Everything
 comes from outside Ostler: containerd writes the logs, and the API server lists the Pods.
@@ -76,7 +76,7 @@ class NodeJournal:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="node-journal", daemon=True)
         self.failure: BaseException | None = None
-        """What ended the thread before it was stopped. Without the journal a run has no verdict."""
+        """The error that ended the thread before it was stopped. Without the journal a run has no verdict."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -103,7 +103,7 @@ class NodeJournal:
                 pod.close()
 
     def _read_once(self, kube: Any) -> None:
-        """List the Pods, then read the logs: a Pod that is not in the list writes nothing any more."""
+        """List the Pods, then read the logs. A Pod that is not in the list writes no further lines."""
         for folder in self._folders():
             _, name, uid = folder.name.split("_")
             pod = self._pods.setdefault(uid, _Pod(name, uid))

@@ -3,7 +3,7 @@
 The command gets its own processes, mounts, network and host name. It sees the machine's files, so it needs no image.
 `/run` and `/var/lib/kubelet` are private. Its network has a loopback and one address that a node can call its own.
 
-The kernel does the cleaning. When the first process of the process namespace ends, the kernel kills every other
+The kernel cleans up. When the first process of the process namespace ends, the kernel kills every other
 process in it: containers, their shims, the API server. Mounts, bridges and interfaces disappear with the namespaces.
 This also holds when the starter is killed with SIGKILL. Control groups are the exception (`lab.node.cgroups`).
 """
@@ -33,10 +33,10 @@ def address_of_node(number: int) -> str:
 
 
 STARTER_NETWORK = Path("/run/starter-network")
-"""Network namespace of the starter, for `nsenter --net`: what needs the machine's network runs there."""
+"""Network namespace of the starter, for `nsenter --net`. Programs that need the machine's network run there."""
 
 NODE_ADDRESS = address_of_node(1)
-"""The address of the first node, at which Pods also reach what runs beside the node."""
+"""The address of the first node. Pods also reach the programs beside the node at this address."""
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS = 0x04000000
@@ -163,7 +163,10 @@ def _call(name: str, *arguments: object) -> None:
     """Call a function of libc. Raises `CannotIsolate` with the kernel's reason if it fails."""
     if getattr(_LIBC, name)(*arguments) != 0:
         reason = os.strerror(ctypes.get_errno())
-        raise CannotIsolate(f"{name} failed ({reason}): a real node needs all capabilities of root except SYS_RESOURCE")
+        raise CannotIsolate(
+            f"{name} failed ({reason}): a real node needs all capabilities of root except SYS_RESOURCE; run it "
+            "on a machine or in a container that grants them"
+        )
 
 
 def _exit_status(status: int) -> int:

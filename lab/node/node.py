@@ -54,7 +54,7 @@ class NodeAddresses:
 
 
 class Node:
-    """A containerd and a kubelet; `start` returns when the API server says that the node is Ready."""
+    """A containerd and a kubelet. `start` returns when the API server reports that the node is Ready."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Node:
         self.containerd.stop(timeout=10)
 
     def kill(self) -> None:
-        """Kill the kubelet and containerd with SIGKILL. The containers live on, and so do their shims."""
+        """Kill the kubelet and containerd with SIGKILL. The containers and their shims continue."""
         self.kill_kubelet()
         self.kill_containerd()
 
@@ -154,14 +154,14 @@ class Node:
         self.kubelet.kill()
 
     def kill_containerd(self) -> None:
-        """Kill containerd with SIGKILL. The containers live on, and so do their shims."""
+        """Kill containerd with SIGKILL. The containers and their shims continue."""
         self._killed.add(self.containerd)
         self.containerd.kill()
 
     def kill_containers(self) -> int:
         """Kill every process of the Pods and every shim with SIGKILL, as a power failure would; return their number.
 
-        Call it after `kill`, because a living kubelet or containerd would see the ends.
+        Call it after `kill`, because a running kubelet or containerd would see the ends.
         """
         victims = cgroups.members(self._cgroup) | self._shims()
         for pid in victims:
@@ -172,7 +172,7 @@ class Node:
     def revive(self) -> None:
         """Start containerd and the kubelet again after `kill`, and wait until the node is Ready. Raises `StartError`.
 
-        If the containers were killed too, their processes are gone, so nothing of them continues.
+        If `kill_containers` was called too, no process of the containers continues.
         """
         self.start_containerd()
         self.start_kubelet()
@@ -180,7 +180,7 @@ class Node:
     def restart_kubelet(self, *, evicts_below: str = _EVICTS_BELOW) -> None:
         """Restart the kubelet, which evicts Pods while less than `evicts_below` of its disk is free ("1%").
 
-        With a share that is larger than what is free, the node has DiskPressure. Raises `StartError`.
+        If the share is larger than the free share, the node gets DiskPressure. Raises `StartError`.
         """
         self.kill_kubelet()
         self._write_kubelet_configuration(evicts_below)
@@ -211,13 +211,13 @@ class Node:
         """Import an image archive into containerd. Raises `StartError`."""
         done = self.ctr("images", "import", "--no-unpack=false", str(archive))
         if done.returncode != 0:
-            raise StartError(f"containerd did not take {archive}: {done.stderr.strip()}")
+            raise StartError(f"{self.name}: containerd did not import {archive}: {done.stderr.strip()}")
 
     def tag(self, image: str, name: str) -> None:
         """Give an image of this node a further name, which Pods can use. Raises `StartError`."""
         done = self.ctr("images", "tag", "--force", image, name)
         if done.returncode != 0:
-            raise StartError(f"containerd did not tag {image} as {name}: {done.stderr.strip()}")
+            raise StartError(f"{self.name}: containerd did not tag {image} as {name}: {done.stderr.strip()}")
 
     def ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run containerd's own command line in the namespace of Kubernetes' containers."""

@@ -1,7 +1,7 @@
 """Last phase of each deleted Pod, from a watch.
 
-A list that is read now and then can miss the phase in which a Pod was deleted: on a busy machine a Pod can end and
-disappear between two lists. A watch delivers each change in order, however late it is read.
+A list that is read at intervals can miss the phase in which a Pod was deleted: on a busy machine a Pod can end and
+disappear between two lists. A watch delivers each change in order, even if it is read late.
 """
 
 from __future__ import annotations

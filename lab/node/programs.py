@@ -1,6 +1,6 @@
-"""Programs of the node: kubelet and kube-scheduler, containerd and runc. Built from Go modules once per machine.
+"""Programs of the node: kubelet, kube-scheduler, containerd and runc, built from Go modules once per machine.
 
-There are two modules. Kubernetes and containerd want different versions of the same libraries, so one `go.mod` for both
+There are two modules. Kubernetes and containerd need different versions of the same libraries, so one `go.mod` for both
 does not build. `lab/node/kubernetes` has the requirements of the control plane, so most of it is compiled already.
 """
 
@@ -17,7 +17,7 @@ from lab.processes import StartError
 
 _MODULES = Path(__file__).parent
 CNI_FOLDER = Path("/usr/lib/cni")
-"""Where Debian's containernetworking-plugins installs the network plugins."""
+"""Folder in which Debian's containernetworking-plugins installs the network plugins."""
 
 _NEEDED = {
     "bridge": ("containernetworking-plugins", CNI_FOLDER / "bridge"),

@@ -18,13 +18,13 @@ from lab.go_build import Say, cache_folder, quiet
 from lab.node.archive import FolderFor, add_text, digest, publish, run_program
 
 ENVIRONMENT = "/opt/ostler"
-"""Where the virtual environment lies in the image."""
+"""Folder of the virtual environment in the image."""
 
 PYTHON = "3.11"
 """Python of the Debian suite that the images are made of."""
 
 FULL_PYTHON = "3.11.2"
-"""The same with the patch level. The locked packages depend on it: redis needs one more package before 3.11.3."""
+"""That version with its patch level. The locked packages depend on it: redis needs one more package before 3.11.3."""
 
 SOURCES = (
     "pyproject.toml",

@@ -46,7 +46,7 @@ def addresses(services: Sequence[Object]) -> dict[str, str]:
 
 
 def rules(services: Sequence[Object], slices: Sequence[Object], *, api_server: str) -> str:
-    """Return the input of `iptables-restore` that leads each Service to its ready endpoints.
+    """Return the input of `iptables-restore` that directs each Service to its ready endpoints.
 
     The API server has no EndpointSlice here, so its address and port are given. A connection to a Service without ready
     endpoints is refused.
@@ -83,7 +83,7 @@ def _ready(key: tuple[str, str], port: str, slices: Sequence[Object]) -> list[st
 
 
 def answer(query: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the DNS answer to a query with one question: an address, nothing, or that there is no such name."""
+    """Return the DNS answer to a query with one question: an address, an empty answer, or NXDOMAIN."""
     number, _, questions = struct.unpack("!HHH", query[:6])
     labels, end = [], 12
     while (length := query[end]) != 0:
@@ -101,7 +101,7 @@ def answer(query: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def main() -> int:
-    """Read the arguments, then keep rules and names up to date until the process is stopped."""
+    """Read the arguments, then update rules and names until the process is stopped."""
     parser = argparse.ArgumentParser(prog="python -m lab.node.services", description=__doc__)
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--address", required=True, help="address of the DNS server, and of the API server for Pods")
@@ -118,7 +118,7 @@ def main() -> int:
             try:
                 services, slices = _list(kube)
             except UpstreamError as error:
-                sys.stderr.write(f"the cluster does not answer: {error}\n")
+                sys.stderr.write(f"Services and EndpointSlices could not be listed, so the rules stay: {error}\n")
             else:
                 names |= addresses(services)
                 wanted = rules(services, slices, api_server=f"{arguments.address}:{arguments.api_port}")
@@ -136,7 +136,7 @@ def _list(kube: KubeClient) -> tuple[Sequence[Object], Sequence[Object]]:
 
 
 def _install() -> None:
-    """Lead every connection through the rules, also between two Pods of one bridge."""
+    """Send every connection through the rules, also between two Pods of one bridge."""
     if _BRIDGED.exists():
         _BRIDGED.write_text("1")
     for table, chains in (("nat", ("PREROUTING", "OUTPUT")), ("filter", ("FORWARD", "OUTPUT"))):

@@ -1,7 +1,7 @@
 """Images of Postgres and Redis for tests, made of Debian's packages.
 
 They take the environment of the official images: POSTGRES_PASSWORD, POSTGRES_USER, POSTGRES_DB and PGDATA. Their data
-end with the container.
+are deleted with the container.
 """
 
 from __future__ import annotations

@@ -45,14 +45,17 @@ class PolicyEnforcer:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="policy-enforcer", daemon=True)
         self.failure: BaseException | None = None
-        """What ended the thread before it was stopped. The last rules stay in force then."""
+        """The error that ended the thread before it was stopped. The last rules then stay in force."""
 
     def start(self) -> None:
         """Start the thread, and wait until the first rules are in force. Raises `StartError`."""
         if shutil.which("nft") is None:
             raise StartError("the policy enforcer needs the program nft: apt-get install nftables")
         if not _SYSCTLS.exists():
-            raise StartError(f"the policy enforcer needs the kernel module br_netfilter: {_SYSCTLS} does not exist")
+            raise StartError(
+                f"the policy enforcer needs the kernel module br_netfilter, but {_SYSCTLS} does not exist: "
+                "run modprobe br_netfilter on the machine"
+            )
         for name in ("bridge-nf-call-iptables", "bridge-nf-call-ip6tables"):
             (_SYSCTLS / name).write_text("1")
         self._thread.start()
@@ -65,14 +68,18 @@ class PolicyEnforcer:
         apply_rules(NO_TABLE)
 
     def wait_for_pass(self, *, within: float = _STARTS_WITHIN) -> None:
-        """Wait until a list that began after this call is enforced. Raises `StartError` if the thread ended."""
+        """Wait until a list that began after this call is enforced.
+
+        Raises `StartError` if the thread ended or if `within` seconds pass.
+        """
         deadline = time.monotonic() + within
         with self._changed:
             wanted = self._passes + 2  # the pass that is under way may have listed before this call
             while self._passes < wanted:
                 left = deadline - time.monotonic()
                 if self.failure is not None or left <= 0:
-                    raise StartError(f"the policy enforcer applied nothing within {within:.0f} s: {self.failure!r}")
+                    cause = self.failure or f"no list of the cluster was enforced within {within:.0f} s"
+                    raise StartError(f"the policy enforcer did not apply the current policies: {cause}")
                 self._changed.wait(left)
 
     def _run(self) -> None:
@@ -116,7 +123,7 @@ def apply_rules(rules: str) -> None:
     """Apply a rule set in one transaction. Raises `StartError` with the first line of nft's message."""
     done = subprocess.run(["nft", "-f", "-"], input=rules, capture_output=True, text=True, check=False, timeout=30)
     if done.returncode != 0:
-        raise StartError(f"nft did not take the rules: {done.stderr.strip().partition(chr(10))[0]}")
+        raise StartError(f"nft rejected the rules: {done.stderr.strip().partition(chr(10))[0]}")
 
 
 def _list(kube: KubeClient, path: str) -> list[Any]:

@@ -29,12 +29,12 @@ _COMMENT = 128  # characters that nft accepts
 
 
 class Mode(StrEnum):
-    """What happens to established connections when a policy no longer allows them. Network plugins differ."""
+    """Effect on established connections when a policy no longer allows them. Network plugins differ."""
 
     CUT = "cut"
     """Their packets are dropped from then on."""
     KEEP = "keep"
-    """They live on until one end closes them."""
+    """They stay allowed until one end closes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
