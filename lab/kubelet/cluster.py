@@ -1,7 +1,7 @@
 """API calls of the kubelet. A temporary error is retried with backoff until the API server gives a definite answer.
 
-A definite absence raises `GoneError`. Every other error raises `RefusedError`, and the worker of the Pod writes it to
-the journal.
+A definite absence raises `GoneError`. Every other definite error raises `RefusedError`. The worker of a Pod writes a
+`RefusedError` to the journal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Exec endpoint of the kubelet: HTTPS, at the address that the Node names. It starts commands in rooms of hook Pods.
+"""Exec endpoint of the kubelet: HTTPS, at the address in the status of the Node. It starts commands in hook Pods.
 
 It speaks versions 5 and 4 of the exec protocol over WebSocket. The embedded API server always forwards a WebSocket. The
 real one does so for a Node that declares the feature `ExtendWebSocketsToKubelet`, as this Node does; for other Nodes it
 translates to SPDY, which this server does not support.
 
-There is no authentication, as for every server of the lab. It listens on the loopback interface.
+There is no authentication. By default, the endpoint listens on the loopback interface.
 """
 
 from __future__ import annotations

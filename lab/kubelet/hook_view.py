@@ -1,4 +1,4 @@
-"""A hook Pod as the kubelet reads it: containers of a job, which execute what the exec subresource asks for."""
+"""A hook Pod as the kubelet reads it: containers of a job, in which the exec subresource starts commands."""
 
 from __future__ import annotations
 

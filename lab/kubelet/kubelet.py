@@ -1,4 +1,4 @@
-"""Kubelet with two loops: one keeps the Node alive, one follows the namespace's Pods and has one worker for each."""
+"""Kubelet with two loops. One renews the Node. The other follows the namespace's Pods, with one worker for each Pod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_WAIT = 5.0
 class Kubelet:
     """Follows the Pods of one namespace.
 
-    It is also the scheduler: it binds every Pod without a node to its own Node.
+    It is also a scheduler: it binds the Pods without a node whose node selector names this kubelet (`serves`).
     """
 
     def __init__(self, *, ground: Ground, node: str, heartbeat: NodeHeartbeat, serves: str | None = None) -> None:
@@ -99,9 +99,10 @@ class Kubelet:
             worker.delete()
 
     def _take_on(self, pod: PodView) -> PodWorker | None:
-        """Start a worker for a Pod of this Node, or for a Pod without a node.
+        """Start a worker for a Pod of this Node, or for a Pod without a node that names this kubelet.
 
-        Returns None for a Pod of another node or kubelet, and for a Pod that has ended.
+        Returns None for a Pod of another node or kubelet, for a deleted Pod without a node, and for a Pod that has
+        ended and is not deleted.
         """
         if pod.node not in {None, self._node} or (pod.deleted and pod.node is None):
             return None

@@ -1,6 +1,7 @@
 """The kubelet's Node: registered, reported Ready, and kept alive by a Lease, as with the real kubelet.
 
-The node controller marks a node as unreachable if neither its Lease nor its status was written for 50 seconds.
+By default, the node controller marks a node as unreachable if neither its Lease nor its status was written for 50
+seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lab.kubelet.cluster import Cluster, GoneError
 
 RENEW_SECONDS = 10.0
 REPORT_SECONDS = 300.0
-"""Seconds until an unchanged status is written again. It is rarely needed, because the Lease is the heartbeat."""
+"""Seconds until an unchanged status is written again. The interval is long, because the Lease is the heartbeat."""
 
 _LEASE_SECONDS = 40
 _CAPACITY = {"cpu": "10000", "memory": "40000Gi", "pods": "100000"}

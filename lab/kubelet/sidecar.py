@@ -53,7 +53,10 @@ class SidecarFolder:
         Raises `SocketPathTooLong`.
         """
         if len(str(self.socket)) > _PATH_LIMIT:
-            raise SocketPathTooLong(f"{self.socket} has more than {_PATH_LIMIT} bytes")
+            raise SocketPathTooLong(
+                f"the socket path {self.socket} has {len(str(self.socket))} bytes, more than {_PATH_LIMIT}: "
+                "use a shorter folder for --work"
+            )
         self.root.mkdir(mode=0o700)
         config = yaml.safe_load(kubeconfig.read_text())
         for each in config["users"]:

@@ -104,7 +104,9 @@ class StatusReporter:
         """Report that no container of the Pod started. The phase does not become Running."""
         self._containers = {name: ContainerState(started=_NEVER) for name in self._pod.images}
         for name in self._pod.images:
-            self.terminated(name, code=NO_SHELL, reason=START_ERROR, message="the command of the container is missing")
+            self.terminated(
+                name, code=NO_SHELL, reason=START_ERROR, message="the image lacks the command of the container"
+            )
 
     def terminated(self, container: str, *, code: int, message: str = "", reason: str | None = None) -> None:
         """Report the end of a container. By default, `reason` is Completed for exit code 0, and Error for others."""

@@ -37,7 +37,7 @@ class TokenRenewer:
         self.value = ""
 
     async def first(self) -> int:
-        """Request the first token until there is one.
+        """Request the token until the API server issues it.
 
         Return its lifetime in seconds, or 0 if no volume requests one.
         """

@@ -31,7 +31,7 @@ from lab.kubelet.tokens import TokenRenewer
 Run = Callable[[], Coroutine[Any, Any, None]]
 TERMINATED = 143
 MOUNT_SECONDS = 1.0
-"""Interval at which a missing volume is looked for."""
+"""Seconds between two checks whether a missing volume exists."""
 LOST = 255
 """Exit code that containerd reports for a container that ended while containerd did not run."""
 UNKNOWN = "Unknown"
@@ -303,7 +303,7 @@ class PodWorker:
 def _complain(task: asyncio.Task[None]) -> None:
     """Print the error of a Pod's task at once.
 
-    It is a bug of the lab, and without the output the Pod would only seem to hang.
+    Such an error is a bug of the lab. Without the output, the Pod would seem to hang.
     """
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error, file=sys.stderr)
