@@ -136,7 +136,7 @@ class ApiServer:
             raise unauthorized() from None
 
     def _authorize(self, user: User, target: Target, verb: str) -> None:
-        """Raise `Refused` unless the user is an administrator or asks for a SelfSubjectReview."""
+        """Raise `Refused` unless the user is an administrator, or is authenticated and asks for a SelfSubjectReview."""
         if _MASTERS in user.groups or (target.plural == "selfsubjectreviews" and user is not _ANONYMOUS):
             return
         resource = f"{target.plural}/{target.subresource}" if target.subresource else target.plural

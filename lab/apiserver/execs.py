@@ -38,7 +38,7 @@ async def forward(client: WebSocket, objects: Objects, *, namespace: str, name: 
         except aiohttp.WSServerHandshakeError as error:
             raise _refusal(error.status, f"unable to upgrade connection: {error.message}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _refusal(500, f"error dialing backend: {type(error).__name__}") from None
+            raise _refusal(500, f"error dialing backend: {str(error) or 'no answer in time'}") from None
         async with kubelet:
             await client.accept(subprotocol=kubelet.protocol)
             ways = [asyncio.create_task(_to_kubelet(client, kubelet)), asyncio.create_task(_to_client(kubelet, client))]

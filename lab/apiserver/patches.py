@@ -1,8 +1,8 @@
 """Patches, applied as the API server applies them.
 
-The server's JSON patch differs from RFC 6902, and from libraries, in two ways: `replace` adds a member that does not
-exist, and `test` of a member that does not exist succeeds against null. Numbers are equal only if they have the same
-type: 1 does not equal 1.0.
+The server's JSON patch differs from RFC 6902, and from libraries, in three ways. `replace` adds a member that does not
+exist. `test` of a member that does not exist succeeds against null. Numbers are equal only if they have the same type:
+1 does not equal 1.0.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def forbidden_changes(old: Json, new: Json) -> Iterator[Json]:
 def grace(pod: Stored, asked: int | None) -> int:
     """Return the grace period of a Pod's deletion in seconds. `asked` is the period of the request, or None.
 
-    The period is 0 if the Pod has no node or has ended.
+    The period is 0 if the Pod has no node or has ended. A negative period counts as 1.
     """
     if not pod.content["spec"].get("nodeName") or pod.content["status"].get("phase") in {"Succeeded", "Failed"}:
         return 0

@@ -59,7 +59,7 @@ class Tokens:
         self._objects = objects
         key = serialization.load_pem_private_key((folder / "service-accounts.key").read_bytes(), password=None)
         if not isinstance(key, RSAPrivateKey):
-            raise TypeError("the key of service accounts is no RSA key")
+            raise TypeError(f"{folder / 'service-accounts.key'} must be an RSA key")
         self._key = key
         self._public = key.public_key()
         public = self._public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
