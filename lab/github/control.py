@@ -92,7 +92,7 @@ class Control:
 
         `login` renames it, `suspended` suspends or restores the App there, and `installed` removes or installs the App.
 
-        With `announce` false, no webhook reports that the App was suspended, removed or restored.
+        With `announce` false, no webhook reports that the App was suspended, restored, removed or installed.
         """
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
@@ -169,7 +169,9 @@ class Control:
         return JSONResponse({"full_name": repository.full_name})
 
     async def add_jobs(self, request: Request) -> Response:
-        """Create the jobs of one request, or of a list of requests, and return their ids. Creates all of them or none.
+        """Create the jobs of one request, or of a list of requests, and return their ids.
+
+        Creates no job if one of the repositories does not exist.
 
         Each job has its own run, unless the request sets `in_one_run`: its `count` jobs then share one run. `event` is
         the event that began the run. `fork` is the full name of the fork that its pull request came from. `script` is
@@ -220,7 +222,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
 
     async def approve_job(self, request: Request) -> Response:
-        """Queue a job that waits at its gate. Answers 409 if it does not wait."""
+        """Queue a job that waits for an approval. Answers 409 if it does not wait."""
         job = self._world.jobs.get(int(request.path_params["id"]))
         if job is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such job")

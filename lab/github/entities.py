@@ -14,7 +14,7 @@ QUEUED, WAITING, RUNNING, COMPLETED = "queued", "waiting", "in_progress", "compl
 
 @dataclass(kw_only=True)
 class Repository:
-    """A repository. `tail` is the constant end of every webhook body about it."""
+    """A repository. `tail` is the end of the body of every `workflow_job` webhook about it."""
 
     id: int
     name: str
@@ -130,7 +130,8 @@ class Run:
     def conclusion(self) -> str | None:
         """The conclusion of the run, or None while it is not over.
 
-        It is `success` if all jobs succeeded, and otherwise the first other conclusion of a job.
+        It is `ended_as` if the run ended without its jobs. Otherwise it is `success` if all jobs succeeded, and the
+        first other conclusion of a job if not.
         """
         if self.ended_as is not None or self.status != COMPLETED:
             return self.ended_as

@@ -40,7 +40,7 @@ class Limits:
     def __init__(self, knobs: Knobs) -> None:
         self.out: Counter[int] = Counter()
         self.made: Counter[int] = Counter()
-        """Calls of each installation. Calls that were answered with 304 are left out, because they cost no quota."""
+        """Calls of each installation, refused calls included. Calls with the answer 304 are free and not counted."""
         self.refused: Counter[str] = Counter()
         self._knobs = knobs
         self._windows: dict[tuple[int, str], Window] = {}

@@ -1,7 +1,7 @@
-"""GitHub's JSON formats: jobs, and webhook bodies with all the fields of a real one.
+"""GitHub's JSON formats: jobs, and webhook bodies with the fields of a real one.
 
-The end of a body (repository, organization, sender, installation) never changes, so it is encoded once for each
-repository. Only `workflow_job` is encoded for each delivery.
+The end of a body (repository, organization, sender, installation) is the same for all jobs of a repository. It is
+encoded again only after a change, for example of a name. Only `workflow_job` is encoded for each delivery.
 """
 
 from __future__ import annotations

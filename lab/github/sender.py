@@ -1,8 +1,9 @@
-"""Webhooks: signed, sent at most once, never retried, with faults that a test chooses.
+"""Webhooks: signed, sent once and not retried, with faults that a test chooses.
 
-A delivery that got any answer is logged as `webhook_sent` with its status. A delivery that was dropped or got no answer
-within ten seconds is logged as `webhook_lost`. The bodies of both are kept, so that a redelivery (with the same GUID)
-can be requested. The API lists attempts as GitHub does: each redelivery is a separate entry with the GUID of the first.
+A fault can double a webhook, and a client can request a redelivery. An attempt that got any answer is logged as
+`webhook_sent` with its status. An attempt that was never made, was dropped or got no answer within ten seconds is
+logged as `webhook_lost`. The bodies of the latest webhooks are kept, so that a redelivery (with the same GUID) can be
+requested. The API lists attempts as GitHub does: each redelivery is a separate entry with the GUID of the first.
 
 Deliveries of different installations do not wait for each other. Those of one installation share `CONNECTIONS`
 connections, which represent the capacity of the machine. Their ten seconds begin when they get a connection.
@@ -269,7 +270,7 @@ class Sender:
         if delay > 0:
             await asyncio.sleep(delay)
         if self._session is None or self._url is None:
-            raise RuntimeError("open() first")
+            raise RuntimeError("the sender has no connection pool or no webhook URL: call open() first")
         async with self._turns.setdefault(delivery.installation_id, asyncio.Semaphore(CONNECTIONS)):
             await self._post(self._session, self._url, delivery, redelivery=redelivery)
 

@@ -205,7 +205,7 @@ class World:
     ) -> Job:
         """Create a job and publish it. Without a `run`, the job gets a new run.
 
-        With `waiting`, an environment gate holds the job until `approve`; otherwise it is queued.
+        With `waiting`, the job waits until `approve`, like a job of a protected environment. Otherwise it is queued.
         """
         job_id = self._next_id()
         if run is None:
@@ -235,7 +235,7 @@ class World:
         return job
 
     def approve(self, job: Job) -> bool:
-        """Queue a job that waits at its gate. Return False if it does not wait."""
+        """Queue a job that waits for an approval. Return False if it does not wait."""
         if job.status != WAITING:
             return False
         job.status = QUEUED
@@ -244,7 +244,7 @@ class World:
         return True
 
     def end_run(self, run: Run, conclusion: str) -> None:
-        """End a run that could not start. Its queued jobs stay queued for ever, and no webhook is sent."""
+        """End a run that could not start. Its queued and waiting jobs stay as they are, and no webhook is sent."""
         run.ended_as = conclusion
         left = [job for job in run.jobs if job.status in {QUEUED, WAITING} and not job.runners]
         for job in left:
