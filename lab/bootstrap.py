@@ -20,7 +20,7 @@ from lab.levers import pull
 from ostler.errors import Conflict
 
 RUNNER_IMAGE = "ghcr.io/actions/actions-runner:2.328.0"
-"""The image of the pools' Pods. The lab's kubelet pulls no image, so any name works."""
+"""The image of the pools' Pods. The lab's kubelet does not pull it, and reads only its tag (`lab.kubelet.ailments`)."""
 
 
 @dataclass(frozen=True, slots=True)

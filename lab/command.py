@@ -16,11 +16,11 @@ import typer
 from ostler.errors import ConfigurationError, OstlerError
 
 PROGRAMS = {
-    "chaos": ("lab.chaos.__main__", "Break everything while jobs run, and judge the run."),
-    "environment": ("lab.environment", "Print the values that Compose needs for its profile `lab`, with fresh keys."),
+    "chaos": ("lab.chaos.__main__", "Break the parts of the system while jobs run, and judge the run."),
+    "environment": ("lab.environment", "Print the values that Compose needs for its profile `lab`, with new keys."),
     "github": ("lab.github.__main__", "Serve the lab's GitHub."),
     "apiserver": ("lab.embedded", "Write keys and a kubeconfig, then serve the lab's API server."),
-    "setup": ("lab.bootstrap", "Put the RunnerPool kind, two pools and three accounts in place, once."),
+    "setup": ("lab.bootstrap", "Create the RunnerPool kind, two pools and three accounts, once."),
     "node": ("lab.node.__main__", "Build a real node's programs and images; run a COMMAND where a real node can run."),
     "images": ("lab.node.build_images", "Build the images of a real node, and print their sizes."),
     "compose-check": ("lab.engine.check", "Build and start the compose file on a Docker engine of its own."),
@@ -57,14 +57,16 @@ def _describe() -> None:
 
 @app.command()
 def demo(
-    jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="number of jobs after which the demo ends with a verdict")
+    ] = None,
     cluster: Annotated[
         str,
         typer.Option(
             help="`embedded`: the lab's API server; `real`: a kube-apiserver; `node`: that and a real kubelet (root)"
         ),
     ] = "embedded",
-    seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
+    seed: Annotated[int, typer.Option(help="seed of the lab's random numbers")] = 1,
     logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
 ) -> None:
     """Run the whole system on this machine, and run real jobs through it."""

@@ -1,8 +1,8 @@
 """A real Kubernetes control plane on this machine: etcd, kube-apiserver and kube-controller-manager.
 
-It starts in about three seconds, without Docker. It has no scheduler and no kubelet, so clients write the status of
-Pods. A Node becomes Unknown 50 seconds after the last renewal of its Lease, and its Pods are then evicted as in any
-cluster. `lab.kubelet.node` and `tests.nodes` renew Leases.
+It starts in about three seconds, without Docker. It has no scheduler and no kubelet of its own, so clients write the
+status of Pods unless real nodes join (`lab.node`). By default, a Node becomes Unknown 50 seconds after the last renewal
+of its Lease, and its Pods are then evicted as in any cluster. `lab.kubelet.node` and `tests.nodes` renew Leases.
 
 Data are not synced to disk and are deleted when the control plane stops. On Linux the three programs die with the
 thread that started them, so that a killed test run leaves nothing behind. Start the control plane from the main thread:
@@ -61,7 +61,8 @@ It exists only if `audit` was set.
 """
 
 _CONTROLLERS_OF_REAL_NODES = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
-"""Further controllers where Pods run. Elsewhere a test plays them, and they would overwrite what it writes."""
+"""Further controllers for clusters with real nodes. In other clusters a test writes their objects, and they would
+overwrite these."""
 
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -82,6 +83,7 @@ class NodeGrace:
     toleration: int = 300
     """Seconds that a Pod without tolerations of its own stays on a node that is Unknown or not Ready."""
     checked_every: int = 5
+    """Seconds between two checks of the nodes by the node controller."""
 
 
 DEFAULT_GRACE = NodeGrace()
@@ -322,9 +324,11 @@ def _wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes]
     deadline = time.monotonic() + _READY_WITHIN
     while not condition():
         if process.poll() is not None:
-            raise _DiedEarly(f"{name} ended with {process.returncode}")
+            raise _DiedEarly(f"{name} ended with status {process.returncode}")
         if time.monotonic() > deadline:
-            raise ControlPlaneUnavailable(f"{name} was not ready after {_READY_WITHIN:.0f} s; see its log")
+            raise ControlPlaneUnavailable(
+                f"{name} was not ready after {_READY_WITHIN:.0f} s: see {name}.log in the folder of the control plane"
+            )
         time.sleep(0.05)
 
 

@@ -61,8 +61,8 @@ def build(say: Say = quiet) -> Path:
         return _programs().build(say)
     except BuildUnavailable as error:
         raise ControlPlaneUnavailable(
-            f"no Kubernetes control plane: {error}; run `make control-plane` with Go or network at hand, "
-            "or let KUBEBUILDER_ASSETS name a folder with kube-apiserver, kube-controller-manager and etcd"
+            f"no Kubernetes control plane: {error}; run `make control-plane` with Go on PATH or access to the network, "
+            "or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, kube-controller-manager and etcd"
         ) from error
 
 

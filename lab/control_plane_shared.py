@@ -77,7 +77,9 @@ def _start_owner(folder: Path) -> ClusterAccess:
     while (access := _access(folder)) is None:
         if owner.poll() is not None or time.monotonic() > deadline:
             lines = log.read_text().strip().splitlines()
-            raise ControlPlaneUnavailable(lines[-1] if lines else f"no control plane came up in {folder}")
+            raise ControlPlaneUnavailable(
+                lines[-1] if lines else f"the control plane in {folder} did not start within {_STARTED_WITHIN:.0f} s"
+            )
         time.sleep(0.05)
     owner.returncode = 0  # the owner outlives this process; without this, Popen would warn about it
     return access

@@ -1,4 +1,4 @@
-"""`ostler-lab environment > compose/lab.env`: settings of `docker compose --profile lab`, with fresh keys."""
+"""`ostler-lab environment > compose/lab.env`: settings of `docker compose --profile lab`, with new keys."""
 
 from __future__ import annotations
 

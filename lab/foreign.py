@@ -45,7 +45,9 @@ def definitions(say: Say = quiet) -> list[Manifest]:
         files = [*_monitors(folder), *_kedas()]
     except (BuildUnavailable, subprocess.CalledProcessError) as error:
         said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-        raise StartError(f"no definitions of other projects' kinds: {said}; Go or network may be missing") from error
+        raise StartError(
+            f"no definitions of other projects' kinds: {said}; run the command with Go on PATH or access to the network"
+        ) from error
     return [yaml.safe_load(file.read_text()) for file in files]
 
 
@@ -74,7 +76,10 @@ def _kedas() -> list[Path]:
         said = _run([_GENERATOR.go(), "mod", "download", "-json", _KEDA], environment, Path(outside_of_any_module))
     module = json.loads(said)
     if module["Sum"] != _KEDA_SUM:
-        raise StartError(f"{_KEDA} is not what it was: found {module['Sum']}, needs {_KEDA_SUM}")
+        raise StartError(
+            f"the checksum of {_KEDA} is {module['Sum']} instead of {_KEDA_SUM}: the module is not the pinned one; "
+            "check GOPROXY, or correct lab/foreign.py"
+        )
     return [Path(module["Dir"]) / "config" / "crd" / "bases" / name for name in _KEDAS]
 
 

@@ -3,7 +3,7 @@
 It serves `CONNECT host:port` (https) and requests with an absolute address (`GET http://host/path`). `--map` sends the
 traffic of a name to another address. A name under `.invalid`, which no resolver knows, is then reachable only through
 this proxy. The proxy prints one JSON line `{"url": …}` when it is ready and ends on SIGTERM. With `--log` it writes a
-JSON line `{"method", "target", "status"}` for each request.
+JSON line `{"method", "target", "status"}` for each request. The status is null for a forwarded request.
 
 The proxy is not for production: it opens a connection for each request and caches nothing.
 """
@@ -192,7 +192,7 @@ def address(text: str) -> Address:
     """Split `host:port` into host and port number. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if not host:
-        raise ValueError(f"{text!r} must be host:port")
+        raise ValueError(f"{text!r} has no host: it must be host:port")
     return host, int(port)
 
 
@@ -213,9 +213,22 @@ def main() -> None:
     """Read the arguments and serve."""
     parser = argparse.ArgumentParser(prog="python -m lab.forward_proxy", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="where to listen on 127.0.0.1; 0 chooses a free port")
-    parser.add_argument("--map", action="append", default=[], metavar="HOST:PORT=HOST:PORT", help="lead a name there")
-    parser.add_argument("--allow", action="append", metavar="HOST:PORT", help="serve only these; all without it")
-    parser.add_argument("--login-env", help="variable that holds user:password; without it anybody is served")
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="HOST:PORT=HOST:PORT",
+        help="send the traffic of the first address to the second",
+    )
+    parser.add_argument(
+        "--allow",
+        action="append",
+        metavar="HOST:PORT",
+        help="serve only this destination; can be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--login-env", help="variable with the user:password that clients must send (default: no login)"
+    )
     parser.add_argument("--log", type=Path, help="file that gets a JSON line for each request")
     arguments = parser.parse_args()
     moved = dict(each.split("=", 1) for each in arguments.map)

@@ -30,7 +30,7 @@ _REPORT_EVERY = 10.0  # seconds between two progress lines
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of this user's cache that keeps what the lab built under `name`."""
+    """Return the folder of this user's cache for the files that the lab builds under `name`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "ostler" / name
 
@@ -48,7 +48,7 @@ class GoPrograms:
     """Programs of one Go module. `packages` maps the name of each program to the package that it is built from."""
 
     name: str
-    """Name of the folder in the cache, and of the `make` target that builds the programs."""
+    """Name of the folder in the cache."""
     what: str
     """Name of the programs in progress lines and errors."""
     module: Path
@@ -92,12 +92,14 @@ class GoPrograms:
     def had(self, say: Say = quiet) -> Path:
         """Return the folder with the programs.
 
-        Build them first if they are not cached. Raises `StartError`, which names the remedy.
+        Build them first if they are not cached. Raises `StartError` with the remedy if they cannot be built.
         """
         try:
             return self.cached() or self.build(say)
         except BuildUnavailable as error:
-            raise StartError(f"no {self.what}: {error}; run `make {self.name}` with Go or network at hand") from error
+            raise StartError(
+                f"no {self.what}: {error}; run the command again with Go on PATH or access to the network"
+            ) from error
 
     def _build_into(self, cache: Path, say: Say) -> Path:
         say(f"building {self.what} from Go modules: {self.takes}, once; the result is kept in {cache}")
@@ -158,7 +160,7 @@ class GoPrograms:
     def _needed_go(self) -> tuple[int, int]:
         found = re.search(r"^go (\d+)\.(\d+)", (self.module / "go.mod").read_text(), re.MULTILINE)
         if found is None:
-            raise BuildUnavailable(f"{self.module / 'go.mod'} names no Go version")
+            raise BuildUnavailable(f"{self.module / 'go.mod'} names no Go version: restore it from the project")
         return int(found[1]), int(found[2])
 
     def _cache(self) -> Path:

@@ -89,8 +89,8 @@ def upgrade_install(
 ) -> None:
     """Install the release, or upgrade it with only these values. Create the namespace if it does not exist.
 
-    Hooks are left out by default, because hooks need a kubelet: without one, Helm would wait for them for ever. Raises
-    `HelmRefused`.
+    Hooks are left out by default, because hooks need a kubelet. Without a kubelet, Helm would wait for them until it
+    gives up. Raises `HelmRefused`.
     """
     with _values_file(values) as file:
         extra = [] if hooks else ["--no-hooks"]

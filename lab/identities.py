@@ -35,7 +35,10 @@ _RELEASE = "ostler"
 
 
 class Identities:
-    """Identities of one release. The release lives in `namespace`, and its runner Pods in the namespace `runners`."""
+    """Identities of one release. The release is in `namespace`, and its runner Pods are in the namespace `runners`.
+
+    If the `values` name an elevated namespace, some runner Pods are in that namespace.
+    """
 
     def __init__(self, kube: KubeClient, *, namespace: str, runners: str, values: helm.Values | None = None) -> None:
         given = dict(values or {})
@@ -58,7 +61,7 @@ class Identities:
     def remove(self) -> None:
         """Delete the objects without a namespace, then the release's namespace.
 
-        The cluster deletes its content in the background.
+        The cluster deletes the content of the namespace in the background. Objects in other namespaces remain.
         """
         kinds = Kinds(self._kube)
         for manifest in self.manifests:

@@ -1,4 +1,4 @@
-"""The laws of docs/laws.md, checked after a run on its rows, events, Pods and the lab's own logs.
+"""Six of the laws of docs/laws.md, checked after a run on its rows, events, Pods and the lab's own logs.
 
 Each check is a pure function from a `History` to broken laws as sentences. Only the functions at the end read Postgres
 and the cluster. Times of two transactions are never compared. The order of event ids is compared, because a transaction
@@ -102,7 +102,7 @@ class History:
 
 
 def one_claim(history: History) -> Iterator[str]:
-    """L1: no Pod UID and no job has two live claims at once, and each stamp on a Pod belongs to a claim of that Pod."""
+    """Law L1: no Pod UID or job has two live claims at once, and each stamp on a Pod belongs to a claim of that Pod."""
     spans = history.spans()
     by_pod: defaultdict[str, list[int]] = defaultdict(list)
     by_job: defaultdict[int, list[int]] = defaultdict(list)
@@ -123,7 +123,7 @@ def one_claim(history: History) -> Iterator[str]:
 
 
 def within_budget(history: History) -> Iterator[str]:
-    """L2: no insert of a claim exceeded the budget of its account."""
+    """Law L2: no insert of a claim exceeded the budget of its account."""
     claims = {claim.id: claim for claim in history.claims}
     used: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for event in sorted(history.events, key=lambda event: event.id):
@@ -138,7 +138,7 @@ def within_budget(history: History) -> Iterator[str]:
 
 
 def nothing_left(history: History) -> Iterator[str]:
-    """L4: at the end no claim is live, no job is open or unknown, and no Pod is stamped or over."""
+    """Law L4: at the end no claim is live, no job is open or unknown, and no Pod is stamped or over."""
     for claim in history.claims:
         if claim.ended_at is None:
             yield f"L4: claim {claim.id} ({claim.purpose}, job {claim.job_id}) never ended"
@@ -156,7 +156,7 @@ def nothing_left(history: History) -> Iterator[str]:
 
 
 def in_order(history: History) -> Iterator[str]:
-    """L5: each delivered claim was claimed, then stamped or its stamp given up, then minted, then delivered."""
+    """Law L5: each delivered claim was claimed, then stamped or its stamp given up, then minted, then delivered."""
     events: defaultdict[int, list[str]] = defaultdict(list)
     for event in sorted(history.events, key=lambda event: event.id):
         events[event.claim_id].append(event.transition)
@@ -172,7 +172,7 @@ def in_order(history: History) -> Iterator[str]:
 
 
 def retired_under_a_claim(history: History) -> Iterator[str]:
-    """L7: a retire claim existed before any Pod was deleted that had not ended, unless the test deleted it."""
+    """Law L7: a retire claim existed before a Pod was deleted that had not ended, unless the test deleted the Pod."""
     retired = {claim.pod_uid: claim.created_at for claim in history.claims if claim.purpose == "retire"}
     for event in history.kubelet:
         if event["event"] != "pod_deleted" or event.get("phase") in {"Succeeded", "Failed"}:
@@ -186,7 +186,7 @@ def retired_under_a_claim(history: History) -> Iterator[str]:
 
 
 def one_pod_per_jit(history: History) -> Iterator[str]:
-    """L11: only one Pod UID received the JIT of a runner."""
+    """Law L11: only one Pod UID received the JIT of a runner."""
     pods: defaultdict[str, set[str]] = defaultdict(set)
     for event in history.kubelet:
         if event["event"] == "jit_received":

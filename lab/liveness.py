@@ -17,7 +17,7 @@ They keep the lab's state in memory, or are a proxy in front of a program that d
 def ended(system: System) -> Mapping[str, int]:
     """Return the exit status of each ended program that can be restarted, by name.
 
-    Only the stores and Ostler's processes can be restarted.
+    These are the stores, Ostler's processes and the forward proxy.
     """
     programs = {name: child for name, child in _programs(system).items() if name.partition("-")[0] not in IN_MEMORY}
     return {name: child.status for name, child in programs.items() if child.status is not None}

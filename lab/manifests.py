@@ -1,4 +1,4 @@
-"""Apply manifests of any kind to a cluster. The API server says which path the objects of a kind have."""
+"""Apply manifests of any kind to a cluster. The API server returns the path of the objects of a kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Kinds:
                     self._known[version, each["kind"]] = each["name"], each["namespaced"]
             self._asked.add(version)
         if (version, kind) not in self._known:
-            raise UnknownKind(f"{version} {kind}")
+            raise UnknownKind(
+                f"the cluster does not serve {kind} of {version}: apply its CustomResourceDefinition first"
+            )
         plural, namespaced = self._known[version, kind]
         if not namespaced:
             return f"{base}/{plural}"

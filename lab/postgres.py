@@ -71,9 +71,9 @@ class Postgres:
     `folder` or its parents become inaccessible: a second run of pytest restricts the folder that both runs share. The
     data therefore lie in a separate folder, which `stop` deletes, and only the log is in `folder`.
 
-    The server runs without `fsync`, so it is for tests only: a crash of the machine can lose data, a crash of the
-    server alone cannot. If `port` is given, the server also listens on that port of the loopback interface, where it
-    trusts every client, so that a proxy can be placed in front of it.
+    Without `fsync`, a crash of the machine can lose data; a crash of the server alone cannot. If `port` is given, the
+    server also listens on that port of the loopback interface, where it trusts every client, so that a proxy can be
+    placed in front of it.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True, port: int | None = None) -> None:
@@ -126,7 +126,7 @@ class Postgres:
                 cwd=self._socket,
             )
             if made.returncode != 0:
-                raise StartError(f"initdb ended with {made.returncode}:\n{made.stderr}")
+                raise StartError(f"initdb ended with status {made.returncode}:\n{made.stderr}")
         self.child.start()
         self.child.wait_until(self.answers, timeout=120)
 
@@ -154,7 +154,7 @@ class Postgres:
         return f"postgresql+psycopg2://{role}@/{database}?host={self._socket}&port={self._port}"
 
     def create_superuser(self, name: str) -> None:
-        """Create a superuser. With a role of its own, the sessions of one process can be recognised."""
+        """Create a superuser. Sessions of a process that uses its own role can be identified."""
         connection = self._connect()
         try:
             connection.autocommit = True
@@ -205,7 +205,7 @@ class Postgres:
             cwd=self._socket,
         )
         if done.returncode != 0:
-            raise StartError(f"{program} ended with {done.returncode}:\n{done.stderr}")
+            raise StartError(f"{program} ended with status {done.returncode}:\n{done.stderr}")
 
     def restart(self) -> None:
         """Kill the server without a checkpoint, as a crash would, and start it again."""

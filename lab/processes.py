@@ -49,7 +49,10 @@ def _reserve() -> int:
 
 
 class StartError(RuntimeError):
-    """A program of the lab did not start. The message ends with the last lines of its log."""
+    """A part of the lab could not be built or started, or did not reach a state in time.
+
+    If a program of the lab failed, the message ends with the last lines of its log.
+    """
 
 
 class Child:

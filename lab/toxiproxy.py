@@ -1,8 +1,7 @@
-"""Toxiproxy: TCP connections to Redis and Postgres that stop passing bytes.
+"""Toxiproxy: a TCP proxy whose connections to Redis and Postgres can stop passing bytes.
 
-It is built from a Go module, once per machine.
-
-`lab/toxiproxy/go.mod` pins it. The build takes about half a minute. `lab.faults` covers the faults of HTTP.
+It is built from a Go module once per machine, which takes about half a minute. `lab/toxiproxy/go.mod` pins it.
+`lab.faults` covers the faults of HTTP.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Jobs in the shapes that real CI produces: pushes with a matrix, dependency updates, a nightly run.
 
-The same seed creates the same jobs in the same order, whatever the fleet does. `ostler-lab traffic` sends some jobs to
+The same seed creates the same jobs in the same order, independent of the fleet. `ostler-lab traffic` sends some jobs to
 a running lab and waits until they end.
 """
 
@@ -121,7 +121,7 @@ def main() -> None:
     """Read the arguments, send the jobs and wait. The exit status is 0 only if every job completed exactly once."""
     parser = argparse.ArgumentParser(prog="ostler-lab traffic", description=__doc__)
     parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
-    parser.add_argument("--jobs", type=int, default=20, help="how many to send")
+    parser.add_argument("--jobs", type=int, default=20, help="number of jobs to send")
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same jobs")
     arguments = parser.parse_args()
     ids = send(arguments.github_url, jobs=arguments.jobs, seed=arguments.seed)

@@ -19,7 +19,7 @@ GOOD_CONCLUSIONS = frozenset({"success", "cancelled", "skipped", "neutral"})
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Result of a run. `waiting` counts jobs that one of GitHub's own gates holds, which is no problem.
+    """Result of a run. `waiting` counts jobs that still wait for an approval at GitHub, which is no problem.
 
     `remaps` counts jobs that ran on a runner minted for another job. It is None if the caller did not say which job
     each runner was minted for.
@@ -135,7 +135,7 @@ class _GitHub:
             yield f"job {job} is still {state}"
         bad = [conclusion for conclusion in ends if conclusion not in GOOD_CONCLUSIONS]
         if bad and not expected:
-            yield f"job {job} ended with {bad[0]} and nobody broke it on purpose"
+            yield f"job {job} ended with {bad[0]}, and the run did not break it on purpose"
 
     def _jobs_of_runners(self) -> Counter[str]:
         return Counter(runner for runners in self.started.values() for runner in set(runners))
@@ -198,7 +198,7 @@ class _Kubelet:
             if job not in expected_failures:
                 yield f"Pod {self.names[uid]} was {what} while it executed job {job}"
         for uid, job in self.unfinished.items():
-            yield f"Pod {self.names[uid]} began job {job} and never ended it"
+            yield f"Pod {self.names[uid]} began job {job} and did not end it"
 
     def _credentials(self) -> Iterable[str]:
         for runner, uids in self.pods_of_runner.items():

@@ -40,10 +40,10 @@ from lab.verdict import jobs_in_progress, judge
 from ostler.errors import ConfigurationError
 
 WAVE = 40
-"""Largest number of jobs that are sent before earlier ones are over, so that queues form and drain."""
+"""Twice the number of open jobs below which the demo sends further jobs, so that queues form and drain."""
 
 WORKERS = 2
-"""Number of worker processes. With two, one worker goes on when the other is killed."""
+"""Number of worker processes. With two, one worker continues when the other is killed."""
 
 LONGEST = 900.0
 """Seconds after which a demo that has not ended fails."""
@@ -126,7 +126,7 @@ def _run_here(*, jobs: int | None, cluster: str, seed: int, logs: Path | None) -
 
 
 def _run_isolated() -> int:
-    """Run this very command in namespaces of its own, after what needs the network was made."""
+    """Build everything that needs the network, then run this command again in namespaces of its own."""
     began = time.monotonic()
     console = Console()
 
@@ -144,7 +144,7 @@ def _run_isolated() -> int:
 
 def _tidy_up(say: Callable[[str], None]) -> None:
     if killed := remove_killed():
-        say(f"removed what {killed} killed demo{'s' if killed > 1 else ''} left behind")
+        say(f"removed the folders of {killed} killed demo{'s' if killed > 1 else ''}")
 
 
 def _check_cluster(name: str) -> None:
@@ -208,7 +208,7 @@ class _Run:
                 states = Counter(self._system.lab("GET", "/stats")["jobs"])
                 open_jobs = sum(count for state, count in states.items() if state != "completed")
                 self._send_more(open_jobs)
-            except HTTPError:  # the lab's GitHub is slow, or ended, which the next check reports
+            except HTTPError:  # the lab's GitHub is slow or has ended; the next check reports an end
                 stop.wait(EVERY)
                 continue
             now = time.monotonic()
@@ -222,7 +222,10 @@ class _Run:
             if states["completed"] != completed:
                 completed, moved_at = states["completed"], now
             if self._jobs is not None and now > min(began + LONGEST, moved_at + STALLED):
-                return f"giving up: {open_jobs} jobs are not over"
+                return (
+                    f"giving up: {open_jobs} jobs are not over, and no job ended for {STALLED:.0f} s or the demo has "
+                    f"taken {LONGEST:.0f} s"
+                )
             stop.wait(EVERY)
         return None
 

@@ -1,7 +1,7 @@
 """Supervisor of the demo: restarts programs that end, as Kubernetes would, or ends the demo if one cannot be restarted.
 
-The lab's GitHub, kubelet and cluster keep their state in memory. If one of them ends, its state is lost and no verdict
-is possible.
+The lab's GitHub and kubelet, and the cluster, cannot be restarted, because their state would be lost. If one of them
+ends, no verdict is possible.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Supervisor:
         self._failed: Counter[str] = Counter()
 
     def check(self) -> None:
-        """Restart programs that have ended. Raises `StartError` if the demo cannot go on."""
+        """Restart programs that have ended. Raises `StartError` if the demo cannot continue."""
         if lost := liveness.lost(self._system):
-            raise StartError(f"{lost} ended; what it knew is gone, so the demo cannot go on")
+            raise StartError(f"{lost} ended and its state is lost, so the demo cannot continue: see its log")
         for name, status in liveness.ended(self._system).items():
             now = self._clock()
             if name not in self._due:

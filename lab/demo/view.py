@@ -1,6 +1,6 @@
 """Screen of the running demo: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
 
-It reads Ostler's rows. The verdict at the end does not.
+It reads Ostler's rows. The verdict at the end does not use them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _LATEST = text("""
 
 
 class View:
-    """The live screen. If Postgres does not answer, the screen says so and the demo goes on."""
+    """The live screen. If Postgres does not answer, the screen says so and the demo continues."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -99,7 +99,7 @@ class View:
         try:
             accounts, pools, latest = self._read(utcnow())
         except SQLAlchemyError as error:
-            return Group(title, Text(f"Postgres does not answer ({type(error).__name__})", "red"))
+            return Group(title, Text(_no_answer(error), "red"))
         width = max(NARROWEST, min(size.width, WIDEST))
         parts: list[RenderableType] = [
             title,
@@ -120,7 +120,7 @@ class View:
         try:
             accounts, pools, _ = self._read(utcnow())
         except SQLAlchemyError as error:
-            return f"Postgres does not answer ({type(error).__name__})"
+            return _no_answer(error)
         total = {name: sum(getattr(row, name) for row in accounts) for name in ("queued", "claimed", "running", "done")}
         warm = sum(row.warm for row in pools)
         return "   ".join([*(f"{name} {count}" for name, count in total.items()), f"warm Pods {warm}"])
@@ -132,6 +132,11 @@ class View:
                 db.execute(_POOLS, {"now": now}).all(),
                 db.execute(_LATEST, {"latest": LATEST}).all(),
             )
+
+
+def _no_answer(error: SQLAlchemyError) -> str:
+    cause = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    return f"Postgres does not answer: {cause}"
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -64,7 +64,7 @@ VIOLATIONS: dict[str, tuple[list[Event], list[Event]]] = {
     "job 1 was executed on 2 runners: r1, r2": ([*github(), {"event": "job_started", "job": 1, "runner": "r2"}], []),
     "job 1 was started 2 times on runner r1": ([*github(), github()[4]], []),
     "runner r1 executed 2 jobs": ([*github(), *github(job=2)], []),
-    "job 1 ended with failure and nobody broke it on purpose": (
+    "job 1 ended with failure, and the run did not break it on purpose": (
         [*without(github(), "job_completed"), {**github()[6], "conclusion": "failure"}],
         [],
     ),
@@ -82,7 +82,7 @@ VIOLATIONS: dict[str, tuple[list[Event], list[Event]]] = {
         github(),
         [*kubelet()[:6], {**kubelet()[8], "phase": "Running", "job": 1}],
     ),
-    "Pod p1 began job 1 and never ended it": (github(), kubelet()[:6]),
+    "Pod p1 began job 1 and did not end it": (github(), kubelet()[:6]),
 }
 
 
