@@ -146,7 +146,7 @@ class Stage:
         return child
 
     def start_github(self, **knobs: float) -> None:
-        """Start the lab's GitHub with its accounts; `knobs` are those of `/_lab/settings`."""
+        """Start the lab's GitHub with its accounts. `knobs` are settings for `/_lab/settings`."""
         port = free_port()
         self.github_url = f"http://127.0.0.1:{port}"
         self.module(

@@ -5,8 +5,8 @@ status of Pods unless real nodes join (`lab.node`). By default, a Node becomes U
 of its Lease, and its Pods are then evicted as in any cluster. `lab.kubelet.node` and `tests.nodes` renew Leases.
 
 Data are not synced to disk and are deleted when the control plane stops. On Linux the three programs die with the
-thread that started them, so that a killed test run leaves nothing behind. Start the control plane from the main thread:
-if a shorter-lived thread starts it, it ends with that thread.
+thread that started them, so that a killed test run leaves no process behind. Start the control plane from the main
+thread: if a shorter-lived thread starts it, it ends with that thread.
 """
 
 from __future__ import annotations

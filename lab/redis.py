@@ -30,7 +30,7 @@ def find_server() -> str:
 class Redis:
     """One server on a free port of the loopback interface, without persistence, with a user for each process of Ostler.
 
-    The default user has all permissions and no password. Only tests use it.
+    The default user has all permissions and no password. The lab, tests and benchmarks use it.
     """
 
     def __init__(self, folder: Path) -> None:

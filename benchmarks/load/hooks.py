@@ -130,7 +130,7 @@ async def run(arguments: argparse.Namespace) -> None:
         labels=tuple(arguments.labels.split(",")),
         secret=os.environ["LAB_WEBHOOK_SECRET"].encode(),
     )
-    timeout = aiohttp.ClientTimeout(total=10)  # GitHub waits as long for an answer
+    timeout = aiohttp.ClientTimeout(total=10)  # GitHub also waits ten seconds for an answer
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         if arguments.rate:
             seen = await at_rate(session, arguments.url, hooks, rate=arguments.rate)

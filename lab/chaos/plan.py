@@ -20,7 +20,7 @@ EVERY = 20
 """Number of jobs after which each sort of strike comes again.
 
 Once per `EVERY` jobs, one process, store or upstream is struck, one Pod vanishes, one job is cancelled, and one pool or
-node is changed. That is 5 % of the jobs for each sort.
+node is changed. That is one strike of each sort per 20 jobs. On real nodes, one kubelet or containerd is killed too.
 """
 
 FREEZES = 2 * EVERY

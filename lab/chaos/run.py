@@ -68,8 +68,8 @@ STALLED = 300.0
 SETTLED_WITHIN = 300.0
 """Seconds after the end of the last job within which everything must be cleaned up.
 
-The slowest cleanup is that of a Pod whose runner lives on. It is checked twice: 45 seconds after the end of its job,
-and a minute later. A check that failed is repeated.
+The slowest cleanup is that of a Pod whose runner still runs. The Pod is checked twice: 45 seconds after the end of its
+job, and a minute later. A check that failed is repeated.
 """
 
 SWEPT_EVERY = 60.0
@@ -131,7 +131,7 @@ class Result:
 
 
 def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
-    """Start a system in `folder`, play the plan, and return the result. Raises the errors of `System`."""
+    """Start a system in `folder`, inject the plan's faults, and return the result. Raises the errors of `System`."""
     on_nodes = scene.cluster == NODE
     options = Options(
         pools=NODE_POOLS if on_nodes else POOLS,

@@ -38,7 +38,7 @@ BEAT_LOCK_EXPIRES = 15.0
 """Seconds that a killed beat adds to a limit, because its lock must expire before another beat takes over."""
 
 FROZEN_FOR = 25.0
-"""Seconds that a frozen process adds to a limit: a web, or a process that has locked a row of the job or of a sweep."""
+"""Seconds that a frozen process adds to a limit: a web process, or one that has locked a row of the job or a sweep."""
 
 
 BUSY_FOR = 60.0

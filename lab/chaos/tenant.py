@@ -1,8 +1,8 @@
 """A run with one malicious tenant beside honest accounts: `ostler-lab chaos --scenario tenant`.
 
 The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. The tenant queues
-many of them, requests labels that no pool has, and polls continuously with forged tokens. The honest accounts push jobs
-as people do.
+many of them, requests labels that no pool has, and polls continuously with forged tokens. Each honest account
+sends one job a second.
 
 The verdict comes from the logs of the lab's GitHub and kubelet and from the sampler. No honest job may fail or wait
 longer than a minute, and no account may ever have more Pods than its budget. At least one job of the tenant must run,
@@ -190,7 +190,7 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
 
 
 class _Burst:
-    """Queues the tenant's jobs page by page in a thread, while the honest accounts push theirs."""
+    """Queues the tenant's jobs page by page in a thread, while the honest accounts send their jobs."""
 
     def __init__(self, system: System, body: Mapping[str, Any], *, jobs: int) -> None:
         self.queued = 0

@@ -1,7 +1,7 @@
 """`ostler-lab demo`: the whole system on this machine, with real jobs, and a verdict on them.
 
-The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows. Only the times and the
-numbers of remaps and repairs in the report come from Ostler.
+The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows. The other figures of
+the report, for example the times and the numbers of remaps and resumed claims, come from Ostler's rows and logs.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ INTERRUPTED = 130
 def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = None) -> int:
     """Run the demo and return its exit status: 0 only if every job completed exactly once.
 
-    `jobs` is the number of jobs after which it ends; None runs until Ctrl-C. `logs` is a folder that keeps the logs of
-    all processes; with None, only a failed run leaves its folder.
+    `jobs` is the number of jobs after which it ends. With None, it runs until Ctrl-C and gives no verdict. `logs` is a
+    folder that keeps the logs of all processes; with None, only a failed run leaves its folder.
     """
     _check_cluster(cluster)
     if cluster == NODE and not is_isolated():

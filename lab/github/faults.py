@@ -74,7 +74,7 @@ class Faults:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or play a fault on it."""
+        """Serve a request, or apply a fault to it."""
         fault = None
         if scope["type"] == "http" and not scope["path"].startswith(_NOT_THE_API):
             self.calls[endpoint(scope["method"], scope["path"])] += 1

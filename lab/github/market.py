@@ -1,7 +1,7 @@
 """Random pairing of queued jobs and idle runners.
 
-A job fits a runner under two conditions. The runner is registered in the job's organisation or repository, and has all
-labels of the job in upper or lower case. A runner of the organisation must also be in a group that admits the
+A job fits a runner if the runner is registered in the job's organisation or repository and has all labels of the job.
+The case of labels does not matter. A runner of the organisation must also be in a group that admits the
 repository. Jobs and runners with equal properties are grouped, so that a pairing costs the same with ten of them and
 with two thousand.
 """

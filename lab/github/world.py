@@ -1,7 +1,7 @@
 """The state of this GitHub and all its changes: accounts, jobs, runners, assignment and expiry.
 
-All methods run on one event loop. None of them awaits, except for the timer `patrol`, so each change is atomic. Each
-change is written to the journal. Webhooks about jobs go out through `publish`.
+All methods run on one event loop. None of them awaits, except for the timer `patrol`, so each change is atomic.
+Changes of jobs and runners are written to the journal. Webhooks about jobs go out through `publish`.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ class World:
     def cancel(self, job: Job) -> bool:
         """End a job with the conclusion `cancelled`. Return False if it is already over.
 
-        The job's runner learns of it by a 404 answer to its next call.
+        A runner that already received the job is deleted, so its next call is answered 404. Another runner becomes
+        idle.
         """
         if job.status == COMPLETED:
             return False

@@ -106,7 +106,7 @@ async def _run(
 
 
 async def _feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
-    """Copy input to a process. When the client is gone, the input ends and the process goes on, as in a cluster."""
+    """Copy input to a process. When the client is gone, the input ends and the process continues, as in a cluster."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data or process.stdin is None:
             continue

@@ -143,7 +143,7 @@ class Simulation:
             status, _ = await self._github("POST", f"{path}/heartbeat", {}, retries=0)
 
     async def _report(self, path: str, body: dict[str, Any]) -> bool:
-        """Report to GitHub. Return False if GitHub refuses the report.
+        """Report to GitHub. Return False if GitHub refuses the report or no attempt gets an answer.
 
         A refusal after an attempt without an answer counts as success, because that attempt might have arrived.
         """

@@ -6,7 +6,7 @@ shim still lists a process, containerd learns the right exit code, but the last 
 sources are `shouldCleanupShim` and `loadContainer` in containerd 2.4.
 
 The log looks the same if a restarted containerd has killed a running container, because its shim did not answer in
-time. The log therefore proves that no other program ended the container, but not that the job was over.
+time. The log therefore proves that nobody had asked for the end of the container, but not that the job was over.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from lab.node.images import PATH, debian_base, debian_root, packed
 JOB = "lab.ostler.dev/job:1"
 ACTION = "lab.ostler.dev/action:1"
 SUDO = "lab.ostler.dev/sudo:1"
-"""An image in which user 1001 may do everything with `sudo`, as in GitHub's stock image."""
+"""An image in which user 1001 can run any command with `sudo`, as in GitHub's stock image."""
 
 _ENTRY = """\
 #!/bin/sh

@@ -50,7 +50,7 @@ class GitHub:
         return status, answer
 
     def tell(self, path: str, body: Any) -> bool:
-        """Report to GitHub. Return False if GitHub refuses the report.
+        """Report to GitHub. Return False if GitHub refuses the report or no attempt gets an answer.
 
         A refusal after an attempt without an answer counts as success, because that attempt might have arrived.
         """
@@ -122,7 +122,7 @@ def run(github: GitHub, jit_config: str) -> int:
 
 
 def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
-    """Execute a job and return its conclusion: `success`, `failure`, or `lost` if GitHub refused a report."""
+    """Execute a job and return its conclusion: `success`, `failure`, or `lost` if GitHub did not accept a report."""
     hook = os.environ.get("ACTIONS_RUNNER_HOOK_JOB_STARTED")
     if hook:
         subprocess.run([hook], check=True)
@@ -139,7 +139,7 @@ def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
 
 
 def execute(job: dict[str, Any], lost: threading.Event) -> str:
-    """Execute the steps of a job and return its conclusion. A job without steps only takes time."""
+    """Execute the steps of a job and return its conclusion. A job without script and containers only takes time."""
     if job.get("containers"):
         sys.path.insert(0, __file__.rpartition("/")[0])  # python3 -I leaves this folder out
         module = importlib.import_module("container_job")  # few jobs need it, and an import delays the start of a Pod
