@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="ostler-lab setup", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)
-    parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
+    parser.add_argument("--github-url", required=True, help="address of the lab's GitHub (http://…)")
     arguments = parser.parse_args()
     kube = make_client(kubeconfig=str(arguments.kubeconfig))
     try:

@@ -93,8 +93,13 @@ def _url(log: Path) -> str:
 def main() -> None:
     """Read the arguments, write the files that the server and its clients need, and run the server in this process."""
     parser = argparse.ArgumentParser(prog="ostler-lab apiserver", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where certificate, keys and tokens are written")
-    parser.add_argument("--kubeconfig", type=Path, required=True, help="written for clients, its authority beside it")
+    parser.add_argument("--folder", type=Path, required=True, help="folder to write certificate, keys and tokens to")
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        required=True,
+        help="kubeconfig to write for clients; the authority is written beside it",
+    )
     parser.add_argument("--name", required=True, help="the host name under which clients reach it")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, required=True)

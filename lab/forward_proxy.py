@@ -212,7 +212,7 @@ async def serve(rules: Rules, *, port: int) -> None:
 def main() -> None:
     """Read the arguments and serve."""
     parser = argparse.ArgumentParser(prog="python -m lab.forward_proxy", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="where to listen on 127.0.0.1; 0 chooses a free port")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on at 127.0.0.1; 0 chooses a free port")
     parser.add_argument(
         "--map",
         action="append",

@@ -102,7 +102,7 @@ class GoPrograms:
             ) from error
 
     def _build_into(self, cache: Path, say: Say) -> Path:
-        say(f"building {self.what} from Go modules: {self.takes}, once; the result is kept in {cache}")
+        say(f"building {self.what} from Go modules: {self.takes}, once; the result is stored in {cache}")
         go = _go(cache, say, needed=self._needed_go())
         target = cache / self._key()
         partial = Path(tempfile.mkdtemp(prefix="building-", dir=cache))

@@ -120,7 +120,7 @@ def _say(line: str) -> None:
 def main() -> None:
     """Read the arguments, send the jobs and wait. The exit status is 0 only if every job completed exactly once."""
     parser = argparse.ArgumentParser(prog="ostler-lab traffic", description=__doc__)
-    parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
+    parser.add_argument("--github-url", required=True, help="address of the lab's GitHub (http://…)")
     parser.add_argument("--jobs", type=int, default=20, help="number of jobs to send")
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same jobs")
     arguments = parser.parse_args()

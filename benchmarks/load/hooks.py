@@ -149,7 +149,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--first", type=int, required=True, help="id of the first job")
     parser.add_argument("--labels", default="self-hosted,linux")
-    parser.add_argument("--rate", type=float, default=0.0, help="a second; without it `--senders` send at once")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="webhooks per second; 0 lets --senders send as fast as they can"
+    )
     parser.add_argument("--senders", type=int, default=32)
     asyncio.run(run(parser.parse_args()))
 

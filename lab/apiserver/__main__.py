@@ -29,9 +29,9 @@ class Server(uvicorn.Server):
 def main() -> None:
     """Read the arguments and serve."""
     parser = argparse.ArgumentParser(prog="python -m lab.apiserver", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where certificate, keys and tokens are")
+    parser.add_argument("--folder", type=Path, required=True, help="folder with certificate, keys and tokens")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
-    parser.add_argument("--port", type=int, default=0, help="0 chooses")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 chooses a free port")
     arguments = parser.parse_args()
     os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(1024 * 1024))  # an exec request has a whole command in it
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -43,7 +43,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ostler-lab chaos", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=2000, help="how many jobs to send (default 2000)")
+    parser.add_argument("--jobs", type=int, default=2000, help="number of jobs to send (default: 2000)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan of faults")
     parser.add_argument(
         "--scenario",
@@ -52,10 +52,15 @@ def _arguments() -> argparse.Namespace:
         help="faults: break the parts of the system (default); tenant: a malicious account beside honest ones; "
         "fleets: six bad pools beside two healthy ones",
     )
-    parser.add_argument("--honest", type=int, default=60, help="jobs of each honest account beside a tenant (60)")
+    parser.add_argument(
+        "--honest",
+        type=int,
+        default=60,
+        help="number of jobs of each honest account in the scenario tenant (default: 60)",
+    )
     parser.add_argument("--cluster", choices=(*CLUSTERS, NODE), default="real")
     parser.add_argument("--logs", type=Path, help="keep the logs of every process in this new folder")
-    parser.add_argument("--plan", action="store_true", help="print the plan of the seed and end")
+    parser.add_argument("--plan", action="store_true", help="print the plan of the seed and exit")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error(f"argument --jobs: {arguments.jobs} jobs prove nothing; give 1 or more")

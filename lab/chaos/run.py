@@ -302,7 +302,7 @@ class _Run:
                 return left
             if time.monotonic() - said_at > SAY_EVERY:
                 said_at = time.monotonic()
-                self._say(f"all jobs are over; {len(left)} things are left: {left[0]}")
+                self._say(f"all jobs are over; {len(left)} leftovers, the first: {left[0]}")
             time.sleep(1)
 
     def _left(self) -> list[str]:

@@ -169,7 +169,7 @@ def _drive(
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             problem = run.play(live, console, stop=stop)
         if stop.is_set():
-            say("stopping; a worker in the middle of a step is given up to half a minute")
+            say("stopping; a worker has up to 35 seconds to end its step")
         if jobs is None:
             return 0
         if problem:

@@ -30,14 +30,16 @@ def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(prog="ostler-lab github", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
-    parser.add_argument("--webhook-url", help="where webhooks go; without it they are all lost")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 chooses a free port")
+    parser.add_argument("--webhook-url", help="receiver of the webhooks; without it, all webhooks are lost")
     parser.add_argument("--webhook-secret-env", default="LAB_WEBHOOK_SECRET", help="variable that holds the secret")
     parser.add_argument("--app-id", required=True)
     parser.add_argument("--app-public-key", type=Path, help="PEM file; without it LAB_APP_PUBLIC_KEY is the PEM")
     parser.add_argument("--log", type=Path, help="JSONL file that the verdict reads")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lock-expiry", type=float, default=5, help="seconds without a heartbeat that fail a job")
+    parser.add_argument(
+        "--lock-expiry", type=float, default=5, help="seconds without a heartbeat after which a job fails"
+    )
     args = parser.parse_args()
     secret = os.environ.get(args.webhook_secret_env, "")
     if args.webhook_url and not secret:

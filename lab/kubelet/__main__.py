@@ -82,18 +82,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="ostler-lab kubelet", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)
-    parser.add_argument("--node", default="lab-node", help="the name of the Node to be")
-    parser.add_argument("--serves", help="bind only the Pods whose node selector asks for this name")
-    parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
-    parser.add_argument("--real", type=int, default=10, help="how many Pods are to execute their job as real processes")
-    parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")
-    parser.add_argument("--work", type=Path, required=True, help="where real Pods have their volumes")
-    parser.add_argument("--dispatch-url", help="instead of the Pods' own OSTLER_DISPATCH_URL")
-    parser.add_argument("--hooks-url", help="the API server for sidecars of container jobs, if not the kubeconfig's")
+    parser.add_argument("--node", default="lab-node", help="name of the Node that this kubelet registers")
+    parser.add_argument("--serves", help="bind only Pods whose node selector has this name")
+    parser.add_argument("--github-url", required=True, help="address of the lab's GitHub (http://…)")
+    parser.add_argument("--real", type=int, default=10, help="number of Pods that execute their job as real processes")
+    parser.add_argument("--log", type=Path, required=True, help="file of the journal (JSON lines)")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the volumes of real Pods")
+    parser.add_argument("--dispatch-url", help="address to poll instead of the Pods' OSTLER_DISPATCH_URL")
     parser.add_argument(
-        "--exec-host", default="127.0.0.1", help="the address to serve exec on, as in the Node's status"
+        "--hooks-url", help="address of the API server for sidecars of container jobs (default: that of the kubeconfig)"
     )
-    parser.add_argument("--alive-file", type=Path, help="touched whenever the Node's Lease was renewed")
+    parser.add_argument(
+        "--exec-host", default="127.0.0.1", help="address of the exec endpoint, which the Node's status has too"
+    )
+    parser.add_argument("--alive-file", type=Path, help="file that is touched after each renewal of the Node's Lease")
     parser.add_argument("--renew-every", type=float, default=RENEW_SECONDS, help="seconds between two renewals")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds between binding and start")
     arguments = parser.parse_args()

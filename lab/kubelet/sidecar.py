@@ -66,7 +66,7 @@ class SidecarFolder:
         (self.root / "kubeconfig").write_text(yaml.safe_dump(config))
 
     def environment_of_runner(self) -> dict[str, str]:
-        """Return the variables with which the container `runner` finds the sidecar."""
+        """Return the variables of the container `runner` that name the hook program and the socket of the sidecar."""
         return {PROGRAM: str(self.root / "hook.sh"), SOCKET: str(self.socket)}
 
     async def serve(self, environment: dict[str, str]) -> None:
