@@ -37,7 +37,7 @@ _RELEASE = "ostler"
 class Identities:
     """Identities of one release. The release is in `namespace`, and its runner Pods are in the namespace `runners`.
 
-    If the `values` name an elevated namespace, some runner Pods are in that namespace.
+    If the `values` name elevated pools, the runner Pods of these pools are in the elevated namespace.
     """
 
     def __init__(self, kube: KubeClient, *, namespace: str, runners: str, values: helm.Values | None = None) -> None:

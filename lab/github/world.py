@@ -258,8 +258,8 @@ class World:
     def cancel(self, job: Job) -> bool:
         """End a job with the conclusion `cancelled`. Return False if it is already over.
 
-        A runner that already received the job is deleted, so its next call is answered 404. Another runner becomes
-        idle.
+        A runner that already received the job is deleted, so its next call is answered 404. A runner that has not
+        received it yet becomes idle.
         """
         if job.status == COMPLETED:
             return False
