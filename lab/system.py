@@ -698,14 +698,21 @@ class System:
     def start_watch(self, number: int) -> Child:
         """Start a watch process, which no job depends on.
 
-        It gets the settings for Redis, the cluster, its namespace, timings and logs, and no other setting of Ostler.
+        It gets the settings for Redis, the cluster, its namespaces, timings and logs, and no other setting of Ostler.
         """
         mine = {
             name: value
             for name, value in self._environment_of("watch").items()
             if not name.startswith("OSTLER_")
             or name.startswith(
-                ("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_TIMINGS", "OSTLER_LOG")
+                (
+                    "OSTLER_REDIS",
+                    "OSTLER_KUBECONFIG",
+                    "OSTLER_NAMESPACE",
+                    "OSTLER_ELEVATED_NAMESPACE",
+                    "OSTLER_TIMINGS",
+                    "OSTLER_LOG",
+                )
             )
         }
         child = Child(
