@@ -64,7 +64,7 @@ class Shut:
     why: str
 
     def __str__(self) -> str:
-        return f"the gate of {self.upstream} is closed since {self.since:%H:%M:%S} UTC: {self.why}"
+        return f"the gate of {self.upstream} has been closed since {self.since:%H:%M:%S} UTC: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Gates of upstreams: when a gate closes and opens again, from counts of calls alone.
 
-While a gate is closed, sweeps delete nothing and the autoscaler changes no pool. Dispatch continues. If an upstream
-answers only half of the calls, its answers are no evidence for a kill (law L8). A gate closes after one bad evaluation,
-because waiting costs only time. A gate opens after several consecutive good evaluations. The number of good evaluations
-is drawn at random for each closing, so that deployments with the same upstream do not reopen their gates together. If
-the share of failed calls is between the two thresholds, an open gate stays open and a closed gate stays closed.
+While a gate is closed, no sweep deletes an object of the cluster or a runner, and the autoscaler changes no pool.
+Dispatch continues. If an upstream answers only half of the calls, its answers are no evidence for a deletion (law L8).
+A gate closes after one bad evaluation, because waiting costs only time. A gate opens after several consecutive good
+evaluations. The number of good evaluations is drawn at random for each closing, so that deployments with the same
+upstream do not reopen their gates together. If the share of failed calls is between the two thresholds, an open gate
+stays open and a closed gate stays closed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """How many calls all processes made in the last minute, and how many of these calls failed."""
+    """How many calls all processes made in the window of an evaluation, and how many of these calls failed."""
 
     calls: int
     errors: int
@@ -68,4 +69,4 @@ def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gat
 
 def why_closed(counts: CallCounts) -> str:
     """Return a text that says why the gate closed."""
-    return f"{counts.errors} of {counts.calls} calls of the last minute failed"
+    return f"{counts.errors} of {counts.calls} recent calls failed"

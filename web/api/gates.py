@@ -20,7 +20,7 @@ class Gate(Shown):
     upstream: str = Field(examples=["github"])
     open: bool
     closed_at: datetime | None = Field(description="time at which the gate closed; null while it is open")
-    why: str | None = Field(description="why the gate is closed", examples=["31 of 34 calls of the last minute failed"])
+    why: str | None = Field(description="why the gate is closed", examples=["31 of 34 recent calls failed"])
     opened_at: datetime | None = Field(description="time at which the gate last opened")
     healthy_checks: int = Field(description="consecutive healthy checks since the gate closed")
     needs: int = Field(description="consecutive healthy checks that open the gate; 0 while it is open")

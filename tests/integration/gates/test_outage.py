@@ -135,8 +135,8 @@ def test_an_upstream_that_fails_stops_what_kills_until_it_has_come_back(stage: S
     assert (stage.open(upstream), stage.open(other)) == (False, True)
     run = stage.reap()
     assert (run["done"], run["overflow"]) == (["mend"], 1)
-    assert run["why"].startswith(f"the gate of {upstream} is closed since ")
-    assert run["why"].endswith("calls of the last minute failed")
+    assert run["why"].startswith(f"the gate of {upstream} has been closed since ")
+    assert run["why"].endswith("recent calls failed")
     assert [each.upstream for each in transaction(stage.rt.engine, shut)] == [upstream]
 
     # It goes on failing while nobody else calls it: the sweep asks it, and says so each time.

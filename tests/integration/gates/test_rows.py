@@ -49,7 +49,7 @@ def test_errors_that_are_few_in_each_process_close_the_gate_together(database: D
     evaluation = evaluate(engine, GITHUB, at=1)
     assert evaluation is not None
     assert evaluation.after.closed
-    assert shut(engine) == [Shut(GITHUB, seconds(1), "6 of 6 calls of the last minute failed")]
+    assert shut(engine) == [Shut(GITHUB, seconds(1), "6 of 6 recent calls failed")]
     assert not transaction(engine, lambda db: gates.is_open(db, GITHUB))
     assert transaction(engine, lambda db: gates.is_open(db, KUBERNETES))
     assert shut(engine, KUBERNETES) == []
