@@ -103,7 +103,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class LostPod:
-    """A Pod that ended or was deleted while the job had a claim on it."""
+    """A Pod that ended or was deleted while the job had a delivered claim on it."""
 
     name: str
     end: PodEnd
@@ -270,7 +270,8 @@ def _claimed(job: JobFacts) -> Explanation:
     claim = job.claim
     if claim is None:
         return Explanation(
-            WaitsFor.GITHUB, "It is claimed, but has no live claim. The next run of the sweeps repairs this state."
+            WaitsFor.GITHUB,
+            "It is claimed, but has no live claim. The sweep unresolved_jobs asks GitHub and repairs its state.",
         )
     on = f"claim {claim.id} on Pod {claim.pod}"
     match claim.state:
@@ -326,8 +327,8 @@ def _queued(job: JobFacts) -> Explanation:
         return Explanation(WaitsFor.POD, f"{place} No Pod of pool {pool.name} is warm: {why}.", cure)
     return Explanation(
         WaitsFor.MATCH,
-        f"{place} Pool {pool.name} has {pool.warm} warm Pods. They go first to the accounts that use the smallest part "
-        "of their share.",
+        f"{place} Pool {pool.name} has {pool.warm} {'warm Pod' if pool.warm == 1 else 'warm Pods'}. Accounts that use "
+        "less of their share come first.",
     )
 
 
@@ -402,8 +403,9 @@ def _raise(pool: PoolFacts, least: int) -> str:
 
 _TOO_OLD_CURE = "Use an image with a newer runner in the RunnerPool. The pool resumes as soon as its template changes."
 _RUNNERS_CURE = (
-    "See the log of container `runner` of one of its Pods: a broken image, a read-only file system, a missing "
-    "proxy or CA, or no route to GitHub. The pool resumes with its first execution, or when its template changes."
+    "See the log of container `runner` of one of its Pods. Usual causes are a broken image, a read-only file system, "
+    "a missing proxy or CA, and no route to GitHub. The pool resumes with its first execution, or when its template "
+    "changes."
 )
 
 _TROUBLES = {

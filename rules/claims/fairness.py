@@ -105,10 +105,11 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The jobs to claim, in order, and the accounts that did not get all their jobs although slots were free.
+    """The jobs to claim, in order, and the accounts that did not get all their jobs for a reason of their own.
 
     An account in `skipped` might also have jobs in `picks`. These jobs were selected before the account's budget was
-    full. If the slots were used up before an account's turn, the account is not in `skipped`.
+    full. If the slots were used up before the turn of an account, the account is not in `skipped`. An account that was
+    not read is always in `skipped`.
     """
 
     picks: tuple[JobHead, ...]
@@ -196,7 +197,7 @@ def dominant_share(usage: Usage, totals: Budget) -> float:
 
 def weighted_share(account: AccountView, totals: Budget) -> float:
     """Return the account's weighted dominant share. The account with the smallest share comes first."""
-    # NaN and infinity pass the column's CHECK (weight > 0), but would break the order of all accounts (L14).
+    # NaN and infinity pass the column's CHECK (weight > 0), but would break the order of all accounts (law L14).
     weight = account.weight if math.isfinite(account.weight) and account.weight > 0 else 1.0
     return dominant_share(account.usage, totals) / weight
 

@@ -1,8 +1,9 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.transitions` applies an entry as one guarded UPDATE and writes the transition's event. No other code
-changes a state, so a transition that is not in the table cannot be committed. A test in `tests/faults` kills a process
-before and after each commit. The test reads the list of commits from `TRANSITIONS`.
+`models.tables.transitions` applies a transition of an existing row as one guarded UPDATE that also writes the event. No
+other code changes a state, so a transition that is not in the table cannot be committed. `models.tables.claim_inserts`
+and `models.tables.job_inserts` insert new rows. `models.tables.claim_leases` commits the `LEASE` transitions. A test in
+`tests/faults` kills a process before and after each commit. The test reads the list of commits from `TRANSITIONS`.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _lease(name: str, sources: tuple[ClaimState, ...], *, seconds: float, purpos
 TRANSITIONS: dict[str, Transition] = {
     transition.name: transition
     for transition in (
-        # claims for a job, in the order of L5
+        # claims for a job, in the order of law L5
         _claim("claim", (), _C.CLAIMED, _WORKER),
         _claim("mint", (_C.CLAIMED,), _C.MINTED, _WORKER),
         _claim("deliver", (_C.MINTED,), _C.DELIVERED, _WEB),
@@ -135,7 +136,7 @@ TRANSITIONS: dict[str, Transition] = {
         _claim("end_completed", (_C.DELIVERED, _C.EXECUTING, _C.RELEASING), _C.ENDED, _WEB),
         _claim("end_pod_gone", _LIVE, _C.ENDED, _WORKER),
         _claim("end_pod_spent", _LIVE, _C.ENDED, _WORKER),
-        # claims that retire a Pod (L7)
+        # claims that retire a Pod (law L7)
         _retire("retire", (), _C.CLAIMED),
         _retire("end_retired", (_C.CLAIMED,), _C.ENDED),
         # jobs

@@ -1,7 +1,8 @@
 """Backoff keys of refused mints: each key names the jobs that a refusal of GitHub affects.
 
 The repositories of a user account have their own runners, so a refusal affects only the repository. In an organisation,
-a refusal affects the runner group. A refusal for the default group affects the whole account.
+a refusal affects the runner group. A refusal for the default group affects the whole account, unless GitHub refuses
+because this group is full.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def cure_of_refusal(detail: str) -> str:
     lower = detail.lower()
     known = next((cure for words, cure in _CURES if words in lower), None)
     if known is not None:
-        return f"{known} One job at a time is tried, and all continue after the first success."
+        return f"{known} Ostler tries one job at a time. The other held jobs continue after the first success."
     return (
         "Ostler then retries the job automatically. If this repeats, check that the App is installed for this "
         "repository with the permission to administer runners, and check the status page of GitHub."

@@ -1,7 +1,8 @@
 """Descriptions of a runner Pod's end, built from observations of the Pod's deletion and containers.
 
 Ostler deletes no Pod that has a live job claim (law L7). If a deletion was requested while the Pod had such a claim,
-another client requested the deletion: a person, a drain, a controller of Kubernetes, or the kubelet.
+another client requested the deletion, for example a person, a drain, the scheduler, a controller of Kubernetes, or the
+kubelet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from rules.claims.pod_events import PodEvent
 class How(StrEnum):
     """Cause of the end of a Pod, used as a metric label.
 
-    `deleted` means that an unknown client deleted the Pod. `unknown` means that the end was not observed.
+    `deleted` means that the deletion of the Pod was requested, and that Kubernetes gave no reason from `_REASONS`.
+    `unknown` means that the end was not observed.
     """
 
     COMPLETED = "completed"
@@ -62,8 +64,8 @@ class PodEnd:
 
     `deletion_at` is the time of the deletion request. `reason` is Kubernetes' reason for the end of the Pod or of its
     container `runner`. `over` is true if the containers `poller` and `runner` of the Pod were seen terminated. `ours`
-    is true if Ostler deleted the Pod under a retire claim. `event` is the Event of another component about the Pod's
-    end.
+    is true if Ostler deleted the Pod under a retire claim. `gone` is true if the Pod does not exist any more. `event`
+    is the Event of another component about the Pod's end.
     """
 
     deletion_at: datetime | None = None

@@ -67,7 +67,7 @@ class Answer:
     """A verdict with its reason. `claim_id` is set if a JIT must be delivered.
 
     `cancels_unstamp` is true if the poll arrived after the un-stamp of the Pod began. Such a poll proves that the Pod
-    reaches web, so the un-stamp is not needed (L10).
+    reaches web, so the un-stamp is not needed (law L10).
     """
 
     verdict: Verdict

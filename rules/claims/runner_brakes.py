@@ -3,7 +3,7 @@
 A probe is the one claim that a braked pool or account gets. It tests whether the runners execute jobs again.
 
 A failure is a Pod that got a JIT and never executed a job, while the job stayed queued at GitHub. Either the Pod ended,
-or the Pod's runner never appeared. The cause is that the runner is too old, its image is broken, or the runner cannot
+or the Pod's runner never appeared. Usual causes are a runner that is too old, a broken image, and a runner that cannot
 reach GitHub. The brake depends on the consecutive failures since the last execution. Only failures of the pool's
 present template count.
 """

@@ -18,10 +18,11 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 def make_runner_name(pod_name: str, suffix8hex: str) -> str:
     """Return `<pod name>-<8 hex>`, with at most 64 of the characters `A-Za-z0-9._-`.
 
-    Any other character becomes `-`. Raises ValueError if the suffix is not 8 lower-case hex digits.
+    Any other character of the Pod name becomes `-`. Separators at both ends of the name are removed. If nothing
+    remains, the name is `runner`. Raises ValueError if the suffix is not 8 lower-case hex digits.
     """
     if _SUFFIX.fullmatch(suffix8hex) is None:
-        raise ValueError("the suffix of a runner name must be 8 lower-case hex digits")
+        raise ValueError(f"the suffix of a runner name must be 8 lower-case hex digits, not {suffix8hex!r}")
     room = MAX_LENGTH - len(suffix8hex) - 1
     # The trailing separators are removed last, because the cut might end on a separator.
     stem = _NOT_ALLOWED.sub("-", pod_name).lstrip("-._")[:room].rstrip("-._")
@@ -31,5 +32,5 @@ def make_runner_name(pod_name: str, suffix8hex: str) -> str:
 def random_suffix(random: bytes) -> str:
     """Return the first 4 of the given random bytes as 8 hex digits. Raises ValueError if there are fewer bytes."""
     if len(random) < _SUFFIX_BYTES:
-        raise ValueError(f"a runner name needs {_SUFFIX_BYTES} random bytes")
+        raise ValueError(f"a runner name needs {_SUFFIX_BYTES} random bytes, but got {len(random)}")
     return random[:_SUFFIX_BYTES].hex()

@@ -1,8 +1,9 @@
 """Value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
 
 The annotation exists from the Pod's creation and is never removed. Three steps write the annotation: stamp, un-stamp
-and release. Each write has a higher n, and succeeds only if the annotation still has the value that the writer read.
-The annotation shows the claim that wrote last. Only the owner label shows whether the Pod is stamped.
+and release. Each write of a claim has a higher n than the write before. A write succeeds only if the annotation still
+has the value that the writer expects. The annotation shows the claim that wrote last. Only the owner label shows
+whether the Pod is stamped.
 
 Any authorised client of the cluster might have written the value. `parse` returns None for a value that Ostler would
 not write.
@@ -30,7 +31,9 @@ class StampValue:
 
     def __post_init__(self) -> None:
         if not (0 <= self.claim_id <= MAX_NUMBER and 0 <= self.n <= MAX_NUMBER):
-            raise ValueError("a stamp must consist of two numbers from 0 to 2**63 - 1")
+            raise ValueError(
+                f"a stamp must consist of two numbers from 0 to 2**63 - 1, but got {self.claim_id} and {self.n}"
+            )
 
 
 def format_stamp(value: StampValue) -> str:

@@ -62,12 +62,12 @@ class Runner(StrEnum):
     FOREIGN = "foreign"
     """No live claim has this runner. Either the runner is not Ostler's, or its claim has ended."""
     UNDELIVERED = "undelivered"
-    """The claim's JIT was never delivered, so the runner cannot execute.
+    """The JIT of this runner was never delivered, so the runner cannot execute.
 
     This should be impossible. The runner counts as foreign.
     """
     TAKEN = "taken"
-    """A single-use runner was reported for a second job.
+    """The runner was reported for a second job, although a runner executes one job at most.
 
     This should be impossible. The runner counts as foreign.
     """

@@ -35,7 +35,7 @@ class DrainVerdict:
 def judge_drain(seen: DrainSeen) -> DrainVerdict:
     """Return whether the pool may be deleted.
 
-    The cluster and the rows must agree that no Pod of the pool is alive (L8).
+    The cluster and the rows must agree that no Pod of the pool is alive (law L8).
     """
     found = (
         (seen.alive, "Pods that are not terminal"),
@@ -74,7 +74,8 @@ class DrainReport:
 def report(drain: Drain, *, now: datetime) -> DrainReport:
     """Return the report on a draining pool.
 
-    The text changes only when the remaining Pods or the oldest job change, or when the drain becomes overdue.
+    The text changes only when the number of remaining or busy Pods changes, when the oldest job changes, or when the
+    drain becomes overdue.
     """
     late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
     overdue = late and drain.left > 0

@@ -2,8 +2,8 @@
 
 The levels are those of the Kubernetes documentation, "Pod Security Standards". A runner Pod has the level `restricted`
 unless its pool asks for more. The owner of the cluster bounds what pools may ask for (`runners.allowedPodSecurity` of
-the chart). Pools above `restricted` have a namespace of their own, because Pod Security enforces one level per
-namespace.
+the chart). All pools above `restricted` are in a second namespace (OSTLER_ELEVATED_NAMESPACE), because Pod Security
+enforces one level per namespace.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ def refusal(asked: PodSecurity, *, allowed: PodSecurity, namespace: str, elevate
     """Return why a pool of this namespace must not have the level that it asks for, or None if it may have the level.
 
     `allowed` is the weakest level that the owner of the cluster allows. `elevated_namespace` is the namespace of the
-    pools above `restricted`, or None if there is none. The answer is one sentence with cause and cure.
+    pools above `restricted`, or None if no pool may be above `restricted`. The answer is one sentence with cause and
+    cure.
     """
     if not asked.elevated:
         return None
     if elevated_namespace is None or asked.rank > allowed.rank:
+        most = PodSecurity.RESTRICTED if elevated_namespace is None else allowed
         return (
-            f"{_ASKS} {asked}, and this cluster allows {allowed}: create the pool with a level that is allowed, or "
-            "have the owner of the cluster raise runners.allowedPodSecurity of the chart"
+            f"{_ASKS} {asked}, and this cluster allows {most} at most: create the pool with a level that is allowed, "
+            "or have the owner of the cluster raise runners.allowedPodSecurity of the chart"
         )
     if namespace != elevated_namespace:
         return (

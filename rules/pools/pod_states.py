@@ -60,7 +60,7 @@ class StateFacts:
 def state_of(pod: StateFacts) -> PodState:
     """Return the state of a Pod.
 
-    Evidence that the Pod got a JIT takes precedence over all evidence that the Pod is idle (L3).
+    Evidence that the Pod got a JIT takes precedence over all evidence that the Pod is idle (law L3).
     """
     answers = (
         (pod.terminal, PodState.SPENT),

@@ -2,8 +2,9 @@
 
 The merge is strategic, as in `kubectl patch`: maps merge key by key, lists of named items merge by name, and every
 other list is replaced. The overlay may contain only fields that are known to be harmless. A field that a later version
-of Kubernetes adds is therefore refused until the field has been reviewed. The container `poller` has the token of the
-Pod, and the container `runner` runs the code of jobs. A field must not weaken the separation of the two containers.
+of Kubernetes adds is therefore refused until the field has been reviewed. The container `poller` has a token of the
+Pod, and so does the container `hooks` of a pool with container jobs. The container `runner` runs the code of jobs. A
+field must not weaken the separation of `runner` from the other two containers.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ _VOLUME_KINDS = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim", "projected", "secret"}
 )
 LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-"""Keys of the taints that the node controller adds to a node whose kubelet stopped reporting."""
+"""Keys of the taints that the node controller adds to a node that is unreachable or not ready."""
 
 _SECURITY_FIELDS: Mapping[PodSecurity, frozenset[str]] = {
     PodSecurity.RESTRICTED: frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"}),
@@ -259,7 +260,7 @@ def _refusals(overlay: Json, *, containers: bool, level: PodSecurity) -> Iterato
     for container in spec.get("initContainers") or ():
         where = f"podTemplate.spec.initContainers[{container['name']}]"
         if container["name"] in {POLLER, RUNNER}:
-            yield f"{where}: the name is already in use"
+            yield f"{where}: the name is already in use by a container of Ostler: choose another name"
         if not (containers and container["name"] == HOOKS):
             yield from _container(container, where, level)
     for volume in spec.get("volumes") or ():
@@ -281,7 +282,7 @@ def _misshapen(value: Any, where: str) -> Iterator[str]:
         for key, inner in value.items():
             here = f"{where}.{key}"
             if inner is None or key.startswith("$"):
-                yield f"{here}: an overlay must not remove anything"
+                yield f"{here}: an overlay must not remove anything; delete this null or patch directive"
             elif key in _MAPS and not isinstance(inner, dict):
                 yield f"{here} is not a map"
             elif key in _LISTS and not (isinstance(inner, list) and all(isinstance(each, dict) for each in inner)):
@@ -300,18 +301,24 @@ def _container(container: Json, where: str, level: PodSecurity) -> Iterator[str]
     security: Json = container.get("securityContext") or {}
     yield from _unknown(security, _SECURITY_FIELDS[level], f"{where}.securityContext")
     if security.get("runAsUser") == 0 and not level.elevated:
-        yield f"{where}.securityContext.runAsUser is root"
+        yield (
+            f"{where}.securityContext.runAsUser is 0 (root): use another user, or ask for a weaker level in "
+            "spec.security.podSecurity"
+        )
     if name == RUNNER and "runAsUser" in security:
-        yield f"{where}.securityContext.runAsUser: the containers poller and runner must have the user of the Pod"
+        yield (
+            f"{where}.securityContext.runAsUser must not be set: the containers poller and runner must have the user "
+            "of the Pod"
+        )
     for variable in container.get("env") or ():
         allowed = name == RUNNER and variable["name"] in _RUNNER_ENV
         if variable["name"].startswith(_OUR_ENV) and not allowed:
             yield f"{where}.env[{variable['name']}] is reserved for Ostler"
     for mount in container.get("volumeMounts") or ():
         if mount["name"] in _OUR_VOLUMES:
-            yield f"{where}.volumeMounts: volume {mount['name']} is reserved for the containers poller and runner"
+            yield f"{where}.volumeMounts: volume {mount['name']} is reserved for the containers of Ostler"
         if mount["mountPath"].rstrip("/").startswith(("/var/run/ostler", "/opt/ostler")):
-            yield f"{where}.volumeMounts[{mount['mountPath']}] would hide a path that Ostler mounts or runs"
+            yield f"{where}.volumeMounts[{mount['mountPath']}] would hide a path that Ostler uses: choose another path"
 
 
 def _of_hooks(overlay: Json) -> Iterator[str]:
@@ -324,7 +331,7 @@ def _of_hooks(overlay: Json) -> Iterator[str]:
     for container in spec.get("containers") or ():
         where = f"podTemplate.spec.containers[{container['name']}]"
         if container["name"] == HOOKS:
-            yield f"{where}: the name is already in use by an init container"
+            yield f"{where}: the name is already in use by an init container of Ostler: choose another name"
         for variable in container.get("env") or ():
             if variable["name"] == HOOKS_PROGRAM:
                 yield f"{where}.env[{HOOKS_PROGRAM}] is reserved for Ostler while spec.containers is set"
@@ -364,4 +371,7 @@ def _volume(volume: Json) -> Iterator[str]:
     yield from _unknown(volume, _VOLUME_KINDS, where)
     for source in (volume.get("projected") or {}).get("sources") or ():
         if "serviceAccountToken" in source:
-            yield f"{where}: only the container poller may have a token of the Pod"
+            yield (
+                f"{where}: the source serviceAccountToken must not be set, because only the container poller and the "
+                "sidecar hooks may have a token of the Pod"
+            )

@@ -1,7 +1,7 @@
 """Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and failed starts of new Pods.
 
-The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (L3). The number of
-retirements per tick is limited (L9).
+The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (law L3). The number of
+retirements per tick is limited (law L9).
 
 A warm Pod with an old template, or on a node that is being emptied, is retired only while the number of unavailable
 replicas is below its limit. A Pod of the new template counts as available only after its first poll. A template whose
@@ -163,7 +163,9 @@ class PoolPlan:
 
 
 TICK = 9.0
-"""Length of a tick in seconds. All reconciles of a pool within a tick share one budget of retirements.
+"""Length in seconds of a tick of the reconciler.
+
+All reconciles of a pool within a tick share one budget of retirements.
 
 `TICK` is below the reconciler's interval of ten seconds. With a tick of ten seconds, a run that starts a little early
 would share the budget of the run before. If that budget is used up, the early run could retire nothing. The next run
@@ -172,7 +174,7 @@ would start only ten seconds later.
 
 
 def budget_of(pods: int) -> int:
-    """Return how many Pods may be retired in one tick if `pods` Pods are alive (L9)."""
+    """Return how many Pods may be retired in one tick if `pods` Pods are alive (law L9)."""
     return max(5, pods // 10)
 
 
@@ -237,7 +239,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
     """Return the state of starts, updated by the result of creating a surge Pod.
 
     If more Pods are warm than a rollout may replace at once, the rollout waits `ROOM_WITHIN` seconds for a node for the
-    surge Pod. After that, the rollout continues without surge. If fewer Pods are warm, the rollout waits for the whole
+    surge Pod. After that, the rollout continues without surge. Otherwise the rollout waits for the whole
     `start_timeout`. After that, the surge Pod counts as a failed start.
 
     A rollout continues with surge again when enough of the warm Pods got jobs, or after `SURGE_AGAIN`.

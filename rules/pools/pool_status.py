@@ -1,4 +1,4 @@
-"""Status of a pool: counts, and the conditions Ready, Draining and Degraded with their reasons.
+"""Status of a pool: counts, and the conditions Ready, Draining, Degraded and RunnerOutdated with their reasons.
 
 A condition's `lastTransitionTime` changes only when the condition's status changes. If an evaluation has the same
 result as the evaluation before, the pool's status does not change.

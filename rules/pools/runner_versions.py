@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 SOON = timedelta(days=14)
 """Time before the end of support at which the warning starts.
 
-GitHub refuses a version 30 days after the release of a newer version.
+GitHub refuses a version 30 days after the release of the next version.
 """
 
 
@@ -16,5 +16,6 @@ def warn(version: str, ends_at: datetime | None, *, now: datetime) -> str | None
     if ends_at is None or ends_at > now + SOON:
         return None
     day = f"{ends_at:%Y-%m-%d}"
-    said = f"refuses runner {version} since {day}" if ends_at <= now else f"will refuse runner {version} from {day} on"
+    refuses = ends_at <= now
+    said = f"has refused runner {version} since {day}" if refuses else f"will refuse runner {version} from {day} on"
     return f"GitHub {said}; use an image with a newer runner"

@@ -5,7 +5,7 @@ Pods that had a job and are not over. `queue` counts the jobs that budgets allow
 is the number of Pods that was enough in 95 % of the last hour's minutes.
 
 A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
-is a hard limit and applies at once.
+is a hard limit: a scale-down to this limit does not wait.
 
 Surplus Pods cost money, and missing Pods make jobs wait. If an input of the formula is unknown, the replicas therefore
 stay unchanged (law L8). The reason of every verdict states the inputs in numbers.

@@ -72,9 +72,9 @@ class Trouble(StrEnum):
 class Starts:
     """State of a pool's starts: consecutive failures, and the time before which no Pod is created.
 
-    `trouble` and `detail` stay until a Pod polls. If `trouble` is a refusal of the API server, both fields stay until
-    the API server accepts a Pod. If `trouble` is `unschedulable` and `failures` is 0, a rollout found no room for a
-    surge Pod (`without_room`).
+    `trouble` and `detail` stay until a Pod polls. If `trouble` is `refused` or `quota`, both fields stay until the API
+    server accepts a Pod. If `trouble` is `unschedulable` and `failures` is 0, a rollout found no room for a surge Pod
+    (`without_room`).
     """
 
     failures: int = 0

@@ -1,8 +1,9 @@
 """Epoch judgement: whether this Postgres is older than the state recorded in the cluster.
 
 Postgres and the cluster both store the epoch, a number that increases every few seconds. Each new number is written to
-Postgres first. The cluster's number can therefore be higher only if Postgres was restored to an earlier state. Pods
-that were claimed after that state would then look free.
+Postgres first. The cluster's number can therefore be higher only if Postgres went back to an earlier state, for example
+by a restore of a backup or by a failover that lost transactions. Pods that were claimed after that state would then
+look free.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int) -> E
     if cluster.database != ours.database:
         return EpochVerdict(
             Standing.FOREIGN,
-            f"the Pods of this namespace were last served from another Postgres, at its epoch {cluster.number}",
+            f"another Postgres wrote the epoch of the cluster (epoch {cluster.number}) and served its runner Pods last",
         )
     if cluster.number > ours.number:
         return EpochVerdict(

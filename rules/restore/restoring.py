@@ -1,7 +1,8 @@
 """Verdicts of `ostler restore` on Pods, from the Pod, its stamp and GitHub's runners.
 
-The rows are too old to decide alone. If the evidence is doubtful, a Pod stays. A Pod that might hold a JIT always gets
-a claim.
+The rows are too old to decide alone. If the evidence is doubtful, a Pod stays. A Pod that might hold a JIT keeps its
+claim or gets a new claim. There is one exception: if the rows have an ended claim of the Pod that was delivered, the
+sweep `finished_jobs` or the retirement of the Pod handles the Pod.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class PodVerdict:
 
     @property
     def decided(self) -> bool:
-        """Return False if the action is `keep`, because the Pod's runner is unknown. Return True otherwise."""
+        """Return False if the action is `keep`, because the Pod's runner is unknown or GitHub could not be asked."""
         return self.act is not Act.KEEP
 
 

@@ -21,5 +21,5 @@ class Access(StrEnum):
 
 
 def cure_of(*, account_id: int, login: str) -> str:
-    """Return one sentence that tells an operator how to allow an account."""
+    """Return a phrase that tells an operator how to allow an account."""
     return f"`ostler account allow {login}` (or its id, {account_id}), or PUT /api/v1/accounts/{account_id}/access"

@@ -15,7 +15,7 @@ TARGET = "pull_request_target"
 
 
 class Origin(StrEnum):
-    """Repository of the head commit of a run. `unknown` means that GitHub was not asked yet."""
+    """Repository of the head commit of a run. `unknown` means that GitHub has not answered yet."""
 
     HERE = "here"
     FORK = "fork"

@@ -19,14 +19,18 @@ class HoldReason(StrEnum):
     - `not_allowed`: pools cover the job's labels, but a rule of each pool refuses the job. A change of a pool or
       `rematch` lifts the hold.
     - `origin_unknown`: it is not known yet whether the job comes from a fork. `ask_run` lifts the hold with GitHub's
-      answer. `rematch` sends `ask_run` again until there is an answer.
+      answer. `rematch` sends `ask_run` again until there is an answer, and lifts the hold if the pool no longer depends
+      on the origin.
     - `runner_group`: the pool's runner group does not exist at the job's owner, or does not admit the job's repository.
-      A change of the pool lifts the hold. After `not_before`, `rematch` lifts the hold too.
+      A change of the pool or `rematch` lifts the hold. `rematch` waits until `not_before`.
     - `two_pools`: several pools serve the job equally well. A change of a pool or `rematch` lifts the hold.
     - `budget_zero`: the budget of the job's account is 0. A change of the budget or `rematch` lifts the hold.
-    - `backoff`: GitHub refused a request or asked to wait. `rematch` lifts the hold once `not_before` has passed.
+    - `backoff`: GitHub did not answer, refused a request or asked to wait. `rematch` lifts the hold once `not_before`
+      has passed. The first successful mint ends this wait early. The matcher lifts the hold of one job that probes an
+      installation.
     - `set_aside`: GitHub refuses the job's runner as invalid, or three runners for the job ended before the job began.
-      `rematch` lifts the hold after the backoff. `unresolved_jobs` asks GitHub about the job after an hour.
+      `rematch` lifts the hold after `not_before`. A new template of the pool, or an execution in the pool, ends this
+      wait early. `unresolved_jobs` asks GitHub about a job that stays queued for an hour.
     - `ask_github`: the result of the job is unknown. Only `unresolved_jobs` lifts the hold, with GitHub's answer.
     """
 

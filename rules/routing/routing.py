@@ -1,6 +1,6 @@
 """Route of a queued job: its pool, and the first reason to hold the job, if any.
 
-A missing pool or permission takes precedence over a wait, because a person must correct the missing pool or permission.
+A missing pool, permission or budget takes precedence over a wait, because a person must correct it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def route(
     - `detail`: the detail of this reason, or None.
     - `budget_count`: number of jobs that the budget of the job's account allows.
     - `group`: the refusal of the pool's runner group, or None.
-    - `backoff`: the longest wait of the job's installation, account or repository, or None.
+    - `backoff`: the longest wait of the job's installation, account, repository or runner group, or None.
     - `access`: access of the job's account. If the account is not allowed, the job is held for this reason, and the
       other arguments are ignored.
     """

@@ -68,8 +68,8 @@ def judge_group(
 
     `groups` has all groups of the organisation, or is None if GitHub was not asked for them. `visible` has the numbers
     of the groups that the repository may use, or is None if GitHub was not asked for them. Nearly all jobs belong to a
-    private repository and use the default group. This case needs no question, because GitHub would almost always
-    confirm the group.
+    private repository, and their pools name the default group by its number. Such a job needs no question, because
+    GitHub would almost always confirm the group.
     """
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:

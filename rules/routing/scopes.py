@@ -1,8 +1,8 @@
 """Scopes: the organisation or repository that a runner is registered in.
 
-A runner of an organisation can serve all repositories of the organisation. GitHub registers no runners for a whole user
-account, so the runners for the account's jobs are registered in the repository of the job (GitHub docs, "REST API
-endpoints for self-hosted runners").
+A runner of an organisation can serve all repositories of the organisation that its runner group admits. GitHub
+registers no runners for a whole user account, so the runners for the account's jobs are registered in the repository of
+the job (GitHub docs, "REST API endpoints for self-hosted runners").
 """
 
 from __future__ import annotations
@@ -35,9 +35,15 @@ class Scope:
 
     def __post_init__(self) -> None:
         if not _LOGIN.fullmatch(self.login):
-            raise Invalid("the login of a scope must consist of letters, digits, - and _")
+            raise Invalid(
+                "the login of a scope must consist of 1 to 100 letters, digits, - and _, and must begin with a letter "
+                f"or digit: found {self.login!r}"
+            )
         if self.repository_name is not None and not _NAME.fullmatch(self.repository_name):
-            raise Invalid("the repository name of a scope must consist of letters, digits, ., - and _")
+            raise Invalid(
+                "the repository name of a scope must consist of 1 to 100 letters, digits, ., - and _, "
+                f"and must not be . or ..: found {self.repository_name!r}"
+            )
 
     @classmethod
     def organization(cls, login: str) -> Self:
@@ -55,7 +61,7 @@ class Scope:
         """
         login, slash, name = full_name.partition("/")
         if not slash:
-            raise Invalid("a repository must be given as owner/name")
+            raise Invalid(f"a repository must be given as owner/name: found {full_name!r}")
         return cls(login, name)
 
     @classmethod
@@ -70,10 +76,12 @@ class Scope:
         if kind == "repos":
             name, mark, number = rest.partition("#")
             if mark and not _ID.fullmatch(number):
-                raise Invalid("the id of a repository must be a number")
+                raise Invalid(
+                    f"the id of a repository must be a number of 1 to 18 digits: found {number!r} in {text!r}"
+                )
             named = cls.repository(name)
             return cls(named.login, named.repository_name, int(number) if mark else None)
-        raise Invalid("a scope must begin with orgs/ or repos/")
+        raise Invalid(f"a scope must begin with orgs/ or repos/: found {text!r}")
 
     @property
     def path(self) -> str:
@@ -82,11 +90,11 @@ class Scope:
 
     @property
     def certain(self) -> bool:
-        """Return whether the scope's path always names the same owner.
+        """Return whether a call with the scope's path can reach only the owner that the scope was made for.
 
         Another repository might get the name of a repository later, so a path with a repository's name is not certain.
-        Another organisation might get the name of an organisation too. This is harmless, because calls of the old
-        installation then fail.
+        Another organisation might get the name of an organisation too. Calls of the old installation then fail, so the
+        path of an organisation is certain.
         """
         return self.repository_name is None or self.repository_id is not None
 

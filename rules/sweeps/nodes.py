@@ -101,7 +101,7 @@ def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> 
 
 
 def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
-    """Return whether no Pod may be deleted by force, because the list of all nodes is doubtful (L8).
+    """Return whether no Pod may be deleted by force, because the list of all nodes is doubtful (law L8).
 
     A list is doubtful if it is empty, or if more than half of its nodes are unreachable.
     """
@@ -128,7 +128,8 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
         return _leave_alone("its kubelet might still end the Pod")
     if not may_force(gone, attachable_volumes=attachable_volumes):
         return _leave_alone("the Pod has a volume that might still be attached")
-    # Kubernetes reports both that a Pod is over and that its node is gone. The same source twice is one witness (L9).
+    # Kubernetes reports both that a Pod is over and that its node is gone. Two reports of one source are one witness
+    # (law L9).
     busy = may_hold_jit(replace(evidence, terminal=False))
     if busy.busy:
         return _leave_alone("the Pod might hold a JIT: " + ", ".join(busy.reasons))

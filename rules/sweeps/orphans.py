@@ -2,7 +2,8 @@
 
 This module has the verdicts of `orphaned_stamps`, `unresponsive_pods`, `finished_jobs`, `orphaned_runners` and
 `orphaned_service_accounts`. A verdict without witnesses keeps the object and gives the reason. Before a caller deletes
-a Pod, the caller must create a retire claim (L7). The caller must stop if GitHub refuses to remove a busy runner (L3).
+a Pod, the caller must create a retire claim (law L7). The caller must stop if GitHub refuses to remove a busy runner
+(law L3).
 """
 
 from __future__ import annotations
@@ -152,10 +153,13 @@ def judge_finished(
 ) -> Verdict:
     """Return the verdict on a Pod whose job is over, or should be over.
 
-    The Pod is retired if two checks found no busy runner. The checks must be at least `checks_apart` seconds apart. The
-    two checks alone prove that the Pod holds no JIT only if the executed job ended at least `job_over_after` seconds
-    ago. If the runner was absent in both checks, GitHub has removed the runner. In this case it is enough that the
-    executed job ended at least `absent_after` seconds ago.
+    The Pod is retired in two cases. In both cases, two checks at least `checks_apart` seconds apart found no busy
+    runner:
+
+    - The Pod is `overdue`. The two checks alone prove that the Pod holds no JIT only if the executed job ended at least
+      `job_over_after` seconds ago. Otherwise the verdict names the removal of the runner as the missing proof.
+    - The runner was absent in both checks, and the executed job ended at least `absent_after` seconds ago. GitHub has
+      then removed the runner.
     """
     if pod.runner == "busy":
         return _leave_alone("its runner is busy")
@@ -229,7 +233,7 @@ def judge_runner(
     """Return the verdict on a registered runner. `idle_seconds` counts from the end of the runner's claim.
 
     `ours` is true if the runner's name is in Ostler's mint attempts. Any other runner is kept, even if its name looks
-    like the name of a runner of Ostler (L3).
+    like the name of a runner of Ostler (law L3).
     """
     if not ours:
         return _leave_alone("the runner was not registered by Ostler")

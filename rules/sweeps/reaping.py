@@ -112,7 +112,7 @@ class Expect(StrEnum):
     - `unstamped`: the claim's stamp is no longer being removed, or the claim has ended.
     - `pod_gone`: the Pod is known to be gone, or its retirement has ended.
     - `accepted`: the webhook with the GUID `subject` was accepted.
-    - `own`: the sweep checks the effect itself (`Tick.settle`).
+    - `own`: the sweep checks the effect itself and records the result (`Tick.finish_repair`).
     """
 
     NOTHING = "nothing"

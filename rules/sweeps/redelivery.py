@@ -3,13 +3,13 @@
 GitHub never repeats a webhook without a request. GitHub stores deliveries for three days (seven on Enterprise Server).
 Ostler reads GitHub's list of deliveries in two ways: by short checks and by scans.
 
-A short check of the newest deliveries runs every minute, so that a lost webhook is sent again soon. A short check
-usually reads one page.
+Each run of the sweep begins with a short check of the newest deliveries, so that a lost webhook is sent again soon. A
+short check usually reads one page.
 
 `overlap` is the setting `redelivery_overlap`. A scan begins when `overlap` has passed since the start of the last
 complete scan. A scan reads the list back to `overlap` before this start. The scan finds deliveries that GitHub listed
-late, and deliveries that a short check did not reach. Both `overlap` and `SHORT_OVERLAP` are longer than the difference
-between GitHub's clock and Ostler's clock.
+late, and deliveries that a short check did not reach. Both `overlap` and `SHORT_OVERLAP` must be longer than the
+difference between GitHub's clock and Ostler's clock.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The sweep `unused_runners` asks for one verdict per claim. The verdicts on the claims of a scope are based on the same
 runner list. If a verdict asks for GitHub's answer about the claimed job, the sweep asks GitHub and then asks for a new
 verdict. Every release of a delivered claim first deregisters the claim's runner, and stops if GitHub refuses (law L3).
-If GitHub does not answer, or only one of two needed checks was made, the claim waits for the next tick (law L8).
+The claim waits for the next run of the sweep if the runner list is not known, or if only one of two needed checks was
+made (law L8). The claim also waits if GitHub does not answer about the job, unless the runner is busy or offline.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class UnusedAction(StrEnum):
     - `execute`: the claim becomes `executing`, bound to the claimed job.
     - `execute_unidentified`: the claim becomes `executing` without a job. Such claims are counted. The webhook that
       names the runner binds the job later.
-    - `release_never_started`: release the claim. The job is queued again, and the Pod is retired.
+    - `release_never_started`: release the claim. The job is queued again unless GitHub reports otherwise, and the Pod
+      is retired.
     - `finish`: the claimed job and its runner are over. End the claim and finish the job.
     - `spare`: the claimed job does not need this claim any more. The claim becomes a spare.
     - `retire_spare`: release a spare. The Pod of the spare is retired.
@@ -76,7 +78,7 @@ class UnusedAction(StrEnum):
 class UnusedClaim:
     """One claim as the sweep observes it.
 
-    - `absent_before`: the runner was absent in the previous check, a minute ago.
+    - `absent_before`: the runner was absent in the previous check, about a minute before.
     - `age_seconds`: age of the claim at the time of the runner list. The age counts from the time when the poller
       exited 0. If this exit is not known, the age counts from `delivered_at`. The age of a spare counts from
       `spare_since`.

@@ -2,7 +2,8 @@
 
 Clocks of different machines are never compared. Each candidate measures with its own clock how long the Lease has not
 changed. After the Lease's duration without a change, the candidate treats the Lease as expired. A wrong clock therefore
-does no harm. A candidate that has just started waits for one whole duration of the Lease. All times are in seconds.
+does no harm. A candidate that has just started waits for one whole duration of the Lease, unless the Lease is missing,
+was released, or names this candidate. All times are in seconds.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class RetryPolicy:
 
     The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor from `jitter`. No
     attempt starts later than `deadline` seconds after the start of the first attempt. A deadline of None sets no limit.
-    If `honour_retry_after` is true and the server asks for a wait in a 429 or 503, this wait is used instead.
+    If `honour_retry_after` is true and the server asks for a wait in a 429 or 503, this wait is used instead. At most
+    `RETRY_AFTER_CAP` seconds of it are used.
     """
 
     attempts: int = 4
@@ -104,7 +105,7 @@ def worth_retrying(failure: Failure) -> bool:
 
 
 def wait_before_next(*, policy: RetryPolicy, attempt: int, failure: Failure, roll: float) -> float:
-    """Return the seconds to wait after attempt number `attempt`."""
+    """Return the seconds to wait after the failure of attempt number `attempt`."""
     if policy.honour_retry_after and failure.retry_after is not None and failure.status in _WITH_RETRY_AFTER:
         return min(failure.retry_after, RETRY_AFTER_CAP)
     low, high = policy.jitter

@@ -33,12 +33,12 @@ def test_only_the_name_of_a_repository_may_be_that_of_another_by_now() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("teams/acme", "must begin with"),
+        ("teams/acme", "must begin with .*: found 'teams/acme'"),
         ("repos/ada", "owner/name"),
         ("repos/ada/app#", "number"),
         ("repos/ada/app#x", "number"),
         ("repos/ada/app#5#6", "number"),
-        ("repos/ada/..", "must consist of letters"),
+        ("repos/ada/..", "must not be . or ..: found '..'"),
         ("orgs/a b", "login"),
     ],
 )
