@@ -56,12 +56,13 @@ def wait(connection: Any) -> None:
     Raises `psycopg2.OperationalError` if Postgres does not answer within `ANSWER` seconds. While the connection is
     being opened, the limit is `CONNECT` seconds.
     """
-    end = time.monotonic() + (ANSWER if connection.status in _MADE else CONNECT)
+    limit = ANSWER if connection.status in _MADE else CONNECT
+    end = time.monotonic() + limit
     while (state := connection.poll()) != extensions.POLL_OK:
         ready = select.poll()  # not select(): it fails for descriptors above 1023, and a web process has more
         ready.register(connection.fileno(), select.POLLIN if state == extensions.POLL_READ else select.POLLOUT)
         if not ready.poll(max(0.0, end - time.monotonic()) * 1000):
-            raise psycopg2.OperationalError("Postgres did not answer in time; the connection is closed")
+            raise psycopg2.OperationalError(f"Postgres did not answer within {limit:g} s; the connection is closed")
 
 
 def install() -> None:

@@ -102,6 +102,8 @@ def _first_answer(
         except OperationalError as error:
             said = str(error.orig).strip().splitlines()[0]
             if monotonic() + _PAUSE > end:
-                raise StoreUnreachable(f"Postgres did not answer for {within:.0f} s: {said}") from None
+                raise StoreUnreachable(
+                    f"Postgres did not answer for {within:.0f} s: {said}; check OSTLER_DATABASE_URL and the server"
+                ) from None
             log.warning("postgres.not_available_retrying", error=said)
         sleep(_PAUSE)

@@ -1,8 +1,8 @@
-"""The engine, and `transaction`, the only way to open a transaction.
+"""The engine, and `transaction`, through which all tasks and requests open their transactions.
 
 `transaction` has three duties that no other code has:
 
-- It retries after a deadlock, a serialization failure, or a statement on a dead connection.
+- It retries after a deadlock, a serialization failure, a statement on a dead connection, or `StartOver`.
 - It stops the process before or after the commit of a transition if a test has requested a stop there (`ostler.halt`).
 - It marks its thread as inside a transaction, so that clients can refuse a network call there (law L15).
 """
@@ -75,7 +75,7 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         max_overflow=0,
         pool_use_lifo=True,  # prefer the most recently used connection, which needs no ping
         pool_timeout=10,
-        hide_parameters=True,  # a JIT must not appear in an exception text (L13)
+        hide_parameters=True,  # a JIT must not appear in an exception text (law L13)
         connect_args={
             "application_name": application,
             "options": (
@@ -156,7 +156,7 @@ def _report_skew(skew: float) -> None:
         log.warning(
             "clock.differs_from_postgres",
             ahead_by_seconds=round(skew, 1),
-            remedy="synchronise the clock of this node by NTP",
+            remedy="synchronise the clocks of this node and of the Postgres server by NTP",
         )
 
 
@@ -196,7 +196,8 @@ def assert_isolation(db: Connection) -> None:
     level = db.execute(text("SHOW transaction_isolation")).scalar_one()
     if level != "read committed":
         raise ConfigurationError(
-            f"OSTLER_DATABASE_URL: default_transaction_isolation is {level!r}; Ostler needs 'read committed'"
+            f"OSTLER_DATABASE_URL: default_transaction_isolation is {level!r}; Ostler needs 'read committed': correct "
+            "the setting in the URL, or of the role or the database"
         )
 
 
@@ -231,9 +232,9 @@ def after_commit(db: Connection, act: Callable[[], object]) -> None:
 def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
     """Run `body` in one transaction and return its result.
 
-    After a deadlock, a serialization failure or `StartOver`, `body` runs again, up to `ATTEMPTS` runs in total. After a
-    statement on a dead connection, `body` runs again once. `body` must therefore do nothing outside Postgres. A failed
-    commit is not retried, because it might have succeeded.
+    After a deadlock, a serialization failure or `StartOver`, `body` runs again, up to `ATTEMPTS` runs in total. If a
+    statement of the first run fails on a dead connection, `body` runs again once. `body` must therefore do nothing
+    outside Postgres. A failed commit is not retried, because it might have succeeded.
 
     Raises the last error if all runs fail. Raises every other error of the database without a second run. Inside
     `client_waits.brief_waits`, a locked row soon causes an error that `is_locked` recognises.
