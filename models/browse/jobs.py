@@ -157,7 +157,7 @@ def _facts(
 
 
 def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | None:
-    """Return the Pod that was lost while it executed the job, or None if no Pod was lost.
+    """Return the Pod that was lost while the job had a delivered claim on it, or None if no Pod was lost.
 
     Only the Pod of the last delivered claim of the job is checked. This Pod was lost if the claim ended because the Pod
     disappeared or was spent. The Pod was also lost if its deletion began before the job was over and no retire claim

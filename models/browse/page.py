@@ -1,7 +1,7 @@
 """Pages of a list: each page contains the rows after an id, in the order of the ids.
 
 An id is unique, indexed and never changes. Therefore every page of a list costs the same. If rows are inserted while a
-caller reads page after page, no row is repeated and no row is left out.
+caller reads page after page, no row is repeated, and no row that existed at the first page is left out.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _COLUMNS = """
 
 
 RECENT = timedelta(hours=1)
-"""Age limit of the Pods that `PoolTroubles.outlived` counts."""
+"""Age limit of the retire claims that `PoolTroubles.outlived` counts."""
 
 _LATEST = 500
 """Maximum number of a pool's newest claims that are read to compute `PoolTroubles.outlived`."""
@@ -63,6 +63,7 @@ def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | No
 
     The numbers of Pods are counted as follows:
 
+    - `pods`: the Pods that are not recorded as gone.
     - `warm`: the Pods that are offered now and are free.
     - `reserved`: the Pods with a live job claim that is not delivered.
     - `busy`: the Pods with a live job claim that is delivered.

@@ -34,7 +34,7 @@ class Statistics:
       one more Pod of the job's pool.
     - `closed_seconds`: the time since each gate closed, by upstream. The time is 0 for an open gate.
     - `stalled_seconds`: the age of the oldest stall, by cause.
-    - `last_tick`: the time at which the last tick of any sweep began, or None if no sweep has run.
+    - `last_tick`: the time at which the last tick of any sweep began, without dry runs, or None if no sweep has run.
     - `catch_up`: how many repositories the sweep `catch_up` had to check, and how many of these are covered
       (see `catch_up.COVERED_WITHIN`).
     - `deliveries_read`: when GitHub's list of deliveries was last read completely (see `redelivery.read_until`).

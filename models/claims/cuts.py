@@ -39,7 +39,8 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
 
     A claim is first returned `cut_off_after` seconds after its delivery. It is returned again at most once every
     `due_after` seconds. The reconciler records the end of most pollers earlier, so the claims of most Pods are never
-    returned.
+    returned. A claim is left out if it is a spare, if its stamp is not on, if it is leased or locked, or while the rows
+    are not trusted (`models.db.epochs`).
     """
     found = claim_leases.set_due(
         db,
@@ -73,8 +74,9 @@ class Suspect:
 def suspect(db: Connection, claim_id: int) -> Suspect | None:
     """Return the facts about a claim if its Pod can be un-stamped, or None otherwise.
 
-    The Pod can be un-stamped if the claim is delivered and its stamp is on or is being removed. The un-stamp also needs
-    evidence from the cluster and from GitHub, which the caller collects.
+    The Pod can be un-stamped if the claim is delivered, its stamp is on or is being removed, and its runner, scope and
+    installation are known. The un-stamp also needs evidence from the cluster and from GitHub, which the caller
+    collects.
     """
     row = db.execute(
         text(f"""
@@ -92,8 +94,9 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
 def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
     """Lease a claim for its un-stamp. `seen` is the claim as `suspect` returned it.
 
-    Returns None if the claim has left the state `delivered`, was delivered again, or is leased by another step, or if
-    the poller ended before the un-stamp began. If the un-stamp has not begun yet, this function begins the un-stamp.
+    Returns None if the claim has left the state `delivered`, was delivered again, or is leased by another step. Also
+    returns None if its stamp is neither on nor being removed, if the poller ended before the un-stamp began, or while
+    the rows are not trusted (`models.db.epochs`). If the un-stamp has not begun yet, this function begins the un-stamp.
     """
     row = lease(
         db,

@@ -50,18 +50,19 @@ def deliver(
 ) -> Delivery | None:
     """Commit that a minted claim is delivered to the newest poll of its Pod, and return the JIT.
 
-    Returns None in these cases: the claim is not `minted` any more, its stamp is being removed, a newer poll has the
-    offer, or Postgres is known to be older than the cluster. Raises `ClaimLocked` if another transaction has locked the
-    claim or the row of its Pod, or if the claim does not exist. A delivery deletes the offer.
+    Returns None in these cases: the claim is not `minted` any more or belongs to another Pod, its stamp is being
+    removed, this poll does not have the offer, or Postgres is known to be older than the cluster. Raises `ClaimLocked`
+    if another transaction has locked the claim or the row of its Pod, or if the claim does not exist. A delivery
+    deletes the offer.
 
     `cancels_unstamp` is True if the claim's stamp was `removing` when the offer of this poll was first written. In this
     case the poll arrived after the un-stamp was committed, and proves that the Pod can reach Ostler. The un-stamp is
-    therefore cancelled (L10).
+    therefore cancelled (law L10).
 
     If the stamp is off, or if the un-stamp was cancelled, the stamp is put on again `stamp_returns_after` seconds from
     now. This delay is needed because a PATCH request of a cancelled un-stamp might still succeed.
     """
-    # SKIP LOCKED, because a frozen process keeps its locks for up to 30 s, and only a few threads deliver (L14).
+    # SKIP LOCKED, because a frozen process keeps its locks for up to 30 s, and only a few threads deliver (law L14).
     # The Pod's row is locked too: it is charged below, and it comes before the claim in the lock order.
     free = text("""
         SELECT c.id FROM runner_pods p JOIN claims c ON c.runner_pod_id = p.id
@@ -107,7 +108,7 @@ def deliver(
         return None
     # This deletes the offer of a newer poll too. That poll finds the claim delivered and gets the same JIT again.
     # A locked offer stays, but it is not matched, because the Pod has a delivered claim.
-    # From now on the Pod counts against the account's budget until the Pod ends, even if its claim ends first (L2).
+    # From now on the Pod counts against the account's budget until the Pod ends, even if its claim ends first (law L2).
     queued_at = offers.deliver(
         db,
         pod_uid=pod_uid,
@@ -123,10 +124,10 @@ def deliver(
 def delivered_before(
     db: Connection, *, claim_id: int, pod_uid: str, stamp_returns_after: float = 5.0, now: datetime, who: str
 ) -> Delivery | None:
-    """Return the JIT that was already delivered to this Pod, for a repeated delivery (L11).
+    """Return the JIT that was already delivered to this Pod, for a repeated delivery (law L11).
 
-    Returns None if the claim is not `delivered` any more, for example because its runner executes a job. A stamp that
-    is off or is being removed is put on again `stamp_returns_after` seconds from now.
+    Returns None if the claim is not `delivered` any more, for example because its runner executes a job, or if the
+    claim belongs to another Pod. A stamp that is not on is put on `stamp_returns_after` seconds from now.
     """
     row = db.execute(
         text("""

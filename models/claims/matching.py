@@ -1,10 +1,12 @@
 """The matcher's queries: pair queued jobs with free Pods, under the pool's lock and in the common lock order.
 
 The lock order is pool, jobs by id, runner_pods by id, accounts by id, claims by id. Every count is made in a statement
-that starts after the locks are held. A single statement that locks, counts and inserts could overspend a budget (L2).
+that starts after the locks are held. A single statement that locks, counts and inserts could overspend a budget (law
+L2).
 
 The matcher waits only for the pool's lock. All rows are locked with `SKIP LOCKED`, so a locked row never prevents other
-jobs from getting the free Pods (L14). If an account is locked, the run can continue with the jobs of other accounts.
+jobs from getting the free Pods (law L14). If an account is locked, the run can continue with the jobs of other
+accounts.
 """
 
 from __future__ import annotations
@@ -89,8 +91,8 @@ class Outlook:
     """Conditions that a run of the matcher finds.
 
     - `free`: number of free Pods, counted up to the batch size.
-    - `probes`: True if an installation has a backoff, so that a probe might be due. A probe is the one job that is
-      tried after the wait of a backoff.
+    - `probes`: True if the mints of an installation fail, so that a probe might be due. A probe is the one held job
+      that is tried before the other jobs of the backoff.
     - `spares`: True if the pool has spares.
     - `failures`: True if the pool has runner failures that are not cleared, so that the pool might be braked.
     """

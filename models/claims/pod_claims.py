@@ -1,4 +1,4 @@
-"""Facts about claims whose Pod is over.
+"""Facts about claims whose Pod is over or gone.
 
 Before Ostler ends such a claim, it asks GitHub about the job and the runners of the claim. The request needs these
 facts.

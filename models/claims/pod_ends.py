@@ -89,9 +89,9 @@ _LOST = """
 """
 """SQL condition on a row `p` of `runner_pods`: the Pod ended before its job, and its Events are unread.
 
-The condition is false if Ostler retired the Pod. A Pod also ended before its job if it was deleted before its delivered
-claim ended, even if the webhook `completed` ended the claim. The API server reports times in whole seconds, so the
-claim must have ended at least one second after the recorded deletion.
+The condition is false if Ostler retired the Pod. A Pod also ended before its job if its deletion was requested before
+its delivered claim ended, even if the webhook `completed` ended the claim. The API server reports times in whole
+seconds, so the claim must have ended at least one second after the recorded deletion.
 """
 
 
@@ -135,7 +135,7 @@ def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: d
     """Record that the Events of a Pod were read, with the Event that best explains the end of the Pod.
 
     `event` is None if no Event explains the end. Returns False if an earlier call has recorded that the Events were
-    read, or if another session has locked the row (law L14).
+    read, if the Pod has no row, or if another session has locked the row (law L14).
     """
     free = db.execute(
         text("SELECT 1 FROM runner_pods WHERE uid = :uid AND events_read_at IS NULL FOR NO KEY UPDATE SKIP LOCKED"),

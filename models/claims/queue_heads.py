@@ -154,7 +154,7 @@ def read_queue_heads(
 
     - `spare_after`: a claim counts as a spare for this number of seconds.
     - `reserve_after`: an account gets a reservation if a job of the account has waited in another pool for this number
-      of seconds.
+      of seconds. The other pool must have an offered Pod, and must not be braked for this account.
     - `braked`: no job of this account is returned. `NOBODY` excludes no account.
     - `last`: these accounts come after all others, in this order.
     """

@@ -1,6 +1,6 @@
 """End claims without the webhook `completed`: by release, by retirement, or because the Pod is gone or spent.
 
-Every function that ends a claim moves the claim's job in the same transaction (L4).
+Every function that ends a claim moves the claim's job in the same transaction (law L4).
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def end_never_delivered(
 
     A `warm` Pod can be claimed again at once. A Pod of `unknown` warmth gets its retire claim in the same transaction,
     even while the rows are not trusted. The retirement itself waits until the rows are trusted, and checks the Pod
-    before it deletes the Pod (L7).
+    before it deletes the Pod (law L7).
 
     Returns None if the claim has ended, was delivered, or has a newer chain number. The result is also None while
     Postgres is known to be older than the cluster.
@@ -350,8 +350,8 @@ def end_delivered(
 ) -> int | None:
     """End a delivered claim whose runner is proven to be gone from GitHub, move its job, and retire its Pod.
 
-    One transaction makes all three changes. Returns the id of the retire claim. Returns None if the claim has ended or
-    has another job or chain number by now, or if no retire claim could be inserted.
+    One transaction makes all three changes. Returns the id of the retire claim. Returns None if the claim is not
+    `releasing` any more, if it has another job or chain number by now, or if no retire claim could be inserted.
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None:
@@ -381,7 +381,7 @@ def end_delivered(
 def insert_retire(
     db: Connection, runner_pod_id: int, *, now: datetime, who: str, why: str, due_after: float, trusted: bool = True
 ) -> int | None:
-    """Insert the retire claim that must exist before Ostler deletes a Pod that is not terminal (L7). Return its id.
+    """Insert the retire claim that must exist before Ostler deletes a Pod that is not terminal (law L7). Return its id.
 
     Returns None if the Pod has a live claim, is not known to the cluster, or is gone. Also returns None while the rows
     are not trusted (`models.db.epochs`), because a busy Pod might look free in the rows of an earlier state.

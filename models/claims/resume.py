@@ -67,10 +67,10 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
     un-stamp is confirmed or cancelled. A Pod has stopped polling if its JIT was minted more than `unstamp_after`
     seconds ago, and it has no offer or its last offer expired more than `unstamp_after` seconds ago.
 
-    At most `UNSTAMPS` claims are returned. A claim that another session has locked is left to the next run (law L14).
-    No claim is returned while the rows are not trusted, for two reasons. A crash of Postgres deletes all offers, so a
-    Pod that still polls looks like a Pod that stopped polling. After a restore, a claim can look minted although its
-    JIT was delivered, and the Pod of such a claim does not poll any more.
+    At most `UNSTAMPS` claims are returned. A claim that is leased, or that another session has locked, is left to the
+    next run (law L14). No claim is returned while the rows are not trusted, for two reasons. A crash of Postgres
+    deletes all offers, so a Pod that still polls looks like a Pod that stopped polling. After a restore, a claim can
+    look minted although its JIT was delivered, and the Pod of such a claim does not poll any more.
     """
     rows = db.execute(
         text(f"""

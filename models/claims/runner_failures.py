@@ -1,7 +1,7 @@
 """Failures: Pods that received a JIT but never executed a job.
 
 `rules.claims.runner_brakes` derives the brake of a pool from these failures. An INSERT records a failure and waits for
-no other session. The brake is not stored. It therefore ends as soon as the failures are marked as cleared.
+no other session. The brake is not stored. A brake therefore ends as soon as its failures are marked as cleared.
 """
 
 from __future__ import annotations
@@ -242,8 +242,9 @@ def is_due(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool
 def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
     """Return True if a probe is running, and False otherwise.
 
-    A probe is a live claim that has a job and was inserted after the last failure. After `PROBE_LASTS`, a claim does
-    not count as a probe any more.
+    A probe is a live claim that has a job, does not execute, and was inserted after the last failure. If only an
+    account is braked, the claim belongs to this account. After `PROBE_LASTS`, a claim does not count as a probe any
+    more.
     """
     found: bool = db.execute(
         text("""

@@ -1,8 +1,8 @@
 """Database work before and after two steps of a claim: the stamp and the mint.
 
 A step leases its claim with `lease`, does one operation outside Postgres, and ends with a guarded update that tests
-`chain_no` again. Even if the message of a step arrives several times, the step never runs twice at the same time. A
-late execution of an older chain changes nothing (L6).
+`chain_no` again. Even if the message of a step arrives several times, the step does not run twice while its lease is
+valid. A late execution of an older chain changes nothing (law L6).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
 
 
 def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> StampWork | None:
-    """Lease a claim for its stamp. The stamp comes before the mint. A missing stamp is put on later (L10).
+    """Lease a claim for its stamp. The stamp comes before the mint. A missing stamp is put on later (law L10).
 
-    `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now, or if another step has
-    leased the claim.
+    `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now, if it has no account, or
+    if the lease cannot be acquired (`models.tables.claim_leases.lease`).
     """
     row = lease(
         db,
@@ -208,8 +208,8 @@ class MintWork(Leased):
 def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
     """Lease a claim for its mint, and record the runner's name before the call to GitHub.
 
-    A claim is leased only if its stamp is `on` or `gave_up` (L5). `suffix` makes the runner's name unique. Returns None
-    if the lease cannot be acquired.
+    A claim is leased only if its stamp is `on` or `gave_up` (law L5). `suffix` makes the runner's name unique. Returns
+    None if the lease cannot be acquired.
     """
     row = lease(
         db,
@@ -361,5 +361,5 @@ def commit_mint(
 
 
 def notify_minted(db: Connection, claim_id: int, pod_uid: str) -> None:
-    """Notify the web processes that a claim can be delivered. The payload contains ids only (L13)."""
+    """Notify the web processes that a claim can be delivered. The payload contains ids only (law L13)."""
     db.execute(text("SELECT pg_notify('ostler', :payload)"), {"payload": f"minted {claim_id} {pod_uid}"})

@@ -75,7 +75,8 @@ def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: s
 def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
     """Return claims that have been `executing` for more than `older_than` seconds without a recorded execution.
 
-    At most 1000 claims are returned, in random order, so that no claim is always left out.
+    Claims without a job are left out. At most 1000 claims are returned, in random order, so that no claim is always
+    left out.
     """
     return db.execute(
         text("""
@@ -104,7 +105,7 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
 def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
     """Separate a claim from its job, because the claim's runner executes another job.
 
-    The job gets the state that `job_outcome` names, as GitHub reported it (L4). Returns False if the claim is not
+    The job gets the state that `job_outcome` names, as GitHub reported it (law L4). Returns False if the claim is not
     `executing` any more, has another job by now, or has a recorded execution.
     """
     if not _still_unidentified(db, claim_id, job_id):

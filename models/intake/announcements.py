@@ -1,8 +1,9 @@
 """Webhooks that concern no job: changes of installations, and new names of owners and repositories.
 
-Each webhook delivery is identified by its GUID and is applied once. A delivery might arrive late. Each delivery
-therefore changes only rows that have the id and the former name given in the event. Rows that have another name by now
-stay unchanged.
+Each webhook delivery is identified by its GUID and is applied once. A delivery might arrive late. A webhook delivery
+about a new name therefore changes only rows that have the id and the former name given in the event. Rows that have
+another name by now stay unchanged. `models.routing.installations.come_back` ignores a late delivery about an
+installation that works.
 
 If a webhook about a new name is lost, GitHub later answers a request with a redirect or a 404. Ostler then asks GitHub
 for the present name. The former name of a skipped row is corrected in the same way. This module therefore skips jobs

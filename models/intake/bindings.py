@@ -300,7 +300,7 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     if moved is None:
         return
     if moved.job_id is not None:
-        # An anomaly: the claim ends with another job. Its own job must not stay `claimed` without a claim (L4).
+        # An anomaly: the claim ends with another job. Its own job must not stay `claimed` without a claim (law L4).
         requeued = move_jobs(
             batch.db,
             "job_requeue",

@@ -1,8 +1,8 @@
-"""Shared Pod lists: one list of the namespace's Pods per interval, stored by pool.
+"""Shared Pod lists: one list of the Pods of each runner namespace per interval, stored by pool.
 
-Once per interval, a tick lists all Pods of the namespace for the reconciles of all pools. The table is UNLOGGED, so
-that a crash of Postgres empties the table. After a crash, each reconcile lists the Pods of its own pool, until the next
-tick stores a list. `tasks.pools.pod_lists` packs and unpacks the Pods.
+Once per interval, a tick lists all Pods of each runner namespace for the reconciles of the pools of this namespace. The
+table is UNLOGGED, so that a crash of Postgres empties the table. After a crash, each reconcile lists the Pods of its
+own pool, until the next tick stores a list. `tasks.pools.pod_lists` packs and unpacks the Pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.db.base import Base
 from models.db.sql import text
 
 USED_FOR = timedelta(seconds=10)
-"""Maximum age of a usable list. It equals the interval of the ticks.
+"""Maximum age of a usable list. It equals the default interval of the ticks (`pools_every`).
 
 If the stored list is older, the reconcile of a pool lists the pool's Pods itself.
 """
@@ -31,7 +31,7 @@ KEPT = timedelta(hours=1)
 
 
 class PodListRow(Base):
-    """The Pods of one pool in the last list of the namespace."""
+    """The Pods of one pool in the last list of its namespace."""
 
     __tablename__ = "pod_lists"
     __table_args__ = ({"prefixes": ["UNLOGGED"]},)
@@ -99,7 +99,7 @@ def gone_since(db: Connection, *, uids: Sequence[str], taken_at: datetime) -> fr
 
     `uids` are the UIDs of all Pods in the list, and `taken_at` is the time at which the list began. Return None if the
     list shows a Pod that has no row, or a Pod that was recorded as gone before the list began. In both cases the caller
-    has to list again, because only a current list proves whether such a Pod exists.
+    must list the Pods of the pool again, because only a current list proves whether such a Pod exists.
     """
     found = text("SELECT uid, gone_at FROM runner_pods WHERE uid = ANY(:uids)")
     rows = db.execute(found, {"uids": list(uids)}).all()

@@ -145,10 +145,11 @@ def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
 
 
 def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
-    """Record that a pool's spec cannot be used. The other columns keep their values.
+    """Record that a pool's spec cannot be used, and its generation. The other columns keep their values.
 
-    If the pool has no row, a row without labels and with 0 replicas is inserted. Such a pool serves no job. With the
-    row, the pool can drain, and Pods that belong to the pool can be recorded.
+    An older generation than that of the row is ignored. If the pool has no row, a row without labels and with 0
+    replicas is inserted. Such a pool serves no job. With the row, the pool can drain, and Pods that belong to the pool
+    can be recorded.
     """
     row = _row(db, pool.uid)
     if row is None:

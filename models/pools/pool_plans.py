@@ -216,8 +216,8 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
     """Return True if a new `status` of a pool must be written now, and False otherwise.
 
-    A changed condition is written at once. Any other change is written if at least `every` seconds have passed since
-    the last write.
+    A changed status or reason of a condition is written at once. Any other change, also of a message, is written if at
+    least `every` seconds have passed since the last write.
     """
     before = pool.status
     if before == status:

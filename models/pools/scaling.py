@@ -1,8 +1,8 @@
 """Inputs of the autoscaler, and the record of its decisions.
 
 The load is counted from Pods and claims. The demand is counted from queued jobs and budgets. The usual load is counted
-from the claims of the last hour. The queries for these inputs take no lock. The pool's maximum bounds every decision,
-and a wrong decision is corrected by the next decision.
+from the claims of the last hour. These queries wait for no lock. Only `count_usual` locks rows, to store its result.
+The pool's maximum bounds every decision, and a wrong decision is corrected by the next decision.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ def scopes(db: Connection) -> list[KnownScope]:
 
     A repository has one scope, with its id and its newest name. It has a second scope, without the id, if one of its
     jobs has no repository id. An account without jobs is listed as an organisation, because its type is not known.
+    Accounts without an installation are left out.
     """
     rows = db.execute(
         text("""
@@ -294,7 +295,8 @@ def hold(db: Connection, job_ids: Sequence[int]) -> None:
 def hold_open_jobs(db: Connection, *, limit: int) -> int:
     """Hold up to `limit` restored jobs that are not completed and have no live claim.
 
-    Returns how many jobs this call held. The result is 0 if all such jobs are held already.
+    Jobs that changed after the freeze began are left out. Returns how many jobs this call held. The result is 0 if all
+    such jobs are held already.
     """
     return job_holds.hold(
         db,

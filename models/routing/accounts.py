@@ -22,7 +22,7 @@ from rules.routing.access import Access
 class Account(Base):
     """The owner that jobs are charged to.
 
-    A budget of 0 holds all jobs of the account. A reduction of the budget ends no running job (L2).
+    A budget of 0 holds all jobs of the account. A reduction of the budget ends no running job (law L2).
     """
 
     __tablename__ = "accounts"
@@ -183,7 +183,7 @@ def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: date
 
 
 def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
-    """Change the budget of an account. A reduction of the budget ends no running job (L2).
+    """Change the budget of an account. A reduction of the budget ends no running job (law L2).
 
     Returns False if there is no account with this id.
     """

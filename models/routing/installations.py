@@ -15,20 +15,25 @@ from rules.claims.fairness import Budget
 from rules.routing.access import Access
 
 OUT_OF_REACH = timedelta(hours=1)
-"""Period during which Ostler makes no call for an installation that is suspended or removed.
+"""Period for which the queued jobs of an installation that is suspended or removed are held.
 
 A webhook can end the period earlier.
 """
 
 LEFT = {"suspend": "the App's installation is suspended", "deleted": "the App is not installed any more"}
+"""Reasons of the holds, by the action of the `installation` webhook after which Ostler cannot use the installation."""
 GONE = frozenset({"deleted"})
 """The actions in `LEFT` that remove the installation from GitHub."""
 
 BACK = ("created", "unsuspend", "new_permissions_accepted")
+"""Actions of `installation` webhooks that show that an installation works."""
 
 
 def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
-    """Record that GitHub no longer knows an installation. Return False if this fact was recorded before."""
+    """Record that GitHub no longer knows an installation.
+
+    Return False if this fact was recorded before, or if the installation has no row.
+    """
     marked = db.execute(
         text("UPDATE installations SET left_at = :now WHERE id = :id AND left_at IS NULL"),
         {"id": installation_id, "now": now},

@@ -1,4 +1,4 @@
-"""Origins of the runs of public repositories. GitHub is asked once per run, and the answer is stored.
+"""Origins of the runs of public repositories. GitHub is asked about a run until it answers, and the answer is stored.
 
 The origin of a run says whether the run comes from a fork. A job is held with the reason `origin_unknown` until the
 origin of its run is known. The job is not held if every origin would lead to the same pool.

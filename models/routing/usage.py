@@ -13,7 +13,9 @@ from rules.claims.fairness import Usage
 CHARGED = """
     charged_account_id IS NOT NULL AND gone_at IS NULL AND terminal_at IS NULL AND node_gone_at IS NULL
 """
-"""SQL condition on a runner Pod: a JIT was delivered to the Pod, and no evidence shows that the Pod has ended.
+"""SQL condition on a runner Pod: a JIT was delivered to the Pod, and the Pod might still run.
+
+No evidence shows that the Pod has ended, and its node is not gone.
 
 The condition is also the predicate of a partial index.
 """
@@ -28,7 +30,8 @@ def used_pods(only: str = "") -> str:
     - Live job claims.
     - The charge of a Pod, which is written at delivery. The charge remains after the claim has ended, so a Pod that
       outlives its job still counts.
-    - Open executions without a claim. The Pod is found by the mint attempt that registered the runner.
+    - Open executions without a claim on runners that Ostler registered. The mint attempt of the runner leads to the
+      Pod.
 
     A Pod on a gone node does not count.
     """

@@ -35,7 +35,7 @@ The time begins with the last tick that had to check the repository.
 """
 
 COVERED_WITHIN = timedelta(minutes=15)
-"""A repository is covered if its last complete check began within this time (three intervals of the sweep)."""
+"""A repository is covered if its last complete check began within this time (three default intervals of the sweep)."""
 
 
 class CatchUpRepository(Base):
@@ -134,7 +134,8 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
     """Return the repositories to check. The repository whose check was tried least recently comes first.
 
     A repository is checked if its newest job was queued or changed within `seen_within`, or if one of its jobs is not
-    completed. A repository is left out while its check is postponed (`put_off`), or if its installation is gone.
+    completed. A repository is left out while its check is postponed (`put_off`), or if its newest job has no
+    installation or a removed one.
 
     If `note` is True, `due_at` of the repositories is set to `now`, even of repositories that are left out. The
     progress of repositories that were last due more than `KEPT` ago is then deleted.
@@ -286,7 +287,8 @@ def overdue(
     - The run of the job is not in `active`, the ids of the runs that GitHub lists as not completed.
     - The sweep `unresolved_jobs` does not ask GitHub about the job.
 
-    Normally the Pod of a running job shows that the job has ended. If the Pod hangs, only this query finds the job.
+    Normally the Pod of a running job shows that the job has ended. If the Pod hangs, this query finds the job. At most
+    `LIMIT` jobs are returned.
     """
     rows = db.execute(
         text(f"""

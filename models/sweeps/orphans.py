@@ -54,8 +54,8 @@ def retire_stamped(
     """Insert the retire claim of a stamped Pod, and return the id of the claim.
 
     `seen` is the summary of the Pod's claims that the caller's decision is based on. Return None if the summary is
-    different now. Without this comparison, the sweep could retire a Pod that was claimed after the decision.
-    `due_after` is the time in seconds until the retire claim's next step is due.
+    different now, or if `insert_retire` inserts no claim. Without this comparison, the sweep could retire a Pod that
+    was claimed after the decision. `due_after` is the time in seconds until the retire claim's next step is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
     if claims_of_pods(db, [uid]).get(uid) != seen:
@@ -147,7 +147,7 @@ _FINISHED = text(f"""
 
 
 def finished(db: Connection, *, before: datetime, began_before: datetime, absent_before: datetime) -> list[Finished]:
-    """Return the Pods whose job might be over, in random order, so that no Pod is always the last (L14).
+    """Return the Pods whose job might be over, in random order, so that no Pod is always the last (law L14).
 
     `Finished` lists the reasons. The parameters are times:
 
@@ -214,7 +214,8 @@ def reap_finished(
         )
         if moved is None:
             return None
-        if moved.job_id is not None and pod.asks_for is not None:  # a job must not stay claimed without a claim (L4)
+        # A job must not stay claimed without a claim (law L4).
+        if moved.job_id is not None and pod.asks_for is not None:
             apply_job_outcome(db, moved.job_id, job_outcome, now=now, who=who)
     retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     return None if retire_id is None else Reaped(None, retire_id)
@@ -242,7 +243,7 @@ GitHub might still register the runner after that check.
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
     """Return the scopes of mint attempts that began after `since` and whose runners might be registered.
 
-    The order is random (L14).
+    The order is random (law L14).
 
     If the response to a mint was lost, GitHub might register the runner after the attempt was recorded as removed. The
     scope of such an attempt is returned if the attempt was closed after `unheard_since`. Scopes of an installation that

@@ -2,9 +2,12 @@
 
 These rows are never deleted:
 
-- a job that is not completed
+- a job that is not completed or has an open execution
+- a claim that is live, has such a job, or has an open execution
+- an event of a live claim, and an event of a job that is not completed
 - a claim whose Pod is not gone, because a delivered claim is evidence that the Pod might hold a JIT (law L3)
-- a repair whose result is open
+- a repair whose result is open, and a run of a sweep that has not ended
+- a runner failure that is not cleared, while its pool exists
 - a row that one of the rows above refers to
 
 Each transaction locks the rows that it deletes. It skips rows that another session has locked.

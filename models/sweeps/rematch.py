@@ -54,7 +54,7 @@ _REMATCHED = """
 RECENTLY = timedelta(minutes=5)
 """Time after a change of a pool during which the sweep also routes the pool's jobs that are not held.
 
-A process might still have routed a job by the pool's old criteria at the time of the change.
+At the time of the change, a process might still have routed a job by the old criteria of the pool.
 """
 
 
@@ -179,6 +179,8 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
     `places` maps each account to the id of a job. The account's part of the page begins after this job (see
     `accounts_to_rematch`). All accounts have equal parts of the page, so that no account waits for the jobs of another
     account. Only jobs that might change are locked. If a job is still held, its hold gets the reason that applies now.
+    Jobs whose wait is not over are left out, and so are jobs with the hold `ask_github`, and jobs with the hold
+    `unknown_account` while the account is not allowed.
     """
     each = max(1, limit // max(1, len(places)))
     rows = db.execute(

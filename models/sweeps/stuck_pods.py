@@ -44,7 +44,7 @@ _STUCK = """
 def stuck_pods(db: Connection) -> list[Stuck]:
     """Return the Pods on gone nodes that have a live retire claim, or that have no live claim and never received a JIT.
 
-    The order is random, so that Pods that cannot be deleted yet are not always the first (L14).
+    The order is random, so that Pods that cannot be deleted yet are not always the first (law L14).
     """
     return [Stuck(*row) for row in db.execute(text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT})]
 
@@ -52,8 +52,8 @@ def stuck_pods(db: Connection) -> list[Stuck]:
 def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
     """Allow the forced deletion of a Pod, and insert its retire claim if the Pod has none.
 
-    Return the id of the retire claim, or None if the Pod has changed since `pod` was read. `due_after` is the time in
-    seconds until the next step of a new retire claim is due.
+    Return the id of the retire claim. Return None if the Pod has changed since `pod` was read, or if `insert_retire`
+    inserts no claim. `due_after` is the time in seconds until the next step of a new retire claim is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
     row = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id}).one_or_none()

@@ -52,8 +52,8 @@ class Sweep(Base):
 class SweepRun(Base):
     """The numbers of one tick of a sweep.
 
-    If a sweep is marked as quiet, rows are written only for dry runs, for ticks that an operator requested, and for
-    ticks that repaired something or failed.
+    If a sweep is quiet (`tasks.sweeps.pace.Sweep`), rows are written only for dry runs, for ticks that an operator
+    requested, and for ticks that repaired something or failed.
     """
 
     __tablename__ = "sweep_runs"
@@ -302,7 +302,7 @@ def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> No
 
 
 def resume(db: Connection, name: str) -> None:
-    """Resume a paused sweep. The sweep runs again at its next tick."""
+    """Resume a paused sweep. The sweep runs again at the next message of beat."""
     db.execute(
         text("""
             UPDATE sweeps SET paused_at = NULL, paused_by = NULL, paused_why = NULL,
@@ -315,7 +315,7 @@ def resume(db: Connection, name: str) -> None:
 
 
 def end_lease(db: Connection, name: str) -> None:
-    """Invalidate the lease of a running tick, so that the tick commits no further repair."""
+    """Invalidate the lease of a run of the sweep that has not ended, so that this run commits no further repair."""
     db.execute(text("UPDATE sweeps SET lease_no = lease_no + 1 WHERE name = :name"), {"name": name})
 
 

@@ -111,7 +111,7 @@ def unused(
     - If the poller still runs, `since` is `polling_older_than` seconds after the delivery. During this time, the Pod
       might poll again and fetch its JIT again.
 
-    The order is random, so that claims that cannot be checked are not always the first (L14).
+    The order is random, so that claims that cannot be checked are not always the first (law L14).
     """
     return db.execute(
         text(f"""
@@ -150,8 +150,8 @@ def set_executing(
 
     If `job_outcome` is None, the runner executes the claim's own job, and an execution of this job is recorded.
     Otherwise the runner executes another job. A webhook might name this other job later. The claim's own job then gets
-    `job_outcome`. The caller has read this outcome from GitHub (L4). Return False if the claim has changed since the
-    caller read it.
+    `job_outcome`. The caller has read this outcome from GitHub (law L4). Return False if the claim has changed since
+    the caller read it.
     """
     if job_id is not None:
         lock_job(db, job_id)
@@ -184,7 +184,7 @@ def make_spare(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOu
     """Turn a claim into a spare, because the claim's job no longer needs a runner.
 
     The spare still counts against the budget of its account. In the same transaction, the job gets `job_outcome`.
-    Otherwise the job would stay claimed without a claim (L4). The caller has read this outcome from GitHub. Return
+    Otherwise the job would stay claimed without a claim (law L4). The caller has read this outcome from GitHub. Return
     False if the claim has changed since the caller read it.
     """
     lock_job(db, job_id)

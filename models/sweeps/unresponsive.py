@@ -68,8 +68,8 @@ def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Qu
 def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
     """Insert the retire claim of an unresponsive Pod, and return the id of the claim.
 
-    Return None if the Pod has polled or was claimed since `pod` was read. `due_after` is the time in seconds until the
-    claim's next step is due.
+    Return None if the Pod has polled or was claimed since `pod` was read, or if `insert_retire` inserts no claim.
+    `due_after` is the time in seconds until the claim's next step is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
     if pod not in quiet_pods(db, [pod.uid], now=now):

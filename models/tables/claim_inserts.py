@@ -1,7 +1,7 @@
 """Inserts of claims with their first events: for jobs, for retirements, and for Pods whose claims a restore lost.
 
 The caller must hold the locks of the Pods' rows and, for job claims, of the rows of jobs and accounts. Two unique
-indexes reject a second live claim of a Pod or of a job (L1).
+indexes reject a second live claim of a Pod or of a job (law L1).
 """
 
 from __future__ import annotations

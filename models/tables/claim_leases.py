@@ -29,8 +29,7 @@ UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
 """Steps that could harm a busy Pod if the database does not know the Pod's newest claim."""
 
 QUEUES = ("dispatch", "github", "retire")
-"""Queues for the messages of steps: `dispatch` for stamps and releases, `github` for mints, `retire` for retirements.
-"""
+"""Queues of steps: `dispatch` for stamps, un-stamps and releases, `github` for mints, `retire` for retirements."""
 
 _FOUND = f"c.stalled_cause IS NULL AND {OVERDUE}"
 
@@ -54,7 +53,10 @@ def lease(
 
     Return None if any of these conditions is true:
 
-    - The claim has changed.
+    - The claim has ended, or it has another purpose than the step.
+    - The step is not allowed from the state of the claim.
+    - `chain_no` is given, and the claim has another chain number.
+    - The claim does not satisfy `guard`.
     - Another step of the claim, or another run of the same step, holds the lease.
     - The database is older than the cluster (`models.db.epochs`).
     - The step undoes a claim (`UNDOING`), `trusted` is True, and the epoch was not confirmed recently.
@@ -143,8 +145,10 @@ def raise_chains(
     """Increase the chain number of claims whose `due_at` is in the past, and return these claims.
 
     The claims become due again after `due_after` seconds. A claim is also marked as stalled if its process or its
-    message was lost (`OVERDUE`). At most `limit` claims are returned. A claim is skipped if its lease has not expired.
-    `heads` is described in `models.claims.resume.claim_due`.
+    message was lost (`OVERDUE`). At most `limit` claims are returned. A claim is skipped if its lease has not expired,
+    if another session has locked its row, or if its message might still wait in a queue (`heads`, see
+    `models.claims.resume.claim_due`). A delivered or executing claim is skipped unless its stamp must be put on or
+    removed.
     """
     return db.execute(
         text(f"""

@@ -13,7 +13,7 @@ from models.db.sql import text
 
 
 class Delivery(Base):
-    """One delivery that was accepted or ignored. Its body is not stored."""
+    """One delivery that was accepted. Its body is not stored. Deliveries that Ostler ignores have no row."""
 
     __tablename__ = "deliveries"
     __table_args__ = (Index("ix_deliveries_received_at", "received_at"),)

@@ -1,6 +1,6 @@
 """Table of executions. A row says that GitHub runs or ran a job on a runner.
 
-The evidence is a webhook `in_progress` or `completed`, or a runner list.
+The evidence is a webhook `in_progress` or `completed`, a runner list, or GitHub's answer about the job.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def hold(
 ) -> int:
     """Hold the jobs that satisfy the condition `which`, and return how many jobs are held. The jobs keep their age.
 
-    - `not_before`: the time after which `rematch` lifts the hold.
+    - `not_before`: the time before which `rematch` does not check the hold.
     - `asks_at_once`: the next tick of `unresolved_jobs` asks GitHub about the jobs.
     - `counts_failure`: the number of failures of each job is increased by one.
     - `changed_at`: the time of the change. If `changed_at` is None, the jobs keep the time of their last change.

@@ -181,13 +181,14 @@ _OFFER = text("""
 def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetime) -> list[PolledPod]:
     """Write the offers of these polls, and return the state of each polling Pod. `polls` contains a Pod at most once.
 
-    An offer is written if no JIT was ever delivered to the Pod, the Pod has no live retire claim, and the Pod is
-    neither terminal nor gone. If a Pod has sent two polls, the offer of the newer poll replaces the offer of the older
-    poll. If another web process holds the older poll, that process is notified. If the row with the Pod's name has no
-    UID yet, the UID of the polling Pod is written into the row. `polled_at` is written at most once a minute.
+    An offer is written if the Pod has a row, no JIT was ever delivered to the Pod, the Pod has no live retire claim,
+    and the Pod is neither terminal nor gone. If a Pod has sent two polls, the offer of the newer poll replaces the
+    offer of the older poll. If another web process holds the older poll, that process is notified. If the row with the
+    Pod's name has no UID yet, the UID of the polling Pod is written into the row. `polled_at` is written at most once a
+    minute.
 
-    One statement handles all polls. The statement does not wait for locked rows (L14). If a Pod has an offer, the Pod
-    is `locked` if another transaction has locked the offer. If a Pod has no offer, the Pod is `locked` if another
+    One statement handles all polls. The statement does not wait for locked rows (law L14). If a Pod has an offer, the
+    Pod is `locked` if another transaction has locked the offer. If a Pod has no offer, the Pod is `locked` if another
     transaction has locked the Pod's row or the pool's row. No offer is written for a locked Pod. If a locked offer
     belongs to the same poll, the Pod is reported as `offered` and not as `locked`.
     """
@@ -334,7 +335,7 @@ def beat(db: Connection, *, web_id: str, now: datetime) -> None:
     The matcher ignores the offers of a process without a recent heartbeat. If the previous heartbeat is older than
     `GAP`, `now` is also recorded as the start of the process, because Pods could not poll the process in the meantime.
     If another transaction has locked the row of the process, nothing is written. The thread that sends heartbeats must
-    not wait for a lock, because it also receives the notices (L14).
+    not wait for a lock, because it also receives the notices (law L14).
     """
     db.execute(
         text("""

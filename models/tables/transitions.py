@@ -1,6 +1,7 @@
 """Transitions of jobs, claims and stamps. The table in `rules.claims.machines` defines the transitions.
 
-One statement checks the present state, writes the new state and inserts the event.
+One statement checks the present state, writes the new state and inserts the event. `insert_events` writes the events of
+new rows.
 """
 
 from __future__ import annotations

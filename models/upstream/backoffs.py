@@ -1,8 +1,10 @@
 """Backoffs of installations, accounts, repositories and runner groups, stored so that they survive a restart.
 
-`rules.claims.mint_questions` decides which kind of backoff a refused mint causes. When the wait of a backoff is over,
-one held job becomes the probe of the backoff (`WaitBook`). Ostler tries to mint for the probe first. If the mint
-succeeds, the other held jobs continue. If the mint fails, the next wait is twice as long.
+`rules.claims.mint_questions` decides which kind of backoff a refused mint causes. One held job becomes the probe of a
+backoff, and Ostler tries to mint for the probe first. The probe of a refusal (`REFUSALS`) is chosen when the wait of
+the backoff is over (`WaitBook`). The probe of an installation is chosen at regular intervals, also during the wait
+(`allow_probe`). If the mint succeeds, the other held jobs continue. If the mint fails, the next wait is twice as long,
+up to `CAP`.
 """
 
 from __future__ import annotations
@@ -190,7 +192,7 @@ def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping
 
 
 def delete(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
-    """End the backoffs of these (kind, key) pairs after a successful call. Return True if at least one existed."""
+    """End the backoffs of these (kind, key) pairs. Return True if at least one existed."""
     gone = db.execute(
         text("""
             DELETE FROM backoffs
@@ -225,7 +227,10 @@ def delete_repositories(db: Connection, *, login: str) -> None:
 
 
 def delete_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
-    """End every backoff of an account and of its installations, because GitHub might now accept the refused calls."""
+    """End the backoffs of an account, because GitHub might now accept the refused calls.
+
+    The backoffs of its repositories, of all its installations, and of the runner groups of `installation_id` end too.
+    """
     found = db.execute(text("SELECT id FROM installations WHERE account_id = :account"), {"account": account_id})
     former = [("installation", str(each)) for each in found.scalars()]
     delete(db, [*former, ("installation", str(installation_id)), (ACCOUNT, str(account_id))])
@@ -242,8 +247,8 @@ def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
     """End the waits of all jobs of an account that have the hold `backoff`. Return how many waits were ended.
 
     The next tick of the sweep `rematch` checks the queued jobs. A job whose claim is not released yet is checked after
-    its release. Locked rows are skipped, because the callers hold other
-    locks. A job with a locked row is checked when its own wait is over.
+    its release. Locked rows are skipped, because the callers hold other locks. A job with a locked row is checked when
+    its own wait is over.
     """
     return job_holds.end_waits(
         db,
@@ -263,7 +268,8 @@ PROBE_DUE = """
 """
 """SQL condition on a backoff `b`: an installation's probe is due.
 
-The mints of the installation fail, no probe is running, and GitHub has not asked for a pause.
+The mints of the installation fail, no probe is running, the last failure and the last probe were not after
+`:probed_before`, and GitHub has not asked for a pause.
 """
 
 PROBE_JOB = f"""
@@ -293,7 +299,7 @@ def allow_probe(
     """Lift the hold of one job of this pool as a probe of its installation, and return the job's id.
 
     Return None if no probe is due, or if no job can be a probe. A probe is due `probe_every` seconds after the previous
-    probe. Jobs of the account `without` are left out, because the caller would not match them.
+    probe or failure. Jobs of the account `without` are left out, because the caller would not match them.
 
     An installation has at most one probe at a time over all pools. For this reason the row of the backoff is locked.
     Rows that another session has locked are skipped, so that this function waits for no lock.

@@ -1,9 +1,9 @@
 """Gates of GitHub and Kubernetes, and the counts of calls that decide whether a gate closes.
 
 Every process counts its calls to each upstream. Every five seconds, the process adds its counts to the current row of
-the upstream. One row covers five seconds. The sweep `gates` evaluates the counts of all processes in the last minute.
-Gates and counts are stored in Postgres and not in Redis, because a flush of Redis during an outage would open a closed
-gate.
+the upstream. One row covers five seconds. The sweep `gates` evaluates the counts that all processes made within the
+setting `gate_window`. Gates and counts are stored in Postgres and not in Redis, because a flush of Redis during an
+outage would open a closed gate.
 """
 
 from __future__ import annotations
