@@ -148,7 +148,10 @@ class Explanation:
 
 
 def explain(job: JobFacts) -> Explanation:
-    """Return the explanation of a job's state. If the job lost its Pod, the explanation also says how the Pod ended."""
+    """Return the explanation of a job's state.
+
+    If a job that runs or has failed lost its Pod, the explanation also says how the Pod ended.
+    """
     found = _explain(job)
     if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
         return found

@@ -21,8 +21,8 @@ class Recorded:
     - `runners_removed`: True if JITs were delivered to the Pod and all their runners are gone from GitHub.
     - `executed`: True if a runner of the Pod is known to have executed a job.
     - `poller_exit_code`: the exit code of container `poller`, or None if the code is not known.
-    - `terminal`: True if the Pod was ever seen to be terminal.
-    - `gone`: True if the Pod was ever seen to be gone.
+    - `terminal`: True if the Pod is recorded as over.
+    - `gone`: True if the Pod is recorded as gone.
     """
 
     any_delivered: bool

@@ -26,7 +26,7 @@ class Delivery:
     account_id: int | None
     stamp: Stamp
     queued_at: datetime | None = None
-    """The time at which the job was queued. None if the JIT is delivered again."""
+    """The time at which the job was queued. None if the JIT is delivered again or the claim has no job."""
 
 
 class ClaimLocked(Exception):

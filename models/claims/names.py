@@ -1,9 +1,10 @@
 """SQL for the present owner, installation and repository of a claim, as needed for requests to GitHub.
 
-A claim stores the scope and the installation that were valid when the claim was inserted. An ended claim is never
-changed. The owner might have a new login by now, and the App might have a new installation in the account. Webhooks
-write the new login and the new installation to other tables, so the SQL reads these tables. If a repository has a new
-name, GitHub redirects from the former name, and `models.intake.announcements` writes the new name.
+A claim stores the scope and the installation that were valid when the claim was inserted. An ended claim keeps its
+installation and the login in its scope. The owner might have a new login by now, and the App might have a new
+installation in the account. Webhooks write the new login and the new installation to other tables, so the SQL reads
+these tables. If a repository has a new name, GitHub redirects from the former name, and `models.intake.announcements`
+writes the new name.
 """
 
 from __future__ import annotations

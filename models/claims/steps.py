@@ -146,7 +146,7 @@ def finish_stamp(
         work.claim_id,
         now=now,
         who=who,
-        why=error or "answered",
+        why=error or "the API server answered",
         guard="AND chain_no = :chain_no AND leased_until = :until",
         values={
             "leased_until": "NULL",

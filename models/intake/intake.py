@@ -94,7 +94,7 @@ def apply(
 
     With `lock_ms`, the batch does not wait for rows that another session has locked. Instead it raises `Contended`,
     which names the jobs whose events need a locked row. The batch waits only for another session's uncommitted insert
-    of the same job or GUID, up to `lock_ms` milliseconds.
+    of the same job, GUID, account or installation, up to `lock_ms` milliseconds.
 
     Raises `Contended`, `StartOver`, or the error of Postgres if Postgres refuses a row. In each case no event was
     applied.

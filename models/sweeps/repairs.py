@@ -207,8 +207,8 @@ _VERIFY = text("""
     UPDATE repairs r SET outcome = CASE WHEN l.came THEN 'verified' ELSE 'failed' END,
            verified_at = CASE WHEN l.came THEN CAST(:now AS timestamptz) END,
            note = CASE WHEN l.came THEN r.note
-                       ELSE coalesce(r.note, CASE r.outcome WHEN 'begun' THEN 'cut off during its call'
-                                                            ELSE 'not seen in time' END) END
+                       ELSE coalesce(r.note, CASE r.outcome WHEN 'begun' THEN 'its process ended during the call'
+                                                            ELSE 'its effect was not observed in time' END) END
     FROM looked l WHERE r.id = l.id AND r.outcome IN ('begun', 'done') AND (l.came OR l.verify_by < :now)
     RETURNING r.outcome
 """)

@@ -22,7 +22,7 @@ from models.db.sql import text
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 
 KEPT = timedelta(hours=1)
-"""Age at which the list of a scope is deleted. A list becomes this old only if no process needs it any more."""
+"""Age at which the list of a scope is deleted. Usually, no process needs a list of this age any more."""
 
 
 class RunnerListRow(Base):

@@ -164,7 +164,7 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
     """
     db.execute(
         text("""
-            UPDATE sweep_runs SET ended_at = :now, outcome = :lost, why = 'its lease ran out'
+            UPDATE sweep_runs SET ended_at = :now, outcome = :lost, why = 'its lease expired'
             WHERE id IN (SELECT id FROM sweep_runs
                          WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no
                            AND (NOT dry OR began_at < :long_ago)

@@ -42,7 +42,7 @@ class WebInstance(Base):
 
 
 class Offer(Base):
-    """A Pod that can receive a job now. If a Pod sends two polls, the offer of the later poll is stored."""
+    """A Pod that polls now and can receive a JIT. If a Pod sends two polls, the offer of the later poll is stored."""
 
     __tablename__ = "offers"
     __table_args__ = (

@@ -3,7 +3,7 @@
 A stalled claim is marked in the claim's row. The transition that ends the stall removes the mark and inserts a row into
 the table `stalls`. A lost webhook is a stall without a claim. The component that found the lost webhook inserts the row
 of this stall. When the row is committed, the process also adds the duration to its histogram. The histogram is lost
-when the process ends, but the table stays. A report over this table is therefore complete.
+when the process ends, but the table stays. A report over this table therefore covers all processes.
 """
 
 from __future__ import annotations

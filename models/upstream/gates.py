@@ -159,8 +159,9 @@ def evaluate(
 def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
     """Return the closed gates of these upstreams, or of all upstreams if none is given.
 
-    Sweeps check the gates before they delete something. The reconciler checks the gate of Kubernetes before it retires
-    Pods. The autoscaler checks all gates before it changes a pool. Dispatch never checks a gate.
+    Sweeps check the gates before they delete an object of the cluster or a runner. The reconciler checks the gate of
+    Kubernetes before it retires Pods. The autoscaler checks all gates before it changes a pool. Dispatch never checks a
+    gate.
     """
     rows = db.execute(
         text("""

@@ -42,7 +42,7 @@ def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
     If the evidence is doubtful, the verdict is that the Pod is not cut off.
     """
     against = (
-        (not seen.delivered_seconds >= after, "the JIT was delivered a moment ago"),
+        (not seen.delivered_seconds >= after, f"less than {after:g} s have passed since the delivery"),
         (not seen.stamped, "the Pod carries no stamp"),
         (not seen.poller_running, "its poller does not run"),
         (seen.runner_began, "its container `runner` is ready or has ended"),

@@ -8,9 +8,9 @@ al., NSDI 2011.) Each selected job raises the share of its account at once. The 
 size of the batch.
 
 Within an account the job with the higher priority comes first, then the older job, then the job with the lower id. A
-job that does not fit blocks the later jobs of its account in the same pool, because smaller jobs would otherwise starve
-the larger job. The job does not block other accounts (law L14). The job blocks other pools of its account only through
-a reservation.
+job that does not fit blocks the later jobs of its account in the same pool. All jobs of a pool need a Pod of the same
+size, so a later job would only overtake the blocked job. The job does not block other accounts (law L14). The job
+blocks other pools of its account only through a reservation.
 
 The plan only selects jobs. Before the matcher inserts a claim, it locks the accounts and counts their usage again from
 rows (law L2).

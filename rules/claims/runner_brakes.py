@@ -95,8 +95,8 @@ class Brake:
     def seen_by(self, accounts: Collection[int] | None) -> Brake:
         """Return the brake for a reader who can see only `accounts`. None means all accounts.
 
-        If the latest failure is of another account, the details of the failure are hidden. The fact that the pool's
-        runners do not start is always shown.
+        If the latest failure is not of one of these accounts, the details of the failure are hidden. The fact that the
+        pool's runners do not start is always shown.
         """
         if accounts is None or (self.accounts and self.accounts[-1] in accounts):
             return self

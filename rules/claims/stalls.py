@@ -1,8 +1,8 @@
 """Stalls of a job, its claim or its Pod: causes, finders, and the step that ends each stall.
 
-A stall is a state that only a repair can end. A finder is the component that detects a stall. A path is a pair of a
-cause and a finder. Two finders might need different times to find a stall with the same cause. `docs/metrics.md` and
-the limits of `make chaos` therefore list each path separately.
+A stall is a state in which no process works on a claim or a job until a finder detects the stall. A finder is a
+component that detects stalls. A path is a pair of a cause and a finder. Two finders might need different times to find
+a stall with the same cause. `docs/metrics.md` and the limits of `make chaos` therefore list each path separately.
 """
 
 from __future__ import annotations

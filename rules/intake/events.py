@@ -40,7 +40,7 @@ class WorkflowJobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationEvent:
-    """One `installation` webhook: an owner installed, removed, suspended or unsuspended the App.
+    """One `installation` webhook, for example: an owner installed, removed, suspended or unsuspended the App.
 
     `at` is the time of this change by GitHub's clock, or None if the webhook does not contain the time.
     """

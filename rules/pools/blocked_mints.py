@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from rules.claims.mint_questions import describe
 
 INSTALLATION = "installation"
-"""Kind of a backoff that begins because GitHub did not answer or asked to wait.
+"""Kind of a backoff that concerns a whole installation.
 
-A backoff of another kind begins because GitHub refused a mint.
+Such a backoff begins because GitHub did not answer or asked to wait, or because the installation is suspended or
+removed. A backoff of another kind begins because GitHub refused a mint.
 """
 
 

@@ -3,10 +3,10 @@
 The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (law L3). The number of
 retirements per tick is limited (law L9).
 
-A warm Pod with an old template, or on a node that is being emptied, is retired only while the number of unavailable
-replicas is below its limit. A Pod of the new template counts as available only after its first poll. A template whose
-Pods never poll therefore stops its own rollout. Up to `maxSurge` new Pods are created before old Pods are retired.
-Without surge, a pool with one warm Pod would be empty for a while.
+A warm Pod is retired for its old template, or for its cordoned node, only while the number of unavailable replicas is
+below its limit. A Pod of the new template counts as available only after its first poll. A template whose Pods never
+poll therefore stops its own rollout. Up to `maxSurge` new Pods are created before old Pods are retired. Without surge,
+a pool with one warm Pod would be empty for a while.
 """
 
 from __future__ import annotations

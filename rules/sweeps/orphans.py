@@ -57,7 +57,7 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
     if pod.ever_delivered:
         return _leave_alone("a claim of the Pod was delivered: `finished_jobs` handles the Pod")
     if pod.idle_seconds < grace_seconds:
-        return _leave_alone("its last claim ended a moment ago")
+        return _leave_alone(f"its last claim ended less than {grace_seconds:g} s ago")
     return None
 
 
@@ -111,7 +111,7 @@ def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: f
     if evidence.poller_exit_code is not None:
         return _never_given(evidence, "its poller failed")
     if pod.quiet_seconds < grace_seconds:
-        return _leave_alone("it polled a moment ago")
+        return _leave_alone(f"it polled less than {grace_seconds:g} s ago")
     if not pod.web_beats:
         return _leave_alone("no web process ran to receive its polls")
     return _never_given(evidence, "it does not poll")
@@ -166,7 +166,7 @@ def judge_finished(
     if _was_removed(pod, checks_apart=checks_apart, absent_after=absent_after):
         return _judge_removed()
     if not pod.overdue:
-        return _leave_alone(f"its job ended a moment ago, and its runner is {pod.runner}")
+        return _leave_alone(f"its job ended too recently, and its runner is {pod.runner}")
     if pod.free_for_seconds is None or pod.free_for_seconds < checks_apart:
         return _leave_alone(f"its runner is {pod.runner} for the first time")
     if pod.node_gone is not None:
@@ -242,7 +242,7 @@ def judge_runner(
     if has_live_claim:
         return _leave_alone("its claim is live")
     if idle_seconds < grace_seconds:
-        return _leave_alone("its claim ended a moment ago")
+        return _leave_alone(f"its claim ended less than {grace_seconds:g} s ago")
     return Verdict(
         keep=False,
         reason="the runner is registered and offline, and its claim has ended",

@@ -20,7 +20,7 @@ No setting changes this number.
 FRESH = CHECKS_APART
 """Minimum seconds during which a list is reused.
 
-The value is `CHECKS_APART`, so two lists of a scope always count as two checks.
+The value is `CHECKS_APART`, so two lists of a scope count as two checks, unless Postgres lost the first list.
 """
 
 FRESH_TIMES = 2

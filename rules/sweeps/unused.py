@@ -138,9 +138,8 @@ def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) ->
     A claim whose age is below `grace_seconds` always waits.
     """
     if not claim.age_seconds >= grace_seconds:
-        return UnusedVerdict(
-            UnusedAction.WAIT, "the JIT was delivered a moment before the runners were listed", counts=False
-        )
+        reason = f"at the time of the runner list, the claim was younger than {grace_seconds:g} s"
+        return UnusedVerdict(UnusedAction.WAIT, reason, counts=False)
     if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
         # GitHub's answer alone is proof. A runner list that does not show the execution is older than the answer.
         return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")

@@ -647,7 +647,7 @@ def test_of_a_process_that_was_killed_during_a_call_the_ledger_says_so(stage: St
     stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(stage.every())
     assert [(row.outcome, row.note) for row in stage.ledger()] == [
-        ("failed", "cut off during its call"),
+        ("failed", "its process ended during the call"),
         ("verified", None),
     ]
 
