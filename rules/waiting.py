@@ -298,7 +298,7 @@ def _queued(job: JobFacts) -> Explanation:
     pool = job.pool
     if pool is None or pool.deleted or pool.draining:
         what = "It has no pool" if pool is None else f"Its pool {pool.name} takes no new jobs"
-        return Explanation(WaitsFor.POOL, f"{what}; it is matched again within a minute.")
+        return Explanation(WaitsFor.POOL, f"{what}; the job is matched again within a minute.")
     if pool.rerouting:
         return Explanation(
             WaitsFor.POOL,
@@ -381,7 +381,8 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}", (
-            f"Wait until a Pod starts. If none starts within a few minutes: kubectl describe rpool {pool.name}."
+            f"Wait until a Pod starts. If none starts within a few minutes, run `kubectl describe rpool {pool.name}` in "
+            "the namespace of the pool."
         )
     if not pool.autoscaled or pool.replicas >= most:
         return counts, f"Wait until one of these jobs ends, or make the pool larger. {_raise(pool, most + 1)}"
@@ -389,7 +390,7 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
         return f"{counts}, and the autoscaler adds none while the gate of Kubernetes is closed", (
             f"See `ostler gates`: {pool.cluster_gate}."
         )
-    return f"{counts}, and the autoscaler may set up to {most}", (
+    return f"{counts}, and the autoscaler can set up to {most} replicas", (
         "Wait: the autoscaler adds Pods within seconds. Otherwise `ostler pool list --why` shows the reason."
     )
 

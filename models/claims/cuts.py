@@ -39,8 +39,8 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
 
     A claim is first returned `cut_off_after` seconds after its delivery. It is returned again at most once every
     `due_after` seconds. The reconciler records the end of most pollers earlier, so the claims of most Pods are never
-    returned. A claim is left out if it is a spare, if its stamp is not on, if it is leased or locked, or while the rows
-    are not trusted (`models.db.epochs`).
+    returned. Spares, leased or locked claims, and claims whose stamp is not on are left out. No claim is returned while
+    the rows are not trusted (`models.db.epochs`).
     """
     found = claim_leases.set_due(
         db,
@@ -94,9 +94,12 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
 def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
     """Lease a claim for its un-stamp. `seen` is the claim as `suspect` returned it.
 
-    Returns None if the claim has left the state `delivered`, was delivered again, or is leased by another step. Also
-    returns None if its stamp is neither on nor being removed, if the poller ended before the un-stamp began, or while
-    the rows are not trusted (`models.db.epochs`). If the un-stamp has not begun yet, this function begins the un-stamp.
+    If the un-stamp has not begun yet, this function begins the un-stamp. Returns None in these cases:
+
+    - The claim has left the state `delivered`, was delivered again, or is leased by another step.
+    - The stamp of the claim is neither on nor being removed.
+    - The poller ended before the un-stamp began.
+    - The rows are not trusted (`models.db.epochs`).
     """
     row = lease(
         db,

@@ -50,10 +50,15 @@ def deliver(
 ) -> Delivery | None:
     """Commit that a minted claim is delivered to the newest poll of its Pod, and return the JIT.
 
-    Returns None in these cases: the claim is not `minted` any more or belongs to another Pod, its stamp is being
-    removed, this poll does not have the offer, or Postgres is known to be older than the cluster. Raises `ClaimLocked`
-    if another transaction has locked the claim or the row of its Pod, or if the claim does not exist. A delivery
-    deletes the offer.
+    Returns None in these cases:
+
+    - The claim is not `minted` any more, or belongs to another Pod.
+    - The stamp of the claim is being removed.
+    - This poll does not have the offer of the Pod.
+    - Postgres is known to be older than the cluster.
+
+    Raises `ClaimLocked` if another transaction has locked the claim or the row of its Pod, or if the claim does not
+    exist. A delivery deletes the offer.
 
     `cancels_unstamp` is True if the claim's stamp was `removing` when the offer of this poll was first written. In this
     case the poll arrived after the un-stamp was committed, and proves that the Pod can reach Ostler. The un-stamp is

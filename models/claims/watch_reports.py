@@ -16,7 +16,7 @@ from rules.claims.job_outcomes import JobOutcome
 
 
 def pools_named(db: Connection, *, namespaces: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Return the pools with these names. Deleted pools are included, because they might still have Pods."""
+    """Return the pools with these names in these namespaces, including deleted pools, which might still have Pods."""
     rows = db.execute(
         text("SELECT id FROM pools WHERE namespace = ANY(:namespaces) AND name = ANY(:names) ORDER BY id"),
         {"namespaces": list(namespaces), "names": list(names)},

@@ -203,8 +203,8 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
     """Insert the retire claim of a Pod that is over but not terminal, and return the id of the claim.
 
     `due_after` is the time in seconds until the claim's next step is due. `who` is written into the claim's event.
-    Return None if the row is locked, if the Pod is not recorded as over, is gone or has a live claim, or if the rows
-    are not trusted (`models.db.epochs`).
+    Return None if the row is locked, or if the Pod is not recorded as over, is gone or has a live claim. Also return
+    None while the rows are not trusted (`models.db.epochs`).
     """
     found = db.execute(
         text("""

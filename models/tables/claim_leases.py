@@ -146,9 +146,9 @@ def raise_chains(
 
     The claims become due again after `due_after` seconds. A claim is also marked as stalled if its process or its
     message was lost (`OVERDUE`). At most `limit` claims are returned. A claim is skipped if its lease has not expired,
-    if another session has locked its row, or if its message might still wait in a queue (`heads`, see
-    `models.claims.resume.claim_due`). A delivered or executing claim is skipped unless its stamp must be put on or
-    removed.
+    or if another session has locked its row. A claim is also skipped if its message might still wait in a queue
+    (`heads`, see `models.claims.resume.claim_due`). A delivered or executing claim is skipped unless its stamp must be
+    put on or removed.
     """
     return db.execute(
         text(f"""

@@ -181,11 +181,10 @@ _OFFER = text("""
 def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetime) -> list[PolledPod]:
     """Write the offers of these polls, and return the state of each polling Pod. `polls` contains a Pod at most once.
 
-    An offer is written if the Pod has a row, no JIT was ever delivered to the Pod, the Pod has no live retire claim,
-    and the Pod is neither terminal nor gone. If a Pod has sent two polls, the offer of the newer poll replaces the
-    offer of the older poll. If another web process holds the older poll, that process is notified. If the row with the
-    Pod's name has no UID yet, the UID of the polling Pod is written into the row. `polled_at` is written at most once a
-    minute.
+    An offer is written for a Pod that has a row and no live retire claim, never received a JIT, and is neither terminal
+    nor gone. If a Pod has sent two polls, the offer of the newer poll replaces the offer of the older poll. If another
+    web process holds the older poll, that process is notified. If the row with the Pod's name has no UID yet, the UID
+    of the polling Pod is written into the row. `polled_at` is written at most once a minute.
 
     One statement handles all polls. The statement does not wait for locked rows (law L14). If a Pod has an offer, the
     Pod is `locked` if another transaction has locked the offer. If a Pod has no offer, the Pod is `locked` if another

@@ -170,8 +170,8 @@ def move_claim(
 ) -> Row[Any] | None:
     """Apply one transition to a live claim, and return the row of the claim.
 
-    Return None if the transition is not allowed from the claim's present state, or if the claim does not satisfy
-    `guard`. `move_jobs` explains `guard`, `values` and `parameters`.
+    Return None if the claim has ended, has another purpose, or does not satisfy `guard`. Also return None if the
+    transition is not allowed from the claim's present state. `move_jobs` explains `guard`, `values` and `parameters`.
     """
     columns = dict(values or {})
     if allowed(name).target == "ended":

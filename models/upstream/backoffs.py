@@ -268,8 +268,8 @@ PROBE_DUE = """
 """
 """SQL condition on a backoff `b`: an installation's probe is due.
 
-The mints of the installation fail, no probe is running, the last failure and the last probe were not after
-`:probed_before`, and GitHub has not asked for a pause.
+The mints of the installation fail, no probe is running, and GitHub has not asked for a pause. The last failure and the
+last probe were not after `:probed_before`.
 """
 
 PROBE_JOB = f"""

@@ -1,8 +1,8 @@
 """Descriptions of a runner Pod's end, built from observations of the Pod's deletion and containers.
 
 Ostler deletes no Pod that has a live job claim (law L7). If a deletion was requested while the Pod had such a claim,
-another client requested the deletion, for example a person, a drain, the scheduler, a controller of Kubernetes, or the
-kubelet.
+another client requested the deletion. Examples are a person, a drain, the scheduler, a controller of Kubernetes, and
+the kubelet.
 """
 
 from __future__ import annotations

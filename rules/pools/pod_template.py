@@ -324,8 +324,8 @@ def _container(container: Json, where: str, level: PodSecurity) -> Iterator[str]
 def _of_hooks(overlay: Json) -> Iterator[str]:
     """Yield the reasons that concern container jobs only.
 
-    Container `hooks` has a token of the Kubernetes API, so an overlay must not change which program it executes, and
-    must not give it a file that code of a job can write.
+    Container `hooks` has a token of the Kubernetes API. An overlay must therefore not change the program of this
+    container, and must not give it a file that code of a job can write.
     """
     spec: Json = overlay.get("spec") or {}
     for container in spec.get("containers") or ():

@@ -1,9 +1,9 @@
 """Epoch judgement: whether this Postgres is older than the state recorded in the cluster.
 
 Postgres and the cluster both store the epoch, a number that increases every few seconds. Each new number is written to
-Postgres first. The cluster's number can therefore be higher only if Postgres went back to an earlier state, for example
-by a restore of a backup or by a failover that lost transactions. Pods that were claimed after that state would then
-look free.
+Postgres first. The cluster's number can therefore be higher only if Postgres went back to an earlier state. This
+happens when a backup is restored, or when a failover loses transactions. Pods that were claimed after that state would
+then look free.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Verdicts of `ostler restore` on Pods, from the Pod, its stamp and GitHub's runners.
 
 The rows are too old to decide alone. If the evidence is doubtful, a Pod stays. A Pod that might hold a JIT keeps its
-claim or gets a new claim. There is one exception: if the rows have an ended claim of the Pod that was delivered, the
-sweep `finished_jobs` or the retirement of the Pod handles the Pod.
+claim or gets a new claim. There is one exception: a Pod whose delivered claim has ended is left to the sweep
+`finished_jobs` or to its retirement.
 """
 
 from __future__ import annotations

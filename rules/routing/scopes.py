@@ -1,8 +1,8 @@
 """Scopes: the organisation or repository that a runner is registered in.
 
 A runner of an organisation can serve all repositories of the organisation that its runner group admits. GitHub
-registers no runners for a whole user account, so the runners for the account's jobs are registered in the repository of
-the job (GitHub docs, "REST API endpoints for self-hosted runners").
+registers no runners for a whole user account. A runner for a job of a user account is therefore registered in the
+repository of the job (GitHub docs, "REST API endpoints for self-hosted runners").
 """
 
 from __future__ import annotations
