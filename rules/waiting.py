@@ -381,8 +381,8 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}", (
-            f"Wait until a Pod starts. If none starts within a few minutes, run `kubectl describe rpool {pool.name}` in "
-            "the namespace of the pool."
+            "Wait until a Pod starts. If none starts within a few minutes, run "
+            f"`kubectl describe rpool {pool.name}` in the namespace of the pool."
         )
     if not pool.autoscaled or pool.replicas >= most:
         return counts, f"Wait until one of these jobs ends, or make the pool larger. {_raise(pool, most + 1)}"

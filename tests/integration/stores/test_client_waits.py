@@ -43,7 +43,7 @@ def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(monkeypatch: p
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg2://ostler@127.0.0.1:{silent.getsockname()[1]}/ostler"
         engine = make_engine(Secret(url), pool_size=1, application="test")
-        with pytest.raises(OperationalError, match="did not answer within 0.5 s"):
+        with pytest.raises(OperationalError, match=r"did not answer within 0\.5 s"):
             engine.connect()
 
 
