@@ -30,7 +30,10 @@ class Delivery:
 
 
 class ClaimLocked(Exception):
-    """Raised if another transaction has locked the claim or its Pod. The caller retries instead of waiting."""
+    """Raised if another transaction has locked the claim or its Pod, or if the claim does not exist.
+
+    The caller retries instead of waiting for the lock.
+    """
 
 
 RESUME_GRACE = timedelta(seconds=1)

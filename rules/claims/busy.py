@@ -11,8 +11,8 @@ A Pod with a sign stays busy until one of these proofs exists:
 
 - The Pod is over or gone.
 - GitHub removed the runner.
-- The job that the runner *executed* ended at least `JOB_OVER_AFTER` seconds ago, and the runner was absent or idle in
-  two checks.
+- The job that the runner *executed* ended at least `job_over_after` seconds ago (by default `JOB_OVER_AFTER`), and the
+  runner was absent or idle in two checks.
 
 The end of the job that the Pod was *claimed* for proves nothing, because GitHub gives a job to any runner whose labels
 cover the job. `PodEvidence` therefore has no field for the end of the claimed job. A JIT that was minted but never

@@ -105,7 +105,7 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The jobs to claim, in order, and the accounts that did not get all their jobs for a reason of their own.
+    """The jobs to claim, in order, and the accounts with a job that was skipped for a reason in `SkipReason`.
 
     An account in `skipped` might also have jobs in `picks`. These jobs were selected before the account's budget was
     full. If the slots were used up before the turn of an account, the account is not in `skipped`. An account that was

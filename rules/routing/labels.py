@@ -139,7 +139,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
         case None:
             return None
         case HoldReason.TWO_POOLS:
-            return f"pools {', '.join(map(str, choice.candidates))}"
+            return f"pools with the ids {', '.join(map(str, choice.candidates))}"
         case HoldReason.ORIGIN_UNKNOWN:
             return f"it is not yet known whether its run comes from a fork of {repository}"
         case HoldReason.NOT_ALLOWED:

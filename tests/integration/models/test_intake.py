@@ -242,7 +242,7 @@ def test_a_job_that_two_pools_serve_equally_well_is_held(database: Database) -> 
     first, second = add_pool(database.engine, "linux"), add_pool(database.engine, "linux")
     deliver(database.engine, queued(1))
     job = job_row(database.engine, 1)
-    assert (job.hold_reason, job.hold_detail) == ("two_pools", f"pools {first}, {second}")
+    assert (job.hold_reason, job.hold_detail) == ("two_pools", f"pools with the ids {first}, {second}")
 
 
 def test_an_account_with_budget_0_has_its_jobs_held(database: Database) -> None:

@@ -179,7 +179,7 @@ def test_a_choice_is_allowed_covers_the_job_and_does_not_depend_on_the_order(
 
 def test_what_is_known_of_a_hold_is_told() -> None:
     assert detail_of(PoolChoice(1, None, (1,)), labels=[], account_id=ACME, repository="Acme/App") is None
-    assert told(PoolChoice(None, HoldReason.TWO_POOLS, (1, 2))) == "pools 1, 2"
+    assert told(PoolChoice(None, HoldReason.TWO_POOLS, (1, 2))) == "pools with the ids 1, 2"
     assert "a fork of Acme/App" in told(PoolChoice(None, HoldReason.ORIGIN_UNKNOWN, ()))
 
 
