@@ -17,7 +17,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from models.db.engine import assert_isolation
+from models.db.engine import assert_isolation, why_away
 from models.db.sql import text
 from ostler.errors import ConfigurationError, StoreUnreachable
 
@@ -100,7 +100,7 @@ def _first_answer(
                 assert_isolation(db)
                 return int(db.execute(text("SHOW max_connections")).scalar_one())
         except OperationalError as error:
-            said = str(error.orig).strip().splitlines()[0]
+            said = why_away(error) or f"it refused the query: {error.orig}"
             if monotonic() + _PAUSE > end:
                 raise StoreUnreachable(
                     f"Postgres did not answer for {within:.0f} s: {said}; check OSTLER_DATABASE_URL and the server"
