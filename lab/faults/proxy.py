@@ -27,6 +27,9 @@ from lab.faults.wire import Head, Wire
 
 CONTROL_PATH = "/_faults"
 CONNECT_SECONDS = 5
+_TURNS_OF_AN_ACCEPT = 3
+"""Turns of the event loop from the moment when asyncio accepts a connection to the call of `Gateway._accept`."""
+
 LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk; half of a longer answer contains some of the chunk
 
 
@@ -84,6 +87,12 @@ class Gateway:
     async def close(self) -> None:
         """Stop listening and end every connection."""
         if self._server is not None:
+            # asyncio accepts a connection some turns of the loop before `_accept` gets it, and forgets a connection
+            # whose server was closed meanwhile.
+            for listener in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            for _ in range(_TURNS_OF_AN_ACCEPT):
+                await asyncio.sleep(0)
             self._server.close()
         self.disconnect()
         await asyncio.gather(*self._connections, return_exceptions=True)

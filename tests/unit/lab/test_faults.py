@@ -217,14 +217,13 @@ async def _close_in_the_middle(url: str, turns: int, *, asked: bool) -> None:
     """Close a gateway so many turns of the event loop after a client connected, or after it had its last answer."""
     gateway = Gateway(upstream=Target.of(url), plan=FaultPlan())
     port = await gateway.start(port=0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    if asked:
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        await reader.read(1)
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    await gateway.close()
-    writer.transport.abort()
+    with socket.create_connection(("127.0.0.1", port)) as client:  # takes no turn of the loop
+        if asked:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            await asyncio.to_thread(client.recv, 1)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await gateway.close()
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["connected", "answered"])
