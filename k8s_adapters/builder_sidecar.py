@@ -32,6 +32,7 @@ _BUILDKIT_CACHE, _DOCKER_CACHE = "/var/lib/buildkit", "/var/lib/docker"
 _CACHE_SHARE = 0.8
 """Share of the volume above which BuildKit deletes layers that no build uses. The rest is for the layers in use."""
 
+_DISK = "ephemeral-storage"
 _HOME = "/home/runner"
 _MB_PER_MIB = 1024 * 1024 / 1_000_000
 _STARTS_WITHIN = 180  # seconds
@@ -83,7 +84,22 @@ def add_builder(pod: Json, *, builder: Builder, image: str, runner_image: str, g
         for variable in ("BUILDKIT_HOST", "OSTLER_BUILDKIT"):
             runner["env"].append({"name": variable, "value": BUILDKIT_ADDRESS})
         spec["hostUsers"] = False
+        # The kubelet would give the volume of layers to the group and mark it as setgid. All files of a build that lie
+        # in the root of an image would then belong to this group, also in the image that a job pushes.
+        spec["securityContext"].pop("fsGroup", None)
         before.append(_buildkit(builder, image, group))
+
+
+def limit_layers(pod: Json, *, builder: Builder) -> None:
+    """Give the builder a limit of disk for its layers if the runner of the Pod has a limit.
+
+    The kubelet adds up the limits of all containers, and evicts a Pod whose containers and volumes use more than the
+    sum. Without this limit, the layers would use up the runner's limit. The pool's overlay can set a limit for the
+    runner, so call this function after the overlay was merged.
+    """
+    containers = {each["name"]: each for each in (*pod["spec"]["containers"], *pod["spec"]["initContainers"])}
+    if builder.cache_mib is not None and _DISK in containers[RUNNER]["resources"].get("limits", {}):
+        containers[BUILDER]["resources"]["limits"][_DISK] = f"{builder.cache_mib}Mi"
 
 
 def _buildkit(builder: Builder, image: str, group: int) -> Json:
@@ -152,13 +168,13 @@ def _externals(runner_image: str) -> Json:
 def _sidecar(builder: Builder, image: str, ready: list[str]) -> Json:
     """Return what both daemons have in common. `ready` is a command that succeeds when the daemon serves."""
     size = {"cpu": f"{builder.vcpu_millicores}m", "memory": f"{builder.memory_mib}Mi"}
-    disk = {} if builder.cache_mib is None else {"ephemeral-storage": f"{builder.cache_mib}Mi"}
+    disk = {} if builder.cache_mib is None else {_DISK: f"{builder.cache_mib}Mi"}
     return {
         "name": BUILDER,
         "image": image,
         "workingDir": "/",
         "restartPolicy": "Always",
-        "resources": {"requests": {**size, **disk}, "limits": size},
+        "resources": {"requests": {**size, **disk}, "limits": {**size}},
         "startupProbe": {
             "exec": {"command": ready},
             "periodSeconds": 1,

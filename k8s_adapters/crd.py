@@ -252,8 +252,9 @@ def _shape() -> Json:
                 ),
                 "ephemeralStorageLimit": _quantity(
                     None,
-                    "Disk limit of the container `runner`. The kubelet evicts a Pod that uses more, and its job fails. "
-                    "Without a value there is no limit.",
+                    "Disk limit of the Pod, which `containers.cache` raises by its own size. It covers the files of "
+                    "all containers, logs and emptyDir volumes. The kubelet evicts a Pod that uses more, and its job "
+                    "fails. Without a value there is no limit.",
                 ),
             },
             "x-kubernetes-validations": [

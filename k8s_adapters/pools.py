@@ -50,7 +50,7 @@ from rules.upstream.retry import RetryPolicy
 _PAGE = 500
 _TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes another Pod from the same spec
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
-_BUILDER_VERSION = 1  # increase this version if a change of Ostler makes another builder from the same spec
+_BUILDER_VERSION = 2  # increase this version if a change of Ostler makes another builder from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _MODES = (CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND)

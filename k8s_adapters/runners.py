@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 
-from k8s_adapters.builder_sidecar import add_builder
+from k8s_adapters.builder_sidecar import add_builder, limit_layers
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.hook_rights import build_role, build_role_binding
 from k8s_adapters.hook_sidecar import add_sidecar
@@ -334,6 +334,8 @@ def build_pod(
         # Ostler lists, protects and stamps the Pod by these values, so the overlay must not change them.
         for kind in ("labels", "annotations"):
             pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **metadata[kind]}
+    if pool.builder is not None:
+        limit_layers(pod, builder=pool.builder)
     pod["spec"]["tolerations"] = outlive_lost_nodes(pod["spec"].get("tolerations") or ())
     return pod
 

@@ -43,6 +43,19 @@ FROM scratch
 COPY --from=base /made /user /
 END
 """
+OWNERS = f"""{LAYER}
+cat > Dockerfile <<'END'
+FROM scratch AS base
+ADD root.tar /
+RUN mkdir /app /app/below; touch /file; stat -c '%u:%g %A %n' / /app /app/below /file > /owners
+FROM scratch
+COPY --from=base /owners /
+END
+buildx build --output type=tar,dest=image.tar .
+tar xOf image.tar owners > owners
+cat owners >&2
+test "$(grep -c '^0:0 [^sS]* /' owners)" = 4
+"""
 BUILDX = f"{CONTEXT}buildx build --output type=docker,dest=image.tar . && test -s image.tar"
 BUILDCTL = f"""{CONTEXT}
 buildctl build --frontend dockerfile.v0 --local context=. --local dockerfile=. --output type=tar,dest=image.tar
@@ -156,6 +169,10 @@ def pool(labels: tuple[str, ...], mode: str) -> LabPool:
 @pytest.mark.parametrize("script", [BUILDX, BUILDCTL], ids=["buildx", "buildctl"])
 def test_job_builds_an_image_from_local_layers(builds: BuildFleet, script: str) -> None:
     assert builds.status_of(script) == 0
+
+
+def test_files_of_a_build_belong_to_root_and_its_folders_give_no_group(builds: BuildFleet) -> None:
+    assert builds.status_of(OWNERS) == 0
 
 
 def test_job_builds_and_runs_an_image_with_docker(builds: BuildFleet) -> None:

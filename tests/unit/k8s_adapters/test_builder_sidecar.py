@@ -59,6 +59,38 @@ def test_builder_is_a_sidecar_in_a_user_namespace_of_its_pod() -> None:
     assert not builder["securityContext"].get("privileged", False)
 
 
+def test_volume_of_layers_belongs_to_no_group_of_the_runner() -> None:
+    assert "fsGroup" not in build(read())["spec"]["securityContext"]
+    assert build(read(containers=DIND))["spec"]["securityContext"]["fsGroup"] == 1001
+    assert build(read(containers=None))["spec"]["securityContext"]["fsGroup"] == 1001
+
+
+OVERLAY = {
+    "spec": {"containers": [{"name": "runner", "resources": {"limits": {"ephemeral-storage": "20Gi"}}}]},
+}
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [{"resources": {"ephemeralStorage": "10Gi", "ephemeralStorageLimit": "20Gi"}}, {"podTemplate": OVERLAY}],
+    ids=["field", "overlay"],
+)
+@pytest.mark.parametrize("mode", ["buildkit", "dind"])
+def test_layers_have_room_beside_the_files_of_a_job_with_a_limit(mode: str, limit: Json) -> None:
+    pod = build(read(containers={**CONTAINERS, "mode": mode, "cache": "20Gi"}, **limit))
+
+    every = (*pod["spec"]["containers"], *pod["spec"]["initContainers"])
+    disk = [each["resources"]["limits"].get("ephemeral-storage") for each in every]
+    assert sorted(filter(None, disk)) in (["20480Mi", "20480Mi"], ["20480Mi", "20Gi"])
+
+
+def test_layers_bound_no_job_that_has_no_limit() -> None:
+    pod = build(read(containers={**CONTAINERS, "cache": "20Gi"}))
+
+    every = (*pod["spec"]["containers"], *pod["spec"]["initContainers"])
+    assert not any("ephemeral-storage" in each["resources"]["limits"] for each in every)
+
+
 def test_pod_without_a_builder_has_no_trace_of_it() -> None:
     pod = build(read(containers=None))
 
