@@ -122,7 +122,7 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildFleet]:
             "runners": {
                 "allowedPodSecurity": "privileged",
                 "elevatedNamespace": NAMESPACE,
-                "elevatedPools": [BUILDS[-1], DOCKER[-1]],
+                "elevatedPools": {BUILDS[-1]: "privileged", DOCKER[-1]: "privileged"},
             },
         },
         settings={

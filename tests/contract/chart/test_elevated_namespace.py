@@ -19,7 +19,7 @@ POOL = {"image": "i", "runnerLabels": ["a"]}
 
 
 def values(level: str = "baseline", *, pools: dict[str, Any] | None = None, **runners: Any) -> dict[str, Any]:
-    given = {**CONTAINERS["runners"], "allowedPodSecurity": level, "elevatedPools": ["sudo"], **runners}
+    given = {**CONTAINERS["runners"], "allowedPodSecurity": level, "elevatedPools": {"sudo": "baseline"}, **runners}
     return {**CONTAINERS, "runners": given, "pools": pools or {}}
 
 
@@ -100,6 +100,11 @@ def test_pool_of_the_values_is_in_the_namespace_of_its_level() -> None:
     [
         (values("restricted", pools={"sudo": {**POOL, "security": {"podSecurity": "baseline"}}}), "is restricted"),
         (values(pools={"other": {**POOL, "security": {"podSecurity": "baseline"}}}), "not in runners.elevatedPools"),
+        (
+            values("privileged", pools={"sudo": {**POOL, "security": {"podSecurity": "privileged"}}}),
+            "elevatedPools allows baseline",
+        ),
+        (values(elevatedPools={"sudo": "restricted"}), "elevatedPools"),
         (values(elevatedNamespace=FIRST), "name another namespace"),
         (values(elevatedNamespace="ostler"), "name another namespace"),
         (values("root"), "allowedPodSecurity"),

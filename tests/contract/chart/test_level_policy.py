@@ -23,12 +23,37 @@ from tests.contract.chart.test_creation_policy import refusal
 from tests.waiting import eventually
 
 RESTRICTED, BASELINE, PRIVILEGED = PodSecurity
-POOLS = {"docker": PRIVILEGED, "base": BASELINE, "small": RESTRICTED, "liar": PRIVILEGED}
+POOLS = {
+    "docker": PRIVILEGED,
+    "base": BASELINE,
+    "small": RESTRICTED,
+    "liar": PRIVILEGED,
+    "lower": BASELINE,
+    "higher": PRIVILEGED,
+}
 """Pools of the namespace, with the level in their spec."""
 
-LISTED = ["docker", "base", "builds", "absent"]
-BOUNDS = {"docker": PRIVILEGED, "base": BASELINE, "small": RESTRICTED, "liar": RESTRICTED, "ghost": RESTRICTED}
-"""The weakest level of a Pod with this name of a pool. The pool ghost does not exist, and liar is not in the chart."""
+LISTED = {
+    "docker": "privileged",
+    "base": "baseline",
+    "lower": "privileged",
+    "higher": "baseline",
+    "builds": "privileged",
+    "absent": "baseline",
+}
+"""Pools of the chart, with their levels."""
+
+BOUNDS = {
+    "docker": PRIVILEGED,
+    "base": BASELINE,
+    "small": RESTRICTED,
+    "liar": RESTRICTED,
+    "lower": BASELINE,
+    "higher": BASELINE,
+    "ghost": RESTRICTED,
+    "absent": BASELINE,
+}
+"""The weakest level of a Pod with this name of a pool. The pools ghost and absent do not exist."""
 
 
 BUILDS: Mapping[str, Any] = {
@@ -124,14 +149,20 @@ CHANGES: Mapping[str, tuple[PodSecurity, Callable[[Json], None]]] = {
     "an unconfined Pod": (PRIVILEGED, whole(securityContext={"seccompProfile": {"type": "Unconfined"}})),
     "no AppArmor": (PRIVILEGED, container(appArmorProfile={"type": "Unconfined"})),
     "no AppArmor by annotation": (PRIVILEGED, annotated),
-    "the node's network": (PRIVILEGED, whole(hostNetwork=True)),
-    "the node's processes": (PRIVILEGED, whole(hostPID=True)),
-    "the node's IPC": (PRIVILEGED, whole(hostIPC=True)),
     "a port of the node": (PRIVILEGED, port),
     "a probe of another host": (PRIVILEGED, probe),
     "a sysctl": (PRIVILEGED, whole(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]})),
     "an SELinux type": (PRIVILEGED, container(seLinuxOptions={"type": "spc_t"})),
 }
+
+
+NEVER: Mapping[str, Callable[[Json], None]] = {
+    "the node's network": whole(hostNetwork=True),
+    "the node's processes": whole(hostPID=True),
+    "the node's IPC": whole(hostIPC=True),
+    "a node by its name": whole(nodeName="control-plane"),
+}
+"""Changes that no level allows."""
 
 
 def levels(control: KubeClient, elevated: str, level: str) -> None:
@@ -211,7 +242,7 @@ def test_worker_creates_pods_up_to_the_level_of_their_pool(scene: Scene, what: s
     assert all("Pod Security level" in said for said in found.values() if said is not None), found
 
 
-@pytest.mark.parametrize("what", ["nothing", "privilege escalation", "the node's network"])
+@pytest.mark.parametrize("what", ["nothing", "privilege escalation", "a privileged container"])
 def test_job_creates_pods_up_to_the_level_of_its_own_pool(scene: Scene, what: str) -> None:
     needed, change = CHANGES[what]
     allowed = set()
@@ -237,8 +268,19 @@ def test_pod_with_a_builder_needs_a_user_namespace_of_its_own(scene: Scene) -> N
         assert "has no user namespace of its own, which pool builds needs" in str(said)
 
 
+@pytest.mark.parametrize("what", list(NEVER))
+def test_pod_of_no_level_uses_its_node(scene: Scene, what: str) -> None:
+    found = {}
+    for pool in BOUNDS:
+        pod = scene.pod(pool)
+        NEVER[what](pod)
+        found[pool] = refusal(scene.worker, pod)
+    assert None not in found.values(), found
+    assert "no pool can" in str(found["docker"])
+
+
 def test_refused_pod_names_the_cure_in_the_chart(scene: Scene) -> None:
     pod = scene.pod("liar")
     CHANGES["privilege escalation"][1](pod)
     said = refusal(scene.worker, pod)
-    assert "name its pool liar in runners.elevatedPools of the chart" in str(said)
+    assert "its pool liar in runners.elevatedPools of the chart" in str(said)

@@ -156,7 +156,7 @@ def test_proxy_for_jobs_is_refused_only_without_its_argument_or_while_busy_pods_
 
 
 def test_second_namespace_for_higher_levels_is_part_of_each_deploy() -> None:
-    runners = {"allowedPodSecurity": "baseline", "elevatedPools": ["sudo"]}
+    runners = {"allowedPodSecurity": "baseline", "elevatedPools": {"sudo": "baseline"}}
     spec = {"image": "runner:1", "runnerLabels": ["sudo"], "security": {"podSecurity": "baseline"}}
     none, both = deployed(), deployed({"runners": runners, "pools": {"sudo": spec}})
     newer = deployed({"runners": runners, "pools": {"sudo": spec}, "image": {"tag": "2"}})
