@@ -1,7 +1,8 @@
 """`ostler.ask_owner()`: asks GitHub who owns the App, and allows that account.
 
-Jobs of accounts that no operator has allowed are held. The owner of the App is allowed without an operator. If the
-message is lost or the request fails, the sweep `rematch` sends this task again.
+Unless OSTLER_NEW_ACCOUNTS is `serve`, the jobs of a new account are held until an operator allows the account. This
+task allows the owner of the App without an operator. If the message is lost or the request fails, the sweep `rematch`
+sends this task again.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ log = structlog.get_logger(__name__)
 ASK = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 
 AT_ONCE = 1000
-"""Upper bound on accounts per run. The run records GitHub's answer for these accounts, and the next run continues."""
+"""Upper bound on accounts that one run compares with the owner. The next run compares the remaining accounts."""
 
 
 @task(ASK_OWNER, policy=ASK)
 def ask_owner() -> None:
     """Ask GitHub who owns the App, if any held account was not compared with the owner yet.
 
-    One request to GitHub serves all these accounts. A failed request changes nothing (L8).
+    One request to GitHub serves all these accounts. A failed request changes nothing (law L8).
     """
     rt = runtime()
     with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks might send this task

@@ -56,7 +56,10 @@ MODULES = (
 )
 
 VISIBILITY_TIMEOUT = 300
-"""Seconds after which Redis gives the message of a dead worker to another worker."""
+"""Seconds after which a message that its worker has not acknowledged is delivered again.
+
+The worker might be dead, or its task might take longer.
+"""
 
 BEAT_INTERVAL = 2
 """Longest time in seconds until the active beat extends its lock.
@@ -133,7 +136,8 @@ _ASSERTED = (
 def configure(settings: Settings | BeatSettings) -> Celery:
     """Apply the settings to the application, assert those in force, and return the application.
 
-    Raises `ConfigurationError` if another source, for example an environment variable of Celery, overrides a setting.
+    Raises `ConfigurationError` if another source, for example an environment variable of Celery, overrides one of the
+    settings that `assert_in_force` checks.
     """
     app.conf.update(
         broker_url=settings.redis_url.reveal(),
@@ -154,17 +158,22 @@ def assert_in_force(celery: Celery) -> None:
     """Raise `ConfigurationError` if a setting that the laws depend on is not in force."""
     for name in _ASSERTED:
         if celery.conf[name] != SETTINGS[name]:
-            raise ConfigurationError(f"celery setting {name}: found {celery.conf[name]!r}, must be {SETTINGS[name]!r}")
+            raise ConfigurationError(
+                f"celery setting {name}: found {celery.conf[name]!r}, must be {SETTINGS[name]!r}; remove the "
+                "environment variable or the module that sets it"
+            )
     options = celery.conf.broker_transport_options
     for name in ("socket_timeout", "health_check_interval", "visibility_timeout"):
         wanted = SETTINGS["broker_transport_options"][name]
         if options.get(name) != wanted:
             raise ConfigurationError(
-                f"celery setting broker_transport_options.{name}: found {options.get(name)!r}, must be {wanted!r}"
+                f"celery setting broker_transport_options.{name}: found {options.get(name)!r}, must be {wanted!r}; "
+                "remove the environment variable or the module that sets it"
             )
     if celery.conf.result_backend not in {None, "disabled://"}:
         raise ConfigurationError(
-            "celery setting result_backend: must not be set, because Ostler stores all state in Postgres"
+            "celery setting result_backend: it must not be set, because Ostler stores all state in Postgres; remove "
+            "the environment variable or the module that sets it"
         )
 
 

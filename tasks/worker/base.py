@@ -1,8 +1,8 @@
 """The decorator of all tasks, and the table of retry policies.
 
-Every task has an explicit stable name and takes ids as keyword arguments. A task returns None, because Flower shows
-results (L13). A task has one deadline, which all its calls share. A task ignores unknown arguments, so that old and new
-workers can run side by side during a deploy.
+Every task has an explicit stable name and takes keyword arguments only. A task returns None, because Flower shows
+results (law L13). All calls of a task share one deadline. A task that reads pages gets a new deadline for each page
+(`begin_page`). A task ignores unknown arguments, so that old and new workers can run side by side during a deploy.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rules.upstream.retry import RetryPolicy
 from tasks.worker.app import app
 
 RECONCILES = frozenset({"pools", "pool_changed", "reconcile", "autoscale"})
-"""Tasks that reconcile without the frame of the sweeps, so that this decorator records their success."""
+"""Tasks that run without the frame of the sweeps. The decorator `task` records their last success as a metric."""
 
 DEADLINE = 20.0
-"""Longest time in seconds of one execution of a task."""
+"""Longest time in seconds of one execution of a task, or of one page in a task that reads pages (`begin_page`)."""
 
 log = structlog.get_logger(__name__)
 _ends_at: contextvars.ContextVar[float] = contextvars.ContextVar("ends_at")
@@ -45,9 +45,9 @@ class Policy:
 
     `adapter_attempts`: number of attempts of each call inside the task. `task_retries`: number of times that Celery
     repeats the task. Either `adapter_attempts` is 1 or `task_retries` is 0, so that attempts never multiply. `backoff`
-    and `backoff_max`: first and largest upper bound of a wait. `call_seconds`: longest time in seconds that one call
-    may take. `brief_waits`: True if the task serves many rows one after the other. Such a task waits only briefly for a
-    locked row (`models.db.client_waits`).
+    and `backoff_max`: first and largest upper bound of a wait. `call_seconds`: longest time in seconds of one call with
+    all its attempts. `brief_waits`: True if the task serves many rows one after the other. Such a task waits only
+    briefly for a locked row (`models.db.client_waits`).
     """
 
     adapter_attempts: int
@@ -88,7 +88,7 @@ def remaining(most: float = DEADLINE) -> float:
 
 
 def begin_page() -> None:
-    """Give the current task a new deadline. A sweep that reads pages has one deadline per page.
+    """Give the current task a new deadline. A task that reads pages has one deadline for each page.
 
     Outside of a task this does nothing.
     """

@@ -31,7 +31,7 @@ ONCE = RetryPolicy(attempts=1, deadline=5.0)
 
 
 class Recorder:
-    """Writes the Events of one process. Its methods never raise an upstream's error and never wait for an upstream."""
+    """Writes the Events of one process. `record` raises no error of an upstream and waits for no upstream."""
 
     def __init__(self, client: KubeClient, *, who: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client

@@ -15,7 +15,7 @@ EVERY = 0.5
 """Seconds between two batches."""
 
 MOST = 500
-"""Upper bound on events in a batch. A further event sends the batch at once."""
+"""Upper bound on events in a batch. A batch that reaches this number is sent at once."""
 
 
 class BatchedEvents(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -38,7 +38,7 @@ class BatchedEvents(bootsteps.StartStopStep):  # type: ignore[misc]
         self._ticks = consumer.timer.call_repeatedly(EVERY, dispatcher.flush)
 
     def stop(self, consumer: Any) -> None:  # noqa: ARG002 - Celery's
-        """Stop sending events. The connection might already be broken."""
+        """Stop sending batches at intervals. Send nothing, because the connection might already be broken."""
         if self._ticks is not None:
             self._ticks.cancel()
             self._ticks = None

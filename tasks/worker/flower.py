@@ -1,9 +1,9 @@
 """`ostler flower`: Flower as a read-only view.
 
 Flower answers every call that would change a worker or a task with 403. Flower requires a login, unless the settings
-allow Flower without a login. The only secrets of the process are the address of Redis and the logins of Flower. All
-options come from `FlowerSettings`. `FLOWER_…` variables and `flowerconfig.py` are not read, so that neither of them can
-allow access to Flower by accident.
+allow Flower without a login. The only secrets of the process are the address of Redis and the logins of Flower. The
+options come from `FlowerSettings` and from constants of this module. `FLOWER_…` variables and `flowerconfig.py` have no
+effect, so that neither of them can allow access to Flower by accident.
 
 Flower sends nothing to workers, not even queries, because workers accept no remote control (`tasks.worker.app`). Tasks
 and workers are shown from events alone, and the page of a single worker answers 404.

@@ -15,8 +15,9 @@ log = structlog.get_logger(__name__)
 def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequence[int]:
     """Return the ids of the pools that a message names. If the message has an id and a name, the name is ignored.
 
-    One name may have several rows, because earlier pools of that name might still have Pods, and because each of the
-    two namespaces may have a pool of this name. If no pool has the name, the result is empty and a warning is logged.
+    One name can belong to several rows: earlier pools of this name might still have Pods, and each of the two
+    namespaces of runners can have a pool of this name. If no pool has the name, or if `pool` is not a text, the result
+    is empty and a warning is logged.
     """
     if pool_id is not None:
         return [pool_id]

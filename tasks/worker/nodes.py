@@ -1,8 +1,8 @@
 """Cached list of the cluster's nodes in this process. The autoscaler and the reconciler share it.
 
-The nodes are listed at most once in ten seconds. If the list fails, the state of every node is unknown, and no Pod is
-retired or replaced because of its node (L8). `gone_now` does not use this cache: it reads the nodes again right before
-a Pod is deleted.
+The cached list is at most ten seconds old. If the list fails, the state of every node is unknown. A reconcile then
+retires no Pod because of a cordoned node, and a Pod counts as on a gone node only if its row already says so (law L8).
+`gone_now` does not use this cache: it reads the nodes again before a Pod on a gone node is retired or deleted by force.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _asking = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """State of the nodes of some Pods in one check.
+    """State of the nodes that `observe_nodes` was asked about.
 
     `known`: nodes whose state is known. `cordoned`: nodes that accept no new Pods. `gone`: gone nodes, with the reason.
     """
@@ -66,7 +66,10 @@ class NodeSnapshot:
 
 
 def listed_nodes(rt: Runtime) -> Mapping[str, NodeSeen] | None:
-    """Return the nodes by name, at most `EVERY` seconds old, or None if they cannot be listed."""
+    """Return the nodes by name, at most `EVERY` seconds old.
+
+    Return None if the last list failed, or if another thread is still waiting for the list.
+    """
     return _listed(rt).nodes
 
 
@@ -86,7 +89,11 @@ def _listed(rt: Runtime) -> _Known:
 
 
 def observe_nodes(rt: Runtime, names: Collection[str]) -> NodeSnapshot:
-    """Return the state of the given nodes. A node that the list lacks is gone only if a GET by name confirms it."""
+    """Return the state of the nodes with the given names.
+
+    If the list lacks a node, the node counts as deleted only if a GET by name finds no such node. If the nodes were not
+    listed, or if the GET failed or was not made, the state is unknown, and the result does not contain the node.
+    """
     if not names:
         return NodeSnapshot()
     known = _listed(rt)
@@ -113,7 +120,7 @@ def observe_nodes(rt: Runtime, names: Collection[str]) -> NodeSnapshot:
 def _ask(rt: Runtime, known: _Known, name: str) -> bool:
     """Read a node that the list lacks.
 
-    Return True if the node was read; False if the read failed, or if too many nodes were read already.
+    Return True if the node was read; False if the read failed, or if `ASKED` nodes were read after this list already.
     """
     if len(known.asked) >= ASKED:
         return False
@@ -128,12 +135,13 @@ def _ask(rt: Runtime, known: _Known, name: str) -> bool:
 def gone_now(rt: Runtime, name: str) -> Gone | None:
     """Return why a node is gone, or None if the node might be alive.
 
-    The nodes are listed and the node is read again. The result is also None while more than half of all nodes are
-    unreachable (L8). Raises what the Kubernetes client raises.
+    The nodes are listed, and the node with this name is read again. The result is also None if the list is empty or
+    contradicts the GET, and while more than half of all nodes are unreachable (law L8). Raises what the Kubernetes
+    client raises.
     """
     listed = {node.name: node for node in list_nodes(rt.kube, policy=calls(SWEEP_ROW))}
     if nothing_forced(node.health for node in listed.values()):
-        log.warning("nodes.more_than_half_unreachable", nodes=len(listed))
+        log.warning("nodes.more_than_half_unreachable", node=name, nodes_listed=len(listed))
         return None
     node = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     if node is None and name in listed:

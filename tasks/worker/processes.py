@@ -28,7 +28,8 @@ After a silent loss of the network connection, a worker reads again within 21 se
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
     """Run a worker of threads until SIGTERM. After SIGTERM, the worker first finishes its running tasks.
 
-    Raises what `models.db.connections.admit` raises, before the worker takes a message.
+    Before the worker takes a message, raises `ConfigurationError` if a setting cannot be used, and the errors of
+    `models.db.connections.admit`.
     """
     app = configure(settings)
     telemetry.serve(settings.metrics_port)
@@ -54,7 +55,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def reconcile_at_start(sender: Any, **_: Any) -> None:
-    """Send a reconcile of all pools, so that after a deploy no pool has to wait for the first tick of beat."""
+    """Send the task `pools`, so that after a deploy no pool has to wait until beat sends this task."""
     with sender.app.connection_for_write() as connection:
         sender.app.send_task(POOLS, expires=EXPIRES, ignore_result=True, connection=connection)
 

@@ -1,6 +1,6 @@
 """Shared objects of all tasks in one process: engine, clients, cipher. Each object is created once.
 
-The properties of the clients raise an error inside a transaction (L15).
+Except for `wake_keys`, the properties of the clients raise an error inside a transaction (law L15).
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def _outside() -> None:
 
 
 class Runtime(Transactions):
-    """The clients of one worker process. The constructor raises what `models.db.connections.admit` raises."""
+    """The clients of one worker process.
+
+    The constructor raises `ConfigurationError` if a setting cannot be used, and the errors of
+    `models.db.connections.admit`.
+    """
 
     def __init__(self, settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
         self.settings = settings
@@ -103,6 +107,6 @@ def runtime() -> Runtime:
 
 
 def install(rt: Runtime | None) -> None:
-    """Make the tasks of this process use `rt`, or discard the current runtime if `rt` is None. For tests."""
+    """Make the tasks of this process use `rt`, or discard the current runtime if `rt` is None."""
     with _making:
         _made[:] = [] if rt is None else [rt]
