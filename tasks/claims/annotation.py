@@ -25,8 +25,8 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
 
     If the annotation of the Pod differs from the annotation in the claim's row, the annotation of the Pod is stored in
     the row. If this process still has the lease of the claim, the write is then repeated once. If the Pod has the stamp
-    of a later claim, no stamp is written: the Pod already works for the later claim. The rows might lack the later
-    claim if Postgres was restored to an earlier state (L12). Raises what the Kubernetes adapter raises.
+    of a later claim, no stamp is written, because the Pod already works for the later claim. After a restore of
+    Postgres to an earlier state, the rows might lack the later claim. Raises what the Kubernetes adapter raises.
     """
     expected = work.expected
     for look in range(1, CHECKS + 1):
@@ -81,10 +81,10 @@ def _is_later(value: str, claim_id: int) -> bool:
 
 
 def policy(work: steps.Annotated) -> RetryPolicy:
-    """Return the retry policy for writing an annotation.
+    """Return the retry policy of one call that reads the Pod or writes its annotation.
 
-    The calls end when the lease of the claim expires. Together, the calls take at most as long as the lease of a stamp
-    step.
+    No attempt starts after the lease of the claim has expired, or later in the call than the lease of a stamp step
+    lasts.
     """
     left = (work.lease_until - utcnow()).total_seconds()
     return replace(STAMP_POLICY, deadline=max(0.05, min(left, allowed("lease_stamp").seconds)))

@@ -1,6 +1,6 @@
 """Brake of a pool whose runners never execute their jobs.
 
-Each reconcile of the pool reads the brake. A change of the pool's template releases the brake.
+Each reconcile of the pool reads the brake. An execution ends the brake, and so does a change of the pool's template.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 
 
 def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
-    """Release the brake of a pool if its template has changed. Return the brake, or None if the pool is not braked.
+    """End the brake of a pool if its template has changed. Return the brake, or None if the pool is not braked.
 
-    The matcher is woken if the brake was released, or if the next claim that tests the pool is due. If this wake is
-    lost, the next reconcile sends another wake.
+    The matcher is woken if the template has changed, or if the next claim that tests the pool is due. If the second
+    wake is lost, the next reconcile sends another wake. If the first is lost, the sweep `resume` wakes the matcher.
     """
 
     def body(db: Connection) -> tuple[Brake | None, int, bool]:

@@ -66,7 +66,8 @@ class Matched:
 def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
     """Match jobs with Pods in one pool.
 
-    `pool_id`: id of the pool. `pool`: name of the pool in the runners' namespace, used if `pool_id` is None.
+    `pool_id`: id of the pool. `pool`: name of the pool, used if `pool_id` is None. The name is looked up in both
+    namespaces of runners, and the jobs of every pool with this name are matched.
     """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
@@ -76,7 +77,8 @@ def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
 def match_rounds(rt: Runtime, pool_id: int) -> None:
     """Run the matcher of a pool repeatedly until no work is left, but at most `ROUNDS` times.
 
-    If work is left after the last run, the pool is woken again.
+    The pool is woken again if work is left after the last run, if another transaction holds the lock of the pool, or if
+    the last run skipped rows that another session had locked.
     """
     for _ in range(ROUNDS):
         try:
@@ -109,8 +111,8 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
     """Run the matcher of a pool once, in one transaction.
 
     A sender of a wake commits its rows first. It then sets the pool's wake key in Redis, and sends a message only if
-    the key was not set yet. This run deletes the key after it has taken the pool's lock and before it reads any row. If
-    a sender finds the key still set, this run therefore reads the rows of this sender, and no wake is lost.
+    the key was not set yet. This run deletes the key after it has locked the pool's row and before it reads any other
+    row. If a sender finds the key still set, this run therefore reads the rows of this sender, and no wake is lost.
     """
 
     def body(db: Connection) -> Matched:
@@ -133,7 +135,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     """Choose jobs, lock rows, count usage and insert claims, in this order.
 
     Each step is a separate SQL statement. The count of usage therefore includes everything that was committed before
-    the rows were locked (L1, L2).
+    the rows were locked (laws L1 and L2).
     """
     settings = rt.settings
     batch = settings.timings.match_batch
@@ -219,8 +221,8 @@ def probe_mints(
 
     Return True if the hold of a job was lifted; False otherwise. In all pools together, at most one such test of an
     installation is under way. A job that the brake of this pool excludes must not be the test, because the matcher
-    would not match the job. If the whole pool is braked and has queue heads, no hold is lifted: the one claim that the
-    brake allows goes to one of the queue heads.
+    would not match the job. If the whole pool is braked and has queue heads, or if its brake allows no claim now, no
+    hold is lifted: a claim that the brake allows goes to one of the queue heads.
     """
     braked = None if held is None else held.account_id
     holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))
@@ -247,8 +249,9 @@ class _Rows:
     """The jobs and accounts that one run of the matcher has locked.
 
     The run first locks the rows of its plan. If another session has locked one of these rows, the run needs other jobs
-    for the free Pods. It then locks the first jobs in the queue of every account, and the accounts. The run never waits
-    for a lock: it skips a row that another session has locked. The commit releases all locks.
+    for the free Pods. It then locks the first jobs in the queue of every account, and the accounts. The run does not
+    wait for the lock of a job or an account: it skips a row that another session has locked. The commit releases all
+    locks.
     """
 
     def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:

@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, policy: Policy = RELEASE) -> None:
     """Remove every given runner from GitHub. Each runner is registered on GitHub or might be registered.
 
-    Raises `Busy` if GitHub refuses because a runner executes a job, and every other error of GitHub's adapter.
+    Raises `Busy` if GitHub refuses because a runner executes a job, and every other error of GitHub's adapter. After an
+    error, the runners that follow in the list are not removed.
     """
     for registration in registrations:
         remove_runner(rt, registration, policy=policy)
@@ -58,7 +59,10 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
             policy=calls(policy),
         )
         if found is None and not scope.certain:
-            raise Gone("the repository of the runner might have been replaced")
+            raise Gone(
+                f"GitHub finds no runner {registration.runner_name} in {registration.scope}, but the name of the "
+                "repository might belong to another repository by now"
+            )
         runner_id = None if found is None else found.id
     if runner_id is not None:
         rt.github.delete_runner(
@@ -126,9 +130,9 @@ class JobAnswer:
 
 @dataclass(slots=True)
 class Lookups:
-    """Cache of the jobs and runs that GitHub has returned during one tick of a sweep. Each job is requested once.
+    """Cache of the jobs and runs that GitHub has returned during one run of a sweep. Each job is looked up once.
 
-    A request that uses a cache is optional: GitHub's client refuses the request when calls are scarce.
+    A request that uses a cache is optional: GitHub's client refuses optional requests first when calls are scarce.
     """
 
     jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
@@ -147,7 +151,7 @@ def ask_job(
     """Ask GitHub for a job, and also for its run if the job has not begun.
 
     A job never begins after its run is over. If GitHub's answer is about an earlier attempt of the run than the attempt
-    of the job, the answer is outdated and proves nothing. `lookups`: the cache of a sweep's tick, or None. Requests
+    of the job, the answer is outdated and proves nothing. `lookups`: the cache of a run of a sweep, or None. Requests
     that use the cache are the first to be refused when calls are scarce. Raises what GitHub's adapter raises.
     """
     kept = lookups or Lookups()

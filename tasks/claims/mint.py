@@ -1,8 +1,8 @@
 """`ostler.mint(claim_id, chain_no)` asks GitHub for a JIT and commits it, so that the web process can deliver it.
 
-The runner's name is committed before the call (L4). If the outcome of an attempt is unknown, the mint looks up the
+The runner's name is committed before the call (law L4). If the outcome of an attempt is unknown, the mint looks up the
 runner by the name of the attempt and deregisters the runner before it tries another name. If the claim no longer waits
-for this mint when GitHub answers, the mint deregisters the new runner.
+for this mint when GitHub answers, the mint deregisters the new runner, unless the runner already executes a job.
 """
 
 from __future__ import annotations
@@ -248,7 +248,10 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 
 
 def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
-    """Deregister the new runner of a claim that no longer waits for this mint."""
+    """Deregister the new runner of a claim that no longer waits for this mint.
+
+    If GitHub refuses because the runner executes a job, the runner stays. Raises every other error of GitHub's adapter.
+    """
     log.info("mint.claim_no_longer_waits")
     if work.installation_id is not None:
         try:
@@ -311,9 +314,10 @@ def postpone_until_token(
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
     """Retry the mint after `after` seconds, because of GitHub's rate limit. GitHub registered no runner.
 
-    If the wait exceeds `LONGEST_RETRY` seconds or the retries are used up, the installation backs off instead. If the
-    wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint. Celery's retry count then starts at 0 again.
-    Therefore the number of attempts that GitHub refused is compared with the limit of retries too.
+    If the wait exceeds `LONGEST_RETRY` seconds or the retries are used up, the installation backs off instead, the job
+    is held, and the claim is released. If the wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint.
+    Celery's retry count then starts at 0 again. Therefore the number of attempts that GitHub refused is compared with
+    the limit of retries too.
     """
     now = utcnow()
     refused = rt.transaction(mint_attempts.refused, work.claim_id)
@@ -350,9 +354,9 @@ def leave(
 ) -> None:
     """Hold the jobs of an installation that the App cannot act for.
 
-    The hold ends when a webhook reports a change, at the latest after an hour. If GitHub does not know the installation
-    any more and the account has another working installation, no job is held. The account's jobs then use the other
-    installation, and Celery's `Retry` is raised.
+    The jobs are checked again when a webhook reports a change, and after an hour at the latest. If GitHub no longer
+    knows the installation and the account has another working installation, no job is held. The account's jobs then use
+    the other installation, and Celery's `Retry` is raised.
     """
     reason, key, gone = str(error), int(work.installation_id or 0), isinstance(error, NotInstalled)
 
@@ -444,9 +448,10 @@ def with_words(reason: str, error: UpstreamError) -> str:
 
 
 def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:
-    """Retry a mint with an unknown outcome. After the last retry, back off the installation and release the claim.
+    """Retry a mint with an unknown outcome, or give up: back off the installation, hold the job, release the claim.
 
-    If a retry is left, raises `Unknown`, which Celery retries with jitter.
+    A mint that tests whether GitHub answers again is not retried. If a retry is left for any other mint, raises
+    `Unknown`, which Celery retries with jitter.
     """
     now = utcnow()
     retries = self.request.retries
@@ -462,7 +467,7 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
             probing=work.probing,
             now=now,
         )
-        reason, cause = "GitHub does not answer", ("installation", str(work.installation_id))
+        reason, cause = f"GitHub did not mint: {name}", ("installation", str(work.installation_id))
         refuse(rt, work, None, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before, cause=cause)
         return
     rt.transaction(claim_leases.give_back, work, due_at=now + wait, error=name)
@@ -484,7 +489,7 @@ def refuse(
     `reason`: explanation for people. `attempt_id`: the attempt to close as refused, or None if GitHub might have
     registered a runner. `not_before`: time at which the hold is checked again, by default in an hour. `cause`: kind and
     key of the backoff that causes the hold. If this backoff has ended in the meantime, the hold is checked at once. If
-    this mint belongs to an older chain, its attempt is closed and neither the job nor the claim is changed (L6).
+    this mint belongs to an older chain, its attempt is closed and neither the job nor the claim is changed (law L6).
     """
     now = utcnow()
 

@@ -3,14 +3,15 @@
 The job returns to the queue and keeps its age. The Pod becomes warm or is retired.
 
 For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
-is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest. If GitHub has not
-removed the runner by then, the release continues without the deregistration. If the stamp could not be removed by then,
-or if the epoch is not confirmed, a retire claim for the Pod is inserted, so that the matcher does not claim the Pod
-again.
+is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest, unless GitHub answers
+that the runner is busy. If GitHub does not answer for that time, or if the App lacks the permission, the release
+continues without the deregistration. In four cases a retire claim for the Pod is inserted, so that the matcher does not
+claim the Pod again: the stamp could not be removed in time, Kubernetes refuses to remove it, the Pod might hold another
+JIT, or the epoch is not confirmed.
 
 For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
 executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job to a new
-state and inserts the retire claim (L3, L4, L7). GitHub's answer about the job decides the new state of the job.
+state and inserts the retire claim (laws L3, L4 and L7). GitHub's answer about the job decides the new state of the job.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
 
     The failure delays the job for at most `requeue_after` seconds. Until then, the step is postponed after a rate
     limit, and any other error is raised again, so that the step is retried. After that time, or at once if the App
-    lacks the permission, the release continues without the deregistration.
+    lacks the permission or GitHub does not find the scope, the release continues without the deregistration.
     """
     if isinstance(error, Forbidden | Gone):
         # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.

@@ -1,21 +1,22 @@
 """`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the Pod's UID is gone.
 
-The claim stays live after an accepted DELETE, after a timeout, and while the Pod terminates (L7). `resume` then sends
-this task again, after waits that double from 5 to 60 seconds. The task sends no second DELETE for a Pod that already
-terminates.
+The claim stays live after an accepted DELETE, after a timeout, and while the Pod terminates (law L7). `resume` then
+sends this task again, after waits that grow from 5 to 60 seconds. For a Pod that already terminates, the task sends no
+second DELETE, except a forced one.
 
 If a claim of the Pod left a registered runner, the runner is deregistered before the DELETE, even if the JIT of the
-runner was never delivered. If GitHub refuses because the runner is busy, the Pod stays (L3). The calls to GitHub use
-the current names and the current installation, not the names in the claim, because that claim might have ended long
-ago. If the owner was renamed, a 404 is retried under the new name. If the App lacks the permission to remove a runner
-that the Pod could start, the Pod has to end by itself. GitHub is then asked again every minute, because the App might
-be installed again.
+runner was never delivered. If GitHub refuses because the runner is busy, a Pod that is not over stays (law L3). The
+calls to GitHub use the current names and the current installation, not the names in the claim, because that claim might
+have ended long ago. If the owner was renamed, a 404 is retried under the new name. If the App lacks the permission to
+remove a runner that the Pod could start, the Pod has to end by itself. GitHub is then asked again every minute, because
+the App might be installed again.
 
 This task is the only way to delete a Pod that is not terminal. The task decides by the current state of the Pod and its
 rows, not by the state that the sender of the message saw.
 
-A Pod on a gone node stays in Terminating forever. If the sweep `gone_nodes` allowed a forced deletion, the task reads
-the node again and then deletes the Pod without waiting for the kubelet.
+A Pod on a gone node stays in Terminating, because its kubelet does not report the end of the Pod. If the sweep
+`gone_nodes` allowed a forced deletion, the task reads the node again and deletes the Pod without waiting for the
+kubelet.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Record an Event with the reason of the deletion. Kubernetes shows the Event for an hour after the deletion."""
+    """Record an Event with the reason of the deletion. By default, Kubernetes shows an Event for an hour."""
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
@@ -104,7 +105,8 @@ def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
     """Delete a Terminating Pod without waiting for its kubelet.
 
-    Return True if the Pod was deleted; False if its node might be back, or if the Pod might hold a JIT after all.
+    Return True if the deletion was requested; False if the node might be alive, if a volume of the Pod might still be
+    attached to the node, or if the Pod might hold a JIT.
     """
     gone = None if pod.node is None else gone_now(rt, pod.node)
     if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:

@@ -1,7 +1,7 @@
 """`ostler.stamp(claim_id, chain_no)` stamps the Pod of a claim, and `ostler.unstamp` removes the stamp.
 
-If three attempts within 2 seconds do not write the stamp, the missing stamp is counted in a metric, and the claim
-continues with its mint (L10).
+If the stamp is not written after at most three attempts within 2 seconds, or if another client keeps changing the
+annotation, the missing stamp is counted in a metric. The claim then continues with its mint (law L10).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def unstamp(*, claim_id: int) -> None:
 
     If the answer of the cluster is lost, the stamp stays `removing` and `resume` repeats the un-stamp. The Pod is read
     first, because a failover of Postgres might have lost the row of a delivery. A Pod that might hold a JIT keeps its
-    stamp, and the claim is released. The Pod of a delivered claim is un-stamped only if the stamp cut the Pod off from
-    Ostler before the JIT arrived (`tasks.claims.cuts`).
+    stamp. In this case, and if the Pod is gone, the claim is released. The Pod of a delivered claim is un-stamped only
+    if the stamp cut the Pod off from Ostler before the JIT arrived (`tasks.claims.cuts`).
     """
     rt = runtime()
     work = rt.transaction(steps.begin_unstamp, claim_id, now=NOW)
