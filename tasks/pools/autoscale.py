@@ -1,8 +1,9 @@
 """`ostler.autoscale`: check all pools, and set the replicas of the pools that are autoscaled.
 
-The task runs every 10 s, and also at once when the matcher left jobs of an autoscaled pool without Pods. The pools are
-read from the cluster first and the rows second (L8). If a read fails, the run ends and changes nothing. A decision is
-recorded in the pool's row before the replicas are written. If the process is killed before it writes the replicas, the
+The task runs every 10 s, and also at once when the matcher left jobs of an autoscaled pool without Pods. The pools of
+both namespaces are read from the cluster first and the rows second (law L8). If one of these reads fails, the run ends
+and changes nothing. If only the nodes cannot be read, the run continues without them. A decision is recorded in the
+pool's row before the replicas are written. If the process is killed before it writes the replicas, the
 only effect is a later scale-down.
 
 If two runs overlap, they see the same pools, but only one of them scales a pool. The patch names the version of the
@@ -189,9 +190,10 @@ def limited(queue: Queue, brake: Brake | None) -> Queue:
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
-    """Return how many further jobs a pool could take at its maximum size, and the vCPU and memory of one job.
+    """Return how many further jobs a pool could take at its largest possible size, and the vCPU and memory of one job.
 
-    A job uses this vCPU and memory of its account's budget.
+    An autoscaled pool can grow to its maximum, and any other usable pool to its replicas. A job uses this vCPU and
+    memory of its account's budget.
     """
     most = pool.max_replicas if hands_off(pool) is None else row.alive
     if pool.terminating:
@@ -264,7 +266,7 @@ def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
 
     Return the pool as it was written, or None if the pool changed so that the decision no longer fits. If another
     writer changed other fields of the object (its status, a label), the write gets a `Conflict`. The pool is then read
-    again, and the write is repeated.
+    again, and the write is repeated. After `TRIES` conflicts, the result is None too.
     """
     for _ in range(TRIES):
         try:

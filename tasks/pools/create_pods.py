@@ -48,7 +48,8 @@ RESERVE = 3.0
 def create_pods(rt: Runtime, planned: Planned) -> None:
     """Create the Pods of a plan, unless the pool's object no longer matches the pool's row.
 
-    Nothing is created while the object is missing, unusable, being deleted or without its finalizer.
+    Nothing is created while the object is missing, unusable, being deleted or without its finalizer, or while the
+    scripts of runner Pods are not available.
     """
     row = planned.pool_row
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
@@ -68,7 +69,8 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
 def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
     """Ensure that the ConfigMap with the scripts of runner Pods exists. Return False if it cannot be used.
 
-    A Pod without this ConfigMap would not start, so none is created. The condition of the pool shows the cause.
+    A Pod without this ConfigMap would not start, so none is created. If the API server refused the ConfigMap, or if an
+    object that Ostler did not create has its name, the condition of the pool shows the cause.
     """
     try:
         rt.scripts.ensure(rt.kube, namespace=row.namespace, policy=calls(SWEEP))
@@ -106,7 +108,8 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
 def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod, unless another reconciler is creating it or has created it.
 
-    Return True if this reconciler carried out the creation; False otherwise.
+    Return True if the API server did not refuse the Pod; False if another reconciler creates the Pod, or if the row no
+    longer needs one. Raises what the Kubernetes adapter raises.
     """
     with rt.waker.single_flight(f"create:{row_id}") as first:
         if not first or not is_still_wanted(rt, row_id):
@@ -116,9 +119,10 @@ def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, atte
 
 
 def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
-    """Record that the API server refused to admit a Pod, and publish an Event about the refusal.
+    """Record that the API server refuses the Pods of a pool or their scripts, and publish an Event about the refusal.
 
-    Return True if `error` is such a refusal. Otherwise record nothing and return False.
+    Return True if `error` is such a refusal, or if the ConfigMap of the scripts belongs to another program. Otherwise
+    record nothing and return False.
     """
     refusal = Refusal(quota=False, text=str(error)) if isinstance(error, ForeignScripts) else refusal_of(error)
     if refusal is None:

@@ -1,7 +1,8 @@
-"""Pods that are over or gone: end their claims after GitHub was asked, then delete Pod and ServiceAccount.
+"""Pods that are over or gone: end or release their claims, then delete the Pod and its ServiceAccount.
 
-A spent Pod is deleted when no claim needs it any more. One GET by name and UID proves that an unlisted Pod is gone. A
-Pod that is over but not terminal is deleted under a retire claim (L7).
+GitHub is asked about the job before a claim ends here. A spent Pod is deleted when no claim needs it any more. One GET
+by name and UID proves that an unlisted Pod is gone. A Pod that is over but not terminal is deleted under a retire claim
+(law L7).
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def end_claim(
     function that is called in the transaction that ends the claim or begins its release. `lookups`: answers of GitHub
     that one run of a sweep shares, or None to ask GitHub each time.
 
-    Return True if the claim was ended or its release began.
+    Return True if the claim was ended or its release began; False otherwise.
     """
 
     def stalled_claim(db: Connection) -> pod_claims.ClaimFacts | None:
@@ -302,8 +303,8 @@ def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable:
     """Deregister the runner of a claim that ends and whose job returns to the queue.
 
     Return True if the claim can end; False if the next run must try the removal again. GitHub might have assigned a job
-    that this runner never began. No other runner gets this job before GitHub has withdrawn it from this runner. No
-    other code removes this runner.
+    that this runner never began. No other runner gets this job before GitHub has withdrawn it from this runner. The
+    claim ends here without a release, so no release removes this runner.
     """
     try:
         deregister(rt, claim.registrations, policy=SWEEP_ROW)

@@ -1,6 +1,6 @@
-"""Step 1 of a reconcile, observe: record the listed Pods of a pool, and read the rows of its Pods that are over.
+"""Step 1 of a reconcile, observe: record the listed Pods of a pool, and read the rows of Pods that are over or missing.
 
-The list is made before any row is read (L8).
+The list is made before these rows are read (law L8).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
 def report_foreign_pod(uid: str, name: str, pool: str) -> None:
     """Log that a Pod has the label of a pool but was not created by Ostler.
 
-    Each process logs such a Pod once. Ostler neither counts nor deletes it.
+    Each process logs such a Pod once, as long as it knows at most 1,000 of them. Ostler neither counts nor deletes it.
     """
     cure = f"remove the label {POOL_LABEL} from the Pod, or ignore this message: the Pod is neither counted nor deleted"
     log.warning("pod.ignored_because_ostler_did_not_create_it", pod=name, pod_uid=uid, pool=pool, remedy=cure)

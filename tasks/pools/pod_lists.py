@@ -1,11 +1,16 @@
-"""One list of the namespace's Pods per tick: made once, stored in Postgres, used by the reconcile of each pool.
+"""Shared lists of Pods: one list per namespace and run of `ostler.pools`, stored in Postgres for the reconciles.
 
-A list shows the Pods at the moment at which the list began. The rows are read after the list (L8), so the rows show
+A list shows the Pods at the moment at which the list began. The rows are read after the list (law L8), so the rows show
 what happened since that moment: a new claim, a created Pod, a deleted Pod.
 
-The stored list might be too old to be evidence. The Pods of a pool are listed again in three cases: the stored list
-shows a Pod without a row, the row of a listed Pod says that the Pod was gone before the list began, or the pool is
-being deleted. A reconcile that a wake requested never uses the stored list.
+The Pods of a pool are listed again if the stored list is no evidence:
+
+- There is no stored list of the pool, or the list is too old, or its time is in the future.
+- The list cannot be read, for example because another version of Ostler stored it.
+- The list shows a Pod without a row, or a Pod whose row says that it was gone before the list began.
+- The pool is being deleted.
+
+A reconcile that a wake requested never uses the stored list.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ MIN_POOLS = 2
 itself."""
 
 LIST_SECONDS = 10.0
-"""Longest time in seconds of a shared list. It equals the period of the ticks.
+"""Longest time in seconds of a shared list. It equals the default period of the task `ostler.pools`.
 
 A list that takes longer is abandoned, and each reconcile lists the Pods of its own pool. Otherwise a pool with many
 Pods would delay all other pools.
@@ -53,8 +58,8 @@ _TIMES = tuple(_FIELDS.index(name) for name in ("created_at", "deletion_at", "st
 class Listed:
     """The listed Pods of one pool, and when that list began.
 
-    `shared`: True if the list was made for all pools of a tick. `dealt`: True if a reconcile has already handled this
-    list or a newer list.
+    `shared`: True if the list was made for all pools of a namespace. `dealt`: True if a reconcile has already handled
+    this list or a newer list.
     """
 
     pods: Sequence[PodSeen]
@@ -83,6 +88,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         if shares is None:
             log.warning(
                 "pod_list.not_stored_for_pools",
+                namespace=namespace,
                 why=f"the list took more than {LIST_SECONDS:.0f} s, or this worker is stopping",
             )
             return ()
@@ -91,13 +97,13 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         rt.transaction(pod_lists.store, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at)
         halt("pod_lists.after_commit")
     except UpstreamError as error:
-        log.warning("pod_list.not_stored_for_pools", why=meaning_of(error))
+        log.warning("pod_list.not_stored_for_pools", namespace=namespace, why=meaning_of(error))
         return ()
     except SQLAlchemyError as error:
-        log.warning("pod_list.not_stored_for_pools", why=reason_of(error))
+        log.warning("pod_list.not_stored_for_pools", namespace=namespace, why=reason_of(error))
         return ()
     except Exception:  # each pool then lists its own Pods, so a Pod that cannot be read stops only its pool (L14)
-        log.exception("pod_list.not_stored_for_pools")
+        log.exception("pod_list.not_stored_for_pools", namespace=namespace)
         return ()
     return shares.keys()
 
@@ -117,14 +123,15 @@ def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict
         try:
             shares[name] = pack(pods)
         except TypeError as error:  # for example a label with thirty digits, which anybody may write
-            log.warning("pod_list.pool_part_not_stored", pool=name, why=str(error))
+            log.warning("pod_list.pool_part_not_stored", namespace=namespace, pool=name, why=str(error))
     return shares
 
 
 def find(rt: Runtime, pool_id: int) -> Listed | None:
-    """Return the Pods of this pool from the list of the last tick, or None if the pool's Pods must be listed now.
+    """Return the Pods of this pool from the last shared list, or None if the pool's Pods must be listed now.
 
-    Pods that disappeared after the list began are left out.
+    Pods that disappeared after the list began are left out. If a reconcile of the pool has already handled this list,
+    the result has no Pods, and `dealt` is True.
     """
     row = rt.transaction(pod_lists.find, pool_id=pool_id, now=NOW)
     if row is None:
@@ -134,7 +141,7 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
     try:
         pods = unpack(row.pods)
     except (ValueError, zlib.error) as error:
-        log.warning("pod_list.pool_part_unreadable", error=type(error).__name__)
+        log.warning("pod_list.share_not_readable", pool_id=pool_id, error=str(error))
         return None
     uids = [pod.uid for pod in pods if pod.is_ours]
     gone = rt.transaction(pod_lists.gone_since, uids=uids, taken_at=row.taken_at)
@@ -150,7 +157,11 @@ def pack(pods: Sequence[PodSeen]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[PodSeen]:
-    """Return the packed Pods. Raises `ValueError` if a version of Ostler with other fields packed them."""
+    """Return the packed Pods.
+
+    Raises `ValueError` if they are not JSON, or if a version of Ostler with other fields packed them. Raises
+    `zlib.error` if they are not compressed data.
+    """
     content = orjson.loads(zlib.decompress(packed))
     if tuple(content["fields"]) != _FIELDS:
         raise ValueError("the packed Pod list was written by another version of Ostler")

@@ -5,7 +5,7 @@ reconcile is requested. `reconcile_pool` is the reconcile itself, with one line 
 
 Under load, several workers might reconcile one pool at the same time and see the same work. They divide this work among
 themselves (`Waker.single_flight`). Rows are written before Pods are created. A spent Pod is recorded, replaced at once,
-and deleted when no claim needs it any more. A Pod that is not terminal is only ever deleted under a retire claim (L7).
+and deleted when no claim needs it any more. A Pod that is not terminal is deleted only under a retire claim (law L7).
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ The short wait lets the pool replace the Pod soon after the end of the Pod.
 ENDING_SECONDS = 15.0
 """Seconds after the end of a job during which its Pod causes reconciles every `RECHECK_SECONDS`.
 
-If the Pod ends later, the next tick finds that the Pod has ended.
+If the Pod ends later, the next regular reconcile finds that the Pod has ended.
 """
 
 
 @task(RECONCILE, policy=SWEEP)
 def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
-    """Reconcile the pool with the given id. If `pool_id` is None, reconcile the pool with the name `pool`.
+    """Reconcile the pool with the given id. If `pool_id` is None, reconcile every pool with the name `pool`.
 
-    The name is looked up in the runners' namespace. `shared`: True if the list of the last tick may be used. A wake
-    reports something newer than that list, so the message of a wake never sets `shared`.
+    The name is looked up in both namespaces of runners, and might also belong to deleted pools that still have Pods.
+    `shared`: True if the reconcile may use the last shared list of Pods. Only the task `ostler.pools` sets `shared`. A
+    message that reports a change does not set it, because the change is newer than that list.
     """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
@@ -55,8 +56,9 @@ def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bo
 def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     """Reconcile a pool now, or request the reconcile again if the pool was reconciled too recently.
 
-    `shared`: True if the list of the last tick may be used. If that list is too old to be evidence
-    (`tasks.pools.pod_lists`), or if `shared` is False, the pool's Pods are listed now.
+    `shared`: True if the last shared list may be used. If that list is no evidence (`tasks.pools.pod_lists`), or if
+    `shared` is False, the pool's Pods are listed now. If another reconcile has already handled that list, or if the
+    pool has no row, nothing is done.
     """
     rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
@@ -98,10 +100,10 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
 
 
 def needs_recheck(rt: Runtime, planned: Planned) -> bool:
-    """Return True if the next reconcile must come before the next tick; False otherwise.
+    """Return True if the next reconcile must come before the next regular one; False otherwise.
 
     The reconcile must come early in two cases: the plan could not do everything at once, or a Pod is ending while no
-    watch runs. Without a watch, only a new list shows the end of the Pod.
+    watch of its namespace runs. Without a watch, only a new list shows the end of the Pod.
     """
     observed = planned.observed
     awaited = any(is_ending(row, now=observed.at) for row in planned.pod_rows)

@@ -43,7 +43,7 @@ def report(rt: Runtime, planned: Planned) -> None:
 
 
 def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
-    """Write a pool's status if it has changed. If the write fails, the next reconcile repeats it.
+    """Write a pool's status if it has changed and the pool exists. If the write fails, the next reconcile repeats it.
 
     `brake`: the brake of the pool, or None if the pool is not braked. `version`: a warning about the version of the
     pool's runner, or None if there is no reason for a warning.

@@ -1,6 +1,6 @@
 """Versions of runners: record the versions that a runner list shows, and find out when GitHub ends their support.
 
-GitHub is asked about a version once a day.
+GitHub is asked about each version in use about once a day.
 """
 
 from __future__ import annotations

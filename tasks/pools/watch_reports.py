@@ -50,7 +50,8 @@ def pods_changed(
 
     `pools`: names of pools with a Pod that ended. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
     runner began a job. `unstamped`: UIDs of Pods without a stamp whose poller ended. `endings`: the last state that the
-    watch saw of Pods that are gone, by UID. These states are recorded for operators, and no decision uses them.
+    watch saw of Pods that are gone, by UID. These states are recorded for operators and for a metric, and no decision
+    uses them.
     """
     rt = runtime()
     pool_ids: set[int] = set()

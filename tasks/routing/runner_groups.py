@@ -1,7 +1,8 @@
 """Runner group of a mint, from the stored groups of the organisation or from GitHub.
 
-For each installation, GitHub is asked for the groups at most once an hour. If a group admits only selected
-repositories, GitHub is also asked once for each repository. Most jobs therefore need no further call to GitHub.
+The stored groups of an installation are used for an hour. They are deleted earlier if GitHub refuses a mint into a
+group, and GitHub is then asked again. If a group admits only selected repositories, GitHub is also asked once for each
+repository. Most jobs therefore need no further call to GitHub.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ QUESTIONS = len(Ask)
 
 
 class Refused(Exception):
-    """GitHub would never give the job to a runner in that group. The verdict is checked again at the time `until`."""
+    """No runner is minted: GitHub would not give the job to a runner in that group, or did not say whether it would.
+
+    The verdict is checked again at the time `until`.
+    """
 
     def __init__(self, wanted: Wanted, verdict: GroupVerdict, until: datetime) -> None:
         super().__init__(verdict.refusal)
@@ -46,8 +50,8 @@ def wanted_of(work: MintWork) -> Wanted:
 def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
     """Return the id of the runner group of a mint. `left` returns the seconds that the next call may take.
 
-    Raises `Refused` if GitHub would never give the job to a runner in the group, and what GitHub's adapter raises.
-    After any of these errors, no runner was registered.
+    Raises `Refused` if GitHub would not give the job to a runner in the group, or if GitHub's answers do not show
+    whether it would. Raises also what GitHub's adapter raises. After any of these errors, no runner was registered.
     """
     wanted = wanted_of(work)
     blank = judge_blank(wanted)
