@@ -1,7 +1,8 @@
 """Descriptions of errors in plain words: which server did not answer, and why.
 
-No description contains the name of a Python class or a password (law L13). A description contains only an address, an
-error number or a status that the client library reports. It never quotes the text of the server.
+No description contains a password (law L13) or quotes the text of a server. Besides fixed words, a description contains
+at most an HTTP status, an SQLSTATE, or a message of the operating system or of OpenSSL. Only `cause_of` names the class
+of an exception, if nothing else is known about it.
 """
 
 from __future__ import annotations
@@ -103,6 +104,12 @@ def meaning_of(error: UpstreamError) -> str:
 def words_of(error: BaseException) -> str:
     """Return a description of why a call to GitHub, Kubernetes, Postgres or Redis failed."""
     return meaning_of(error) if isinstance(error, UpstreamError) else reason_of(error)
+
+
+def cause_of(error: BaseException) -> str:
+    """Return a description of why some work failed. An error that no call explains is named by its class."""
+    words = words_of(error)
+    return words if words != UNKNOWN else f"an unexpected error ({type(error).__name__})"
 
 
 def reason_and_cure(error: BaseException) -> str:

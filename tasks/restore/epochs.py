@@ -1,8 +1,8 @@
 """`ostler.epoch`: compares the epoch of Postgres with the epoch of the cluster, and raises both.
 
 The epoch of Postgres is raised first. A higher epoch in the cluster therefore proves that Postgres was restored to an
-earlier state. The rows are then frozen until `ostler restore`. If Postgres or the cluster cannot be read, nothing is
-written, and the trust in the rows expires (L8). This task is not a sweep: a pause of the sweeps must not stop the
+earlier state. The rows are then frozen until `ostler restore`. If Postgres or the cluster cannot be read, no epoch is
+raised, and the trust in the rows expires (law L8). This task is not a sweep: a pause of the sweeps must not stop the
 comparison, because releases and retirements wait until the rows are trusted.
 """
 
@@ -45,9 +45,9 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     """Compare the epochs. The epoch of the cluster is read first.
 
     If Postgres is an earlier state, its rows are frozen. Otherwise both epochs are raised and the rows are trusted.
-    Returns None if the ConfigMap has no epoch, if another process raised an epoch meanwhile, or if the clock of
-    Postgres jumped. Raises what the Kubernetes client raises. After such an error, the trust in the rows is not
-    renewed.
+    Returns None, without a renewal of the trust, if the ConfigMap has no epoch, if another process raised an epoch
+    meanwhile, or if the clock of Postgres jumped. Raises what the Kubernetes client raises. After such an error, the
+    trust in the rows is not renewed.
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):

@@ -4,8 +4,8 @@ The cluster and GitHub are the evidence. Stamped Pods show which claims existed.
 show which of these claims got a JIT. If the evidence about a Pod is unclear, a claim is inserted for the Pod, and the
 Pod is not deleted.
 
-After the freeze has ended, GitHub is asked about every open job. The freeze is therefore short even with many jobs. If
-GitHub does not answer about a job, the job stays held until `unresolved_jobs` gets an answer.
+After the freeze has ended, GitHub is asked about every open job without a rebuilt claim. The freeze is therefore short
+even with many jobs. If GitHub does not answer about a job, the job stays held until `unresolved_jobs` gets an answer.
 
 Every step is safe to repeat. A restore that was killed during the freeze must be run again. If a restore was killed
 after the freeze, `unresolved_jobs` handles the jobs that are still held. A dry run only reads.
@@ -68,7 +68,7 @@ log = structlog.get_logger(__name__)
 QUIET_SECONDS = 10.0
 """Wait in seconds after the start of the freeze.
 
-Within this time, the kubelet reports every poller that exited before the freeze.
+Within this time, a working kubelet reports every poller that exited before the freeze.
 """
 
 STEPS_END = 30.0
@@ -90,7 +90,7 @@ MOST_JOBS = 1000
 
 
 class NotRestored(Exception):
-    """The restore stopped and the rows stay frozen. The message names the cause. The command can be run again."""
+    """The restore stopped, and frozen rows stay frozen. The message names the cause. The command can be run again."""
 
 
 class NotCompared(Exception):
@@ -147,9 +147,9 @@ def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say:
     `dry`: only read. `emptied`: the operator confirms that the cluster might have lost Pods and its epoch. `say`:
     function that gets each line of progress for people.
 
-    Raises `NotRestored` if the cluster or GitHub cannot be read, or if the cluster does not match these rows. The rows
-    then stay frozen. Raises `NotCompared` if the epochs could not be compared; nothing is changed then. Raises
-    `StoreUnreachable` if Postgres stopped answering.
+    Raises `NotRestored` if the cluster or GitHub cannot be read, if the cluster does not match these rows, if a Pod did
+    not get its claim, or if another process changes the epoch. Frozen rows then stay frozen. Raises `NotCompared` if
+    the epochs could not be compared; nothing is changed then. Raises `StoreUnreachable` if Postgres stopped answering.
     """
     work = _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say)
     try:
@@ -239,7 +239,10 @@ class _Restore:
         return True, why
 
     def _wait_for_steps(self) -> None:
-        """Wait until every step that began before the freeze has ended, and the effects of these steps are visible."""
+        """Wait until the steps that began before the freeze have ended and their effects are visible.
+
+        The wait lasts at least `QUIET_SECONDS` after the freeze, and at most `STEPS_END` seconds.
+        """
         rt = self._rt
         frozen = rt.transaction(epochs.read, now=NOW).older_since
         until = (frozen or utcnow()) + timedelta(seconds=QUIET_SECONDS)
@@ -280,7 +283,10 @@ class _Restore:
         A namespace that was not listed counts as empty, because OSTLER_ELEVATED_NAMESPACE might be missing.
         """
         rt, namespace = self._rt, self._rt.settings.namespace
-        sure = "If this is the right cluster and namespace, run the command again with --emptied"
+        sure = (
+            "Check the kubeconfig, OSTLER_NAMESPACE and OSTLER_ELEVATED_NAMESPACE. If they are right and the Pods are "
+            "really gone, run the command again with --emptied"
+        )
         seen = {pod.namespace for pod in pods}
         for place, live in rt.transaction(restoring.live_claims).items():
             if place not in seen:
@@ -353,7 +359,10 @@ class _Restore:
         if failed:
             more = len(failed) - NAMED
             named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            raise NotRestored(f"{len(failed)} Pods did not get their claims: {named}")
+            raise NotRestored(
+                f"Pods that did not get their claims: {len(failed)}. Correct the causes in parentheses, then run "
+                f"`ostler restore` again: {named}"
+            )
 
     def _apply(self, judgement: PodJudgement) -> None:
         """Apply one verdict in one transaction."""
@@ -379,7 +388,8 @@ class _Restore:
             )
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
                 raise NotRestored(
-                    f"the claim of Pod {pod.name} changed during the restore, or does not allow {judgement.verdict.act}"
+                    f"the claim of Pod {pod.name} changed during the restore, or does not allow "
+                    f"{judgement.verdict.act}; run `ostler restore` again"
                 )
 
         rt.transaction(body)

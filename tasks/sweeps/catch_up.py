@@ -1,9 +1,10 @@
 """`ostler.catch_up`: compares GitHub's lists with the rows, to find jobs whose webhooks were never sent.
 
 A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job is marked as
-completed if GitHub shows that the job or its run is over. Only repositories with recent jobs are read. The requests
-contain etags, and use up at most a small share of the rate limit of the installation. When calls are scarce, these
-requests are refused first. If a tick does not complete the check of a repository, the next tick continues the check.
+completed if GitHub shows that the job or its run is over, or if GitHub no longer has a job that waited too long. Only
+repositories with recent jobs are read. The requests contain etags, and use up at most a small share of the rate limit
+of the installation. When calls are scarce, these requests are refused first. If a tick does not complete the check of a
+repository, the next tick continues the check.
 `docs/decisions/0015-catching-up-by-lists.md` gives the reasons.
 """
 
@@ -230,8 +231,8 @@ class _Visit:
     def _attempt(self, run_id: int, body: Callable[[], None]) -> bool:
         """Check a run with `body`. Return True if the check succeeded; False if it failed.
 
-        A failed check of one run stops no other check (L14). Raises `_Left` if GitHub asks to wait, or if the App
-        cannot act for the installation.
+        A failed check of one run stops no other check (law L14). Raises `_Left` if GitHub asks to wait, if the App
+        cannot act for the installation, or if the time or the allowance is used up.
         """
         error = self._tick.attempt(lambda _: body(), run_id, repository=self._place.repository, run=run_id)
         if error is None:
@@ -355,8 +356,8 @@ class _Visit:
     def _judge_overdue(self, job: rows.Overdue, run: RunSeen | None, listed: WorkflowJobEvent | None) -> bool:
         """Mark a job as completed if it is over.
 
-        Return True if the job is marked; False if the job is not over, if its webhook is still expected, or if the
-        change failed.
+        Return True if the job is marked; False if the job is not over, if its webhook is still expected, if the
+        repository now belongs to another owner, or if the change failed.
         """
         if listed is not None and listed.owner_id != self._place.account_id:
             return False
@@ -403,7 +404,10 @@ class _Visit:
         return self._apply(event, before, what="finish", after=JobState.COMPLETED, why=why)
 
     def _apply(self, event: WorkflowJobEvent, before: JobState | None, *, what: str, after: JobState, why: str) -> bool:
-        """Apply an event as if its webhook had arrived. Return False if the change failed."""
+        """Apply an event as if its webhook had arrived, unless the repository now belongs to another owner.
+
+        Return False if the change failed; True otherwise.
+        """
         if event.owner_id != self._place.account_id:
             log.warning("catch_up.repository_has_another_owner", repository=self._place.repository, job=event.job_id)
             return True  # the name of the repository now belongs to another owner
@@ -504,7 +508,8 @@ class _Visit:
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
         """Make one call that counts against the installation's allowance.
 
-        If Ostler's own rate limiter refuses the call, wait and repeat the call while there is time.
+        If Ostler's own rate limiter refuses the call, wait and repeat the call while there is time. Raises `_Left` if
+        the time or the allowance is used up, and what GitHub's adapter raises.
         """
         while True:
             if not (self._tick.goes_on() if remaining() > ONCE.call_seconds + RESERVE else self._tick.page()):

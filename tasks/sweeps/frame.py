@@ -7,12 +7,13 @@ A new sweep in ten minutes
    reason.
 3. Act, in `tasks/sweeps/<name>.py`::
 
-       @sweep(ORPHANED_THINGS) def orphaned_things(tick: Tick) -> None: pages = metadata_pages(tick.rt.kube, "pods",
-       namespace=..., selector=OF_POOLS, policy=calls(SWEEP_LIST)) pods = [pod for page in tick.whole("Pods", pages) for
-       pod in page] things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows
-       second (L8) tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, changes nothing
-       tick.each(things, lambda thing: check(tick, pods, thing))            # a failed row must not stop the others
-       (L14)
+       @sweep(ORPHANED_THINGS)
+       def orphaned_things(tick: Tick) -> None:
+           pages = runner_pages(tick.rt, "pods")                                # in every namespace of runners
+           pods = [pod for page in tick.whole("Pods", pages) for pod in page]
+           things = tick.read(orphans.found, now=NOW)                           # rows after the cluster (law L8)
+           tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, changes nothing
+           tick.each(things, lambda thing: check(tick, pods, thing))            # one failure stops no other (law L14)
 
        def check(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
            verdict = judge_orphan(...)
@@ -29,24 +30,25 @@ A new sweep in ten minutes
 
 What the frame does for a sweep
 -------------------------------
-- **Lease.** One tick of a sweep runs at a time. A second tick does nothing. A lease expires `LEASE` seconds after its
-  last renewal. The lease is renewed before each row and each page. A killed process therefore delays its sweep by at
-  most `LEASE` seconds. The transaction of every repair checks and locks the lease number of the tick, so a tick that
-  lost its lease changes nothing more.
-- **Pause** (`ostler sweep pause`, the API, `OSTLER_SWEEPS_PAUSED`): no tick begins, and a running tick stops before its
-  next repair. **Obstacles** (`OBSTACLES`) stop only repairs that kill.
+- **Lease.** One tick of a sweep runs at a time. A second tick does nothing. A lease expires `lease` seconds after its
+  last renewal. It is renewed before each page, and before a row if the last renewal is 5 seconds old. A killed process
+  therefore delays its sweep by at most `lease` seconds. The transaction of every repair checks and locks the lease
+  number of the tick, so a tick that lost its lease changes nothing more. A sweep with `fenced=False` only checks it.
+- **Pause.** After `ostler sweep pause` or a pause by the API, no tick begins except a dry run, and a running tick stops
+  before its next repair. A worker with the sweep in `OSTLER_SWEEPS_PAUSED` begins no tick except a dry run.
+  **Obstacles** (`OBSTACLES`) stop only repairs that kill.
 - **Dry run.** In a dry run, `repair` runs its transaction, rolls it back, and records what it would have done. The
-  `call` of the repair is not made. A dry run needs no lease, so another tick may run at the same time. A sweep must
-  therefore only read outside of `repair`, `repair_all` and `repair_by`, or check `tick.dry`.
+  `call` of the repair is not made. A dry run needs no lease, so another tick might run at the same time. Outside of
+  `repair`, `repair_all` and `repair_by`, a sweep must therefore only read, or check `tick.dry`.
 - **Budget.** Repairs with `kills` are limited to a share of the listed objects (`rules.sweeps.reaping.allowance`).
-  Further repairs are counted as overflow, logged, and left to later ticks. A repair without two witnesses or a proof is
-  refused.
+  Further repairs are counted as overflow and left to later ticks. A repair with `kills` needs two witnesses or a proof.
+  Otherwise it is refused and logged.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker stops. The next tick continues. Each
   page that `Pace.whole` reads has a deadline of its own. A tick that checked no row for lack of time does not count as
   a run.
 - **Ledger.** The transaction of a repair also writes its ledger row. Later ticks check the row until the expected
-  effect (`expects`) has occurred (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`. Before the
-  call, a ledger row that announces the call is committed.
+  effect (`expects`) has occurred. If it does not occur in time, the repair has failed (`models.sweeps.repairs`). Calls
+  to GitHub or the cluster belong in `call`. Before the call, a ledger row that announces the call is committed.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each further
   locked row of the page (`models.db.client_waits`). After this wait, the check of the row fails, and the row is left to
   the next tick. A query that selects rows to change uses `SKIP LOCKED`.
@@ -72,7 +74,7 @@ from models.sweeps.sweep_runs import Counts, Refused, Taken
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from ostler.reasons import meaning_of
+from ostler.reasons import cause_of, meaning_of
 from ostler.task_names import TaskName, short_name
 from rules.sweeps.reaping import Outcome, Repaired, switched_off
 from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
@@ -129,7 +131,8 @@ def sweep(
 def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: bool, asked: str | None) -> None:
     """Run one tick of a sweep, unless it is refused.
 
-    If `body` raises an error, the outcome of the run depends on this error.
+    If `body` raises an error, the outcome of the run depends on this error. Raises every error of `body` that the frame
+    does not expect.
     """
     taken = Taken(NO_LEASE) if dry else _take(rt, spec, asked=asked)
     if isinstance(taken, Refused):
@@ -149,7 +152,7 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
     except Overtaken:
         tick.close(Outcome.LOST, "another tick took over")
     except Exception as error:
-        tick.close(Outcome.FAILED, type(error).__name__)
+        tick.close(Outcome.FAILED, cause_of(error))
         raise
     else:
         _came_through(tick)
@@ -158,7 +161,7 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
 def _came_through(tick: Tick) -> None:
     """Close a tick whose `body` raised nothing. Raises the unexpected error of a row, if there was one."""
     if tick.bug is not None:
-        tick.close(Outcome.FAILED, type(tick.bug).__name__)
+        tick.close(Outcome.FAILED, cause_of(tick.bug))
         raise tick.bug
     if (why := tick.got_nowhere) is not None:
         tick.close(Outcome.ABORTED, why)

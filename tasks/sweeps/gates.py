@@ -1,8 +1,9 @@
 """`ostler.gates`: closes the gate of an upstream if most calls to it fail, and opens it when the upstream recovers.
 
-The callers of `models.upstream.gates.shut` stop their work while a gate is closed. While a gate is closed, each check
-makes one cheap call to its upstream. Otherwise Ostler might make no call at all, and nothing would show that the
-upstream answers again.
+While any gate is closed, no sweep makes a repair that kills, and the autoscaler changes no replicas. While the gate of
+Kubernetes is closed, the reconcilers retire no Pod either. While a gate is closed, each run of this sweep makes one
+cheap call to the upstream. Otherwise Ostler might make no call at all, and nothing would show that the upstream answers
+again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
+
+_PAUSED_WORK = {
+    Upstream.GITHUB: "deletions by sweeps, and all scaling by the autoscaler; dispatch continues",
+    Upstream.KUBERNETES: "deletions by sweeps, retirements by reconcilers, and all scaling by the autoscaler; dispatch "
+    "continues",
+}
 
 PROBE = 5.0
 """Deadline in seconds of a probe of GitHub."""
@@ -91,7 +98,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     }
     if evaluation.after.closed and not evaluation.before.closed:
         telemetry.GATE_CHANGES.labels(evaluation.upstream, "closed").inc()
-        log.warning("gate.closed", **facts, paused_work="deletions by sweeps and scale-ups; dispatch continues")
+        log.warning("gate.closed", **facts, paused_work=_PAUSED_WORK[Upstream(evaluation.upstream)])
     elif evaluation.after.closed:
         log.warning(
             "gate.stays_closed",

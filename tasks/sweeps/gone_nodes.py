@@ -1,6 +1,6 @@
 """`ostler.gone_nodes`: allows the deletion of Pods on gone nodes without waiting for their kubelet.
 
-Without this sweep, such a Pod would stay Terminating forever, because only its kubelet reports the end of the Pod. The
+Without this sweep, such a Pod might stay Terminating forever, because only its kubelet reports the end of the Pod. The
 reconciler marks the rows of Pods on gone nodes. This sweep uses the marks only to select candidates. The task `retire`
 deletes the Pod under its retire claim, after it has read the node again. A Pod that executed a job gets its retire
 claim from `finished_jobs`, which asks GitHub first.

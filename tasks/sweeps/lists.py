@@ -12,8 +12,8 @@ from tasks.worker.runtime import Runtime
 def runner_pages(rt: Runtime, kind: str) -> Iterator[list[ObjectSeen]]:
     """Yield the objects of this kind that belong to runner Pods, page by page, one namespace after the other.
 
-    `kind` is a plural, such as `pods`. Each object names its namespace. Raises `Retryable` if a page cannot be read.
-    The caller must then treat every namespace as unread (L8).
+    `kind` is a plural, such as `pods`. Each object names its namespace. Raises what the Kubernetes adapter raises if a
+    page cannot be read. The caller must then treat every namespace as unread (law L8).
     """
     for namespace in rt.settings.namespaces:
         yield from metadata_pages(rt.kube, kind, namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))

@@ -11,8 +11,8 @@ from tasks.worker.transactions import NOW
 def closed_gate(rt: Runtime) -> str | None:
     """Return which gates are closed, since when and why, or None if all gates are open.
 
-    One closed gate stops every kill, because each kill relies on the evidence of both upstreams and calls both
-    upstreams.
+    One closed gate stops every repair that kills, because nearly every kill relies on the evidence of both upstreams
+    or calls both upstreams.
     """
     shut = rt.transaction(gates.shut)
     return "; ".join(map(str, shut)) or None

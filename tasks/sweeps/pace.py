@@ -1,6 +1,6 @@
 """Pace of a sweep's tick: read complete lists, then check row by row.
 
-A tick continues while time is left, its lease is valid, and the sweep is not paused.
+A tick continues while time is left, its lease is valid, the sweep is not paused, and the worker is not stopping.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.sweeps import sweep_runs
 from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
-from ostler.reasons import meaning_of
+from ostler.reasons import cause_of, meaning_of
 from tasks.claims.github import Lookups
 from tasks.worker.base import DEADLINE, begin_page, remaining, stopping
 from tasks.worker.runtime import Runtime
@@ -55,7 +55,8 @@ If a message cannot be sent, the committed change stays, and `resume` sends the 
 class Sweep:
     """Configuration of a sweep in the frame.
 
-    `quiet`: ticks are so frequent that only a tick that repaired something or failed stores a run row. `again`: if a
+    `quiet`: ticks are so frequent that a run row is stored only for a tick that repaired something or failed, that an
+    operator requested, or that is a dry run. `again`: if a
     tick is refused because another tick runs, the sweep runs once more after the other tick. `lease`: duration of the
     lease in seconds. `longest`: longest time in seconds of all pages of one tick together.
 
@@ -77,7 +78,7 @@ class Ended(Exception):
 
 
 class Aborted(Ended):
-    """Ends a tick that must change nothing more, because what it read cannot be trusted (L8)."""
+    """Ends a tick that must change nothing more, because a list or row that it read cannot be trusted (law L8)."""
 
 
 class Overtaken(Ended):
@@ -91,7 +92,8 @@ class Paused(Ended):
 class Pace:
     """Progress of a tick.
 
-    The tick ends when a list cannot be trusted, time is up, the lease is lost, or the sweep is paused.
+    The tick ends when a list cannot be trusted, time is up, the lease is lost, the sweep is paused, or the worker
+    stops.
     """
 
     def __init__(self, rt: Runtime, spec: Sweep, *, lease_no: int, dry: bool) -> None:
@@ -118,8 +120,8 @@ class Pace:
     def got_nowhere(self) -> str | None:
         """Return why the tick does not count as a run, or None if it counts as a run.
 
-        A tick does not count if every check failed, or if its time was up before the first row. A tick counts if at
-        least one row was checked, or if there was no row to check.
+        A tick does not count if every check failed, or if it ended before the first row because its time was up or the
+        worker was stopping. A tick counts if at least one row was checked, or if there was no row to check.
         """
         if self._checked or self._counts.repaired:
             return None
@@ -149,7 +151,7 @@ class Pace:
 
         The caller must change nothing before it has read the last page. Each page has its own deadline, and the checks
         after the last page have another deadline. Otherwise a slow list would leave no time for the checks in any tick.
-        If a page fails, or if the list exceeds its time, the tick ends (L8).
+        If a page fails, if the list exceeds its time, or if the worker stops, the tick ends (law L8).
         """
         following = iter(pages)
         while True:
@@ -184,9 +186,9 @@ class Pace:
     # Continue
 
     def each(self, rows: Iterable[T], check: Callable[[T], object]) -> bool:
-        """Check one row after the other until the time of the tick is used up.
+        """Check one row after the other until the time of the tick is used up or the worker stops.
 
-        A failed check does not stop the checks of other rows (L14). Returns True if all rows were checked; False if
+        A failed check does not stop the checks of other rows (law L14). Returns True if all rows were checked; False if
         rows are left to the next tick.
         """
         row = None
@@ -234,10 +236,12 @@ class Pace:
     def skipped(self, error: Exception, **what: Any) -> None:
         """Count and log a row whose check or repair failed."""
         self._counts.skipped += 1
-        log.warning("sweep.row_skipped", sweep=self._spec.name, error=type(error).__name__, **what)
+        log.warning("sweep.row_skipped", sweep=self._spec.name, error=_cause(error), **what)
 
     def goes_on(self, *, reserve: float = RESERVE) -> bool:
-        """Return True if there is time for another row; False otherwise. The lease is renewed if needed.
+        """Return True if another row may begin; False if too little time is left or the worker is stopping.
+
+        The lease is renewed if needed.
 
         `reserve`: seconds that must be left.
         """
@@ -254,7 +258,10 @@ class Pace:
         return True
 
     def page(self) -> bool:
-        """Begin another page: renew the lease and set a new deadline. Return False if `longest` is used up."""
+        """Begin another page: renew the lease and set a new deadline, and return True.
+
+        Return False if `longest` is used up or the worker is stopping.
+        """
         if stopping() or time.monotonic() + RESERVE > self._ends_at:
             return self.goes_on(reserve=DEADLINE)
         self._turn()
@@ -280,4 +287,9 @@ class Pace:
 
 
 def _named(row: Any) -> Any:
-    return next((value for name in ("claim_id", "id", "guid") if (value := getattr(row, name, None)) is not None), None)
+    names = ("claim_id", "id", "guid", "name")
+    return next((value for name in names if (value := getattr(row, name, None)) is not None), None)
+
+
+def _cause(error: Exception) -> str:
+    return "the rows kept changing" if isinstance(error, StartOver) else cause_of(error)

@@ -1,4 +1,4 @@
-"""`ostler.prune`: deletes old rows of finished work once a day, one page per transaction."""
+"""`ostler.prune`: deletes old rows of finished work, by default once a day, one page per transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 600.0
 """Longest time in seconds of one tick over all its pages."""
 
 AGAIN = 60.0
-"""Seconds until the next tick if a tick left rows. Otherwise the next tick runs after a day."""
+"""Seconds until the next tick if a tick left rows. Otherwise the next tick comes after the period `prune_every`."""
 
 
 @sweep(PRUNE, longest=LONGEST)

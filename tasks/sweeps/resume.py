@@ -1,7 +1,7 @@
-"""`ostler.resume`: sends the next step of every claim that is past its due time, and wakes matchers that have work.
+"""`ostler.resume`: sends the next steps of claims that are past their due time, and wakes matchers that have work.
 
-The sweep runs every few seconds and is quiet: a tick that finds nothing stores no run
-(`docs/decisions/0012-the-frame-of-the-sweeps.md`).
+A step is not sent while its message might still wait in a queue. The sweep runs every few seconds and is quiet: a tick
+that finds nothing stores no run (`docs/decisions/0012-the-frame-of-the-sweeps.md`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ Two ticks at the same time do no harm.
 def resume(tick: Tick) -> None:
     """Find the claims that are due and send their next step.
 
-    The chain number of a due claim is raised in the transaction that finds the claim. The parts of the sweep are
-    independent: if one part fails, the others still run.
+    Nothing is sent while Postgres is known to be older than the cluster. The chain number of a due claim is raised in
+    the transaction that finds the claim. The parts of the sweep are independent: if one part fails, the others still
+    run.
     """
     if tick.read(epochs.is_older):  # steps that look due might be older than the restore
         tick.incomplete("Postgres is older than the cluster")

@@ -1,7 +1,8 @@
-"""Shared list of a scope's runners. All sweeps of the same minute judge by one list.
+"""Shared list of a scope's runners. Sweeps of the same minute judge by one list.
 
-A sweep that finds no recent list makes a new list, and other sweeps wait for the new list. A list is stored only if it
-is complete (L8). No lock is held during the calls to GitHub (L15). Instead, the process that makes the list has a
+A sweep that finds no recent list makes a new list, and other sweeps wait up to 8 seconds for the new list. A list is
+stored only if it is complete and not suspiciously empty (law L8). No lock is held during the calls to GitHub (law L15).
+Instead, the process that makes the list has a
 reservation: a row with an expiry time, like the lease of a step.
 """
 
@@ -49,15 +50,16 @@ log = structlog.get_logger(__name__)
 def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     """Return the runners of a scope from a list that began within the last minute, or earlier if listing took longer.
 
-    Raises what GitHub's adapter raises. Raises `Retryable` if another process is listing these runners. Raises
-    `Conflict` if another session has locked the row of this scope. After a `Conflict`, the lists of other scopes might
-    still succeed. If the owner was renamed, the new name is stored, so that the next tick uses the new name.
+    Raises what GitHub's adapter raises. Raises `Retryable` if another process is listing these runners, if no time is
+    left, or if the worker is stopping. Raises `Conflict` if another session has locked the row of this scope. After a
+    `Conflict`, the lists of other scopes might still succeed. If the owner was renamed, the new name is stored, so that
+    the next tick uses the new name.
     """
     try:
         return _find_or_take(tick, installation_id=installation_id, scope=scope)
     except DBAPIError as error:
         if is_locked(error):
-            raise Conflict("another session has locked the list of these runners") from error
+            raise Conflict(f"another session has locked the stored list of the runners of {scope}") from error
         raise
 
 
@@ -72,7 +74,7 @@ def _find_or_take(tick: Pace, *, installation_id: int, scope: str) -> RunnerList
         if rt.transaction(runner_lists.begin, wanted, seconds=TURN, now=NOW):
             return _take(tick, wanted)
         if time.monotonic() + PAUSE > until:
-            raise Retryable("another process lists these runners")
+            raise Retryable(f"another process is listing the runners of {scope}; the next tick will use its list")
         time.sleep(PAUSE)
 
 
@@ -88,7 +90,10 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
         nonlocal renewed
         if time.monotonic() - renewed > EXTEND_AFTER:
             if not tick.page():
-                raise Retryable("no time left to list these runners")
+                raise Retryable(
+                    f"the runners of {wanted.scope} were not listed completely: no time was left, or this worker is "
+                    "stopping; the next tick lists them again"
+                )
             rt.transaction(runner_lists.extend, wanted, seconds=TURN, now=NOW)
             renewed = time.monotonic()
         return calls(SWEEP_LIST)

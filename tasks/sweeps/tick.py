@@ -41,7 +41,7 @@ _LOGGED = {
 OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
 """Functions that return why no repair may kill now, or None.
 
-A tick calls these functions once between two renewals of its lease.
+A tick calls each function at most once between two renewals of its lease.
 """
 
 
@@ -58,7 +58,7 @@ class _Undone(Exception):
 
 
 class Tick(Pace):
-    """One tick of a sweep. A sweep makes all its changes through this class."""
+    """One tick of a sweep. A sweep makes all its repairs through this class."""
 
     def __init__(self, rt: Runtime, spec: Sweep, *, lease_no: int, dry: bool, asked: str | None) -> None:
         super().__init__(rt, spec, lease_no=lease_no, dry=dry)
@@ -103,15 +103,16 @@ class Tick(Pace):
     ) -> T | None:
         """Make one repair. `body` makes the change in one transaction, which also writes the ledger.
 
-        Returns the result of `body`, or None if nothing was done. Nothing is done if the row has changed (`body`
-        returned a false value), if the budget is used up, or in a dry run. With `once`, a repair that is made again
-        before its outcome was seen gets no second ledger row.
+        Returns the result of `body`, or None if nothing was done. Nothing is done in a dry run, or if the row has
+        changed (`body` or `still` returned a false value). A repair that kills is also not done if an obstacle exists,
+        if the budget is used up, or without two witnesses or a proof. With `once`, a repair that is made again before
+        its outcome was seen gets no second ledger row.
 
         `call` is a call to GitHub or the cluster that must precede the transaction of `body`. An earlier transaction
         writes a ledger row that announces the call. The call is made only if `still` returns True in that earlier
         transaction. Otherwise `body` might find out only after the call that the call was wrong. If `call` raises an
-        error, the repair has failed and the error is raised again. If the process is killed between the call and the
-        commit, the ledger row stays `begun`, and the sweep must find the same case again.
+        `UpstreamError`, the repair has failed and the error is raised again. If the process is killed between the call
+        and the commit, the ledger row stays `begun`, and the sweep must find the same case again.
         """
         if not self._may(case):
             return None
@@ -314,7 +315,7 @@ class Tick(Pace):
         self._commit(self._open)
 
     def close(self, outcome: Outcome, why: str | None) -> None:
-        """Release the lease and store how the tick ended. A quiet tick that did nothing stores no run."""
+        """Release the lease and store how the tick ended. A quiet tick without a repair or a failure stores no run."""
 
         def body(db: Connection) -> bool:
             now = utcnow()

@@ -1,10 +1,10 @@
 """`ostler.unidentified_executions`: handles claims whose runner executes a job that no webhook has named.
 
-The watch saw that a job began, or GitHub refused to delete the busy runner, but no webhook arrived. GitHub is asked for
-the claimed job. If the claimed job runs on this runner, an execution of the claimed job is recorded. Otherwise the
-runner executes another job. The claimed job is separated from the claim, so that the claimed job does not wait for the
-end of the other job (L4). GitHub's answer decides the new state of the claimed job. If GitHub does not answer, the
-claim waits for the next tick (L8). Nothing is killed.
+The watch saw that a job began, a runner list showed the runner as busy, or GitHub refused to delete the busy runner,
+but no webhook arrived. GitHub is asked for the claimed job. If the claimed job runs on this runner, an execution of the
+claimed job is recorded. Otherwise the runner executes another job. The claimed job is separated from the claim, so that
+the claimed job does not wait for the end of the other job (L4). GitHub's answer decides the new state of the claimed
+job. If GitHub does not answer, the claim waits for the next tick (L8). Nothing is killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def unidentified_executions(tick: Tick) -> None:
     """Ask GitHub for the claimed job of each claim.
 
     If the check of one claim fails, the other claims are still checked. If GitHub does not answer for an installation,
-    the tick skips all further claims of the installation.
+    the tick skips all further claims of the installation. Claims without an installation are skipped.
     """
     older_than = tick.rt.timings.unused_after
     claims = list(tick.read(watch_reports.unidentified, older_than=older_than, now=NOW))

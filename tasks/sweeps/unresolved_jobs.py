@@ -1,9 +1,9 @@
 """`ostler.unresolved_jobs`: asks GitHub about jobs that no other task changes, then requeues or completes them.
 
-There are three kinds of such jobs. In the first kind, GitHub did not answer when the claim of the job ended (hold
-`ask_github`). In the second kind, the job has been waiting or set aside for long. In the third kind, a bug lost the
-claim of the job. An unusable answer changes nothing (L8). GitHub is then asked about the job again, at growing
-intervals, and the job blocks no other job (L14).
+`rules.sweeps.unresolved.Unresolved` lists the kinds of such jobs. For example, GitHub did not answer when the claim of
+the job ended (hold `ask_github`), the job has been waiting or set aside for long, the job runs on a runner without a
+live claim, or a bug lost the claim of the job. An unusable answer changes nothing (law L8). GitHub is then asked about
+the job again, at growing intervals, and the job blocks no other job (L14).
 """
 
 from __future__ import annotations
@@ -151,8 +151,9 @@ def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Deregister the runners of the job's finished Pods. GitHub might have assigned the job to one of them.
 
-    No other step deregisters these runners. Raises `Busy` while one of the runners executes a job, and what GitHub's
-    adapter raises.
+    The claims of these runners have ended without a release, so no release deregisters the runners. Raises `Busy` while
+    one of the runners executes a job. If the App lacks the permission or GitHub does not find the scope, the runners
+    stay. Raises every other error of GitHub's adapter.
     """
     left = tick.read(unresolved.left_runners, job.id)
     try:

@@ -413,7 +413,8 @@ def test_own_error_at_one_row_is_raised_only_after_all_rows_were_checked(stage: 
     with pytest.raises(ValueError, match="a row that cannot be parsed"):
         stage.tick(failing(stage, ValueError("a row that cannot be parsed")))
     assert stage.repaired() == [1, 3]
-    assert (stage.row.outcome, stage.row.why, stage.row.leased_until) == ("failed", "ValueError", None)
+    why = "an unexpected error (ValueError)"
+    assert (stage.row.outcome, stage.row.why, stage.row.leased_until) == ("failed", why, None)
 
 
 def failing(stage: Stage, error: Exception) -> Callable[[Tick], None]:
