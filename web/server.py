@@ -1,8 +1,8 @@
 """`ostler web`: one process with one event loop, which shuts down gracefully on SIGTERM.
 
 The process listens on the ports that `web.edge.ports` names. On SIGTERM, Uvicorn waits until all open requests are
-answered. A held poll would be an open request for up to a minute. The server therefore first answers all polls with 204
-and withdraws their offers.
+answered, but at most `_GRACE` seconds. A held poll would be an open request for up to a minute. The server therefore
+first answers all polls with 204 and withdraws their offers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then listen on every port.
 
-        Exits with status 3 if a port is in use, and with status 2 if the certificate cannot be used.
+        Exits with status 3 if a port cannot be bound, for example because it is in use, and with status 2 if the
+        certificate cannot be used.
         """
         secured = None
         if sockets is None:
@@ -150,6 +151,7 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT.
 
     If Postgres cannot serve this process, raises the errors of `models.db.connections.admit` before the server listens.
+    Exits with status 3 if the server could not start.
     """
     _allow_open_files()
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-web")

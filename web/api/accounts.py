@@ -184,7 +184,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
     async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
         return await change(request, account_id, lambda db: set_weight(db, account_id, new.weight), **new.model_dump())
 
-    @routes.put("/{account_id}/access", summary="Allow or hold an account", response_model=AccountDetail)
+    @routes.put("/{account_id}/access", summary="Allow an account", response_model=AccountDetail)
     async def access(account_id: Id, new: NewAccess, request: Request) -> dict[str, Any]:
         wanted = Access(new.access)
         return await change(request, account_id, lambda db: set_access(db, account_id, wanted), **new.model_dump())

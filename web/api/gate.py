@@ -21,6 +21,7 @@ from models.browse.api_tokens import Holder, Refused
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.reasons import cause_of
 from ostler.secrets import Secret
 from rules.token_scopes import needed_for
 from web.api.database import Database
@@ -166,7 +167,7 @@ def _refusal_of(error: Exception, *, path: str) -> Refusal:
         return error
     if isinstance(error, DBAPIError | PoolTimeout):  # Postgres failed while the token was verified
         return database_failed(error)
-    log.error("api.request_failed", path=path, error=type(error).__name__, exc_info=error)
+    log.error("api.request_failed", path=path, error=cause_of(error), exc_info=error)
     return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; the log of web has the details")
 
 
@@ -194,6 +195,7 @@ async def _read(request: Request) -> bytes:
             HTTPStatus.REQUEST_TIMEOUT,
             "body-too-slow",
             "The body did not arrive in time",
+            f"It must arrive within {BODY_WITHIN:.0f} seconds.",
             headers={"Connection": "close"},
         ) from None
     return bytes(body)

@@ -1,4 +1,4 @@
-"""`/v1/gates`: the state of the gate of each upstream. A repair trusts an upstream only while this gate is open."""
+"""`/v1/gates`: the state of the gate of each upstream. While any gate is closed, no repair of a sweep kills."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from web.api.schema import Shown
 
 
 class Gate(Shown):
-    """The gate of one upstream. A closed gate stops reaping and the autoscaler, but it never stops dispatch."""
+    """The gate of one upstream. A closed gate stops reaping and the autoscaler, but it never stops dispatch.
+
+    The closed gate of Kubernetes also stops the retirements of the reconcilers.
+    """
 
     upstream: str = Field(examples=["github"])
     open: bool

@@ -81,7 +81,7 @@ def router(database: Callable[[], Database]) -> APIRouter:
     async def show(pod: PodName, accounts: Visible) -> dict[str, Any]:
         story = await database().run(lambda db: pod_story(db, pod, accounts=accounts))
         if story is None:
-            raise not_found("Pod")
+            raise not_found("Pod", cure="Check the name or the UID; old Pods are deleted after a while.")
         return {
             **story.pod._mapping,
             "end": describe(end_of(story.pod), pod="it"),

@@ -22,7 +22,7 @@ from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
 class Pools(Listing):
     """Filters of the list of pools. The oldest pool comes first."""
 
-    name: Name | None = Field(default=None, description="only the pool with this name", examples=["small"])
+    name: Name | None = Field(default=None, description="only pools with this name", examples=["small"])
     deleted: bool | None = Field(
         default=None, description="true: only pools whose RunnerPool is gone; false: only other pools"
     )

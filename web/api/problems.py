@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from ostler.logging import get_logger
+from ostler.reasons import reason_of
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 2
@@ -93,13 +94,16 @@ def problem(
     )
 
 
-def not_found(what: str) -> Refusal:
-    """Return the refusal (404) for an id that does not exist. `what` is the name of the resource, such as "job"."""
+def not_found(what: str, *, cure: str | None = None) -> Refusal:
+    """Return the refusal (404) for an id or a name that does not exist.
+
+    `what` is the name of the resource, such as "job". `cure` is needed if no route lists the resources of this kind.
+    """
     return Refusal(
         HTTPStatus.NOT_FOUND,
         "not-found",
-        f"There is no {what} with this id",
-        f"GET /api/v1/{what}s lists all of them.",
+        f"There is no {what} with this id" if cure is None else f"There is no {what} with this name or UID",
+        f"GET /api/v1/{what}s lists all of them." if cure is None else cure,
     )
 
 
@@ -172,7 +176,7 @@ def database_failed(error: Exception) -> Refusal:
     """Log an error of Postgres, and return the refusal (503) for it."""
     log.warning(
         "api.database_failed",
-        error=type(error).__name__,
+        error=reason_of(error),
         sqlstate=getattr(getattr(error, "orig", None), "pgcode", None),
     )
     return unavailable()

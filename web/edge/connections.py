@@ -5,8 +5,8 @@ limits the number of all other connections. Proven webhooks need no cap here, be
 their number.
 
 When the cap is reached, the connection that has waited longest for its client is dropped. The client of this connection
-sends nothing, or sends slowly. A flood of idle connections therefore drops only its own connections. A client that
-sends its request at once is served.
+sends nothing, or sends slowly. A flood of idle connections therefore drops its own connections and other idle ones. A
+client that sends its request at once is served, as long as fewer requests than the cap wait for an answer.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@
 | polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same polls, if a certificate is set | the same Pods |
 | private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |
 
-If several settings name the same port, this port serves the paths of all of them. The TLS port is never shared. If a
-port does not serve the path of a request, the answer is 404, as for a path that does not exist.
+With `OSTLER_WEB_PUBLIC_POLLS`, the public port serves polls too. Without `OSTLER_WEB_PLAIN_POLLS`, the process does not
+listen on the port for polls without TLS. If several settings name the same port, this port serves the paths of all of
+them. The TLS port is never shared. If a port does not serve the path of a request, the answer is 404, as for a path
+that does not exist.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class Ports:
     def bind(self, host: str, ports: Mapping[int, Iterable[Audience]]) -> list[socket.socket]:
         """Return a bound socket for each port. The sockets do not listen yet.
 
-        Raises OSError if a port is in use.
+        Raises OSError if a port cannot be bound, for example because it is in use.
         """
         sockets: list[socket.socket] = []
         try:
@@ -100,7 +102,7 @@ class Ports:
     def bind_tls(self, host: str, port: int) -> socket.socket:
         """Return a bound socket for polls by TLS. The socket does not listen yet.
 
-        Raises OSError if the port is in use.
+        Raises OSError if the port cannot be bound, for example because it is in use.
         """
         found = _bound(host, port)
         self.tls = self._serve(found, (Audience.POLLS,))

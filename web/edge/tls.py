@@ -24,6 +24,7 @@ from cryptography import x509
 
 from ostler.errors import ConfigurationError
 from ostler.logging import get_logger
+from ostler.reasons import reason_of
 from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
@@ -161,7 +162,8 @@ class Certificate:
             ) from None
         if self._read() != files:
             raise ConfigurationError(
-                f"{_CERTIFICATE}: {self._paths[0]} is being replaced; it is read again in a few seconds"
+                f"{_CERTIFICATE}: {self._paths[0]} is being replaced; a running process reads it again within "
+                f"{CHECK_EVERY:.0f} seconds, and a process that could not start must be started again"
             )
         return _Loaded(files, context, ends_at)
 
@@ -226,7 +228,7 @@ class Gate:
                 ssl_shutdown_timeout=SHUTDOWN_WITHIN,
             )
         except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
-            _failed.add(reason=getattr(error, "reason", None) or type(error).__name__)
+            _failed.add(reason=getattr(error, "reason", None) or reason_of(error))
         finally:
             self._connections.remove(waiting)
 

@@ -1,7 +1,7 @@
-"""Batches of webhooks. Many deliveries are committed in one transaction, which does not wait for locked rows.
+"""Batches of webhooks. Many deliveries are committed in one transaction, which skips locked rows where it can.
 
 One consumer takes at most `BATCH` queued deliveries and commits them in a thread. The accounts take turns in each
-batch. A burst of one account therefore delays other accounts by at most one batch.
+batch. A burst of one account therefore delays other accounts by about one batch.
 
 If another session has locked the rows of a delivery, the delivery is *contended*. The batch is committed without the
 contended delivery, which is retried for `CONTENDED_FOR` seconds. If a batch fails for another reason, it is split into
@@ -27,6 +27,7 @@ from models.db.engine import StartOver
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from ostler.logging import get_logger
+from ostler.reasons import cause_of, reason_of
 from web.intake.turns import Turns
 
 BATCH = 200
@@ -347,10 +348,10 @@ class Batches:
 def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
     """Return the reason why a failed batch stored none of its deliveries. Write the reason to the log."""
     if is_away(error):
-        log.error("webhook.database_unavailable", deliveries=len(batch), error=type(error).__name__)
+        log.error("webhook.database_unavailable", deliveries=len(batch), error=reason_of(error))
         return _Undone.AWAY
     if len(batch) > 1:
-        log.warning("webhook.batch_split_after_error", deliveries=len(batch), error=type(error).__name__)
+        log.warning("webhook.batch_split_after_error", deliveries=len(batch), error=cause_of(error))
         return _Undone.SPLIT
     if is_contended(error):
         return _Undone.CONTENDED
@@ -358,7 +359,7 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
         "webhook.not_stored",
         delivery=batch[0].guid,
         job=batch[0].event.job_id,
-        error=type(error).__name__,
+        error=cause_of(error),
         sqlstate=getattr(getattr(error, "orig", None), "pgcode", None),
     )
     return _Undone.FAILED

@@ -1,4 +1,4 @@
-"""A queue in which owners take turns. An owner with many items delays only its own items.
+"""A queue in which owners take turns, so that an owner with many items hardly delays the items of other owners.
 
 `take` removes one item of each owner in turn. If the queue is full, the caller calls `evict` to make room for a new
 item of an owner. `evict` removes the newest item of the owner with the most items.

@@ -4,8 +4,9 @@ Deliveries about jobs are committed in batches (`web.intake.batches`). Announcem
 committed one by one in a separate thread. After the commit, the publisher sends the resulting messages. No webhook
 waits for the publisher, so the intake also works while Redis and the workers are down.
 
-A delivery is answered with 503 if the queue is full, the database is away, or another session holds locks on its rows.
-The sweep `redelivery` later requests this delivery from GitHub again.
+A delivery is answered with 503 if the queue or the memory for bodies is full, the database is away or too slow, another
+session holds locks on its rows, or the process is stopping. The sweep `redelivery` later requests this delivery from
+GitHub again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ LONGEST_GUID = 128
 RECONCILE_AFTER = 1.0
 """Seconds from the end of a job to the reconcile of its pool.
 
-After this time the Pod of the job is terminal. One reconcile then also covers other jobs that ended in the meantime.
+After this time the Pod of the job is normally terminal. One reconcile then also covers other jobs that ended in the
+meantime.
 """
 
 _KINDS = {"workflow_job": "workflow_job", "ping": "ping"}
@@ -130,7 +132,7 @@ class Intake:
 
     @property
     def depth(self) -> int:
-        """Return how many deliveries wait for their transaction."""
+        """Return how many deliveries about jobs wait for their transaction."""
         return self._batches.depth
 
     def start(self) -> None:

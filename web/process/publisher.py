@@ -1,8 +1,8 @@
 """The publisher: one thread that sends wakes and tasks. Requests only put them into its queues.
 
 If Redis does not answer, a send blocks its thread for up to a second. A request therefore never sends a message itself.
-The queues are bounded. A message that does not fit into its queue is dropped and counted. The sweep `resume` later
-finds the row that the message was for (law L6).
+The queues are bounded. A message that does not fit into its queue is dropped and counted. A sweep or another periodic
+task later finds the row that the message was for (law L6).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import redis
 from kombu.exceptions import KombuError, OperationalError
 
 from ostler.logging import get_logger
+from ostler.reasons import reason_of
 from ostler.secrets import Secret
 from ostler.task_names import RECONCILE, TaskName
 from ostler.wakes import Waker
@@ -86,7 +87,10 @@ class Publisher:
         self._thread.start()
 
     def stop(self, *, timeout: float = 2.0) -> None:
-        """End the thread after it has sent the remaining messages. Wait for its end for at most `timeout` seconds."""
+        """End the thread after it has sent the remaining messages. Wait for its end for at most `timeout` seconds.
+
+        If Redis does not answer then, the remaining messages are lost.
+        """
         with self._changed:
             self._stopping.set()
             self._changed.notify()
@@ -122,7 +126,7 @@ class Publisher:
         )
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
-        """Queue a task by its name. The arguments must be ids only (L13).
+        """Queue a task by its name. The arguments must be ids only (law L13).
 
         This method returns before the message is sent.
         """
@@ -152,7 +156,8 @@ class Publisher:
                 self.failures += 1
                 log.warning(
                     "publisher.send_failed",
-                    error=type(error).__name__,
+                    message=_name_of(item),
+                    error=reason_of(error),
                     waiting_messages=self.depth,
                     retry_after_seconds=pause,
                 )
@@ -163,7 +168,7 @@ class Publisher:
                 self._clear_key(item)
             except Exception:  # a message that cannot be sent must not stop the other messages (L14)
                 self.failures += 1
-                log.exception("publisher.message_lost_after_error")
+                log.exception("publisher.message_lost_after_error", message=_name_of(item))
             else:
                 pause = _FIRST_PAUSE
 
@@ -200,4 +205,8 @@ class Publisher:
         try:
             clear()
         except (redis.RedisError, OSError) as error:
-            log.info("publisher.redis_key_not_deleted", error=type(error).__name__)
+            log.info("publisher.redis_key_not_deleted", message=_name_of(item), error=reason_of(error))
+
+
+def _name_of(item: int | _Message) -> str:
+    return f"wake of pool {item}" if isinstance(item, int) else item.name

@@ -1,6 +1,6 @@
 """Admission of polls. A poll is admitted only if its token belongs to a Pod of one of Ostler's pools.
 
-The Pod must be in a namespace of the runners, and its ServiceAccount must have the name of the Pod. The answer to a
+The Pod must be in a namespace of runners, and its ServiceAccount must have the name of the Pod. The answer to a
 refused poll has a status and no reason. If Ostler cannot decide now, the answer is 503. A 401 or 403 would make the Pod
 exit, even if the Pod is valid.
 """
@@ -85,9 +85,16 @@ class Admission:
             self._counts["token.unjudged"] += 1
             raise Refusal(503, str(error)) from None
         if identity.namespace not in self._namespaces:
-            raise Refusal(403, f"the Pod is in namespace {identity.namespace!r}")
+            expected = " or ".join(map(repr, self._namespaces))
+            raise Refusal(
+                403, f"Pod {identity.pod_name!r} is in namespace {identity.namespace!r}; runner Pods are in {expected}"
+            )
         if identity.service_account != identity.pod_name:
-            raise Refusal(403, f"Pod {identity.pod_name!r} runs as ServiceAccount {identity.service_account!r}")
+            raise Refusal(
+                403,
+                f"Pod {identity.pod_name!r} runs as ServiceAccount {identity.service_account!r}; the ServiceAccount of "
+                "a runner Pod has the name of the Pod",
+            )
         return identity
 
     async def _verify(self, token: Secret) -> PodIdentity:
@@ -132,9 +139,9 @@ class Admission:
     async def adopt(self, identity: PodIdentity) -> None:
         """Insert the row of a Pod that has none, if the Pod belongs to a pool of Ostler.
 
-        Raises Refusal (403) if the Pod is over or gone, or belongs to no pool of Ostler. Raises Refusal (503) if the
-        API server does not answer, if Postgres has no row of the pool yet, or if the row of another Pod has the same
-        name. Each refusal is cached for `STRANGER_CACHED` seconds.
+        Raises Refusal (403) if the Pod is over or gone, was not created by Ostler, or belongs to no pool of Ostler.
+        Raises Refusal (503) if the API server does not answer, if Postgres has no row of the pool yet, or if the row of
+        another Pod has the same name. Each refusal is cached for `STRANGER_CACHED` seconds.
         """
         now = self._clock()
         cached = self._strangers.get(identity.pod_uid)

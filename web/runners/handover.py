@@ -1,7 +1,7 @@
 """The handover of a JIT: review the token, commit `delivered`, then answer. The order must not change.
 
-No transaction is open while the token is reviewed. The commit precedes the first byte of the answer. A claim that is
-still `minted` therefore proves that its JIT never left Ostler.
+No transaction is open while the token is reviewed. The commit precedes the first byte of the answer. Unless Postgres
+lost a commit, a claim that is still `minted` therefore proves that its JIT never left Ostler.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from web.runners.cluster import Cluster
 from web.runners.replies import Refusal, work
 
 REVIEW_WITHIN = 0.5
-"""Seconds that a delivery waits for the result of a token review (L10).
+"""Seconds that a delivery waits for the result of a token review (law L10).
 
 This time includes the wait for a free thread.
 """
@@ -133,7 +133,9 @@ class Handover:
             log.info("delivery.postponed_claim_locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
             return self._missed(Missed.LOCKED)
         except Undecryptable as error:
-            log.error("delivery.jit_not_decrypted", claim=claim_id)  # noqa: TRY400  the trace says nothing more
+            log.error(  # noqa: TRY400  the trace says nothing more
+                "delivery.jit_not_decrypted", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid, error=str(error)
+            )
             raise Refusal(503, str(error)) from None
         if result is None:
             return self._missed(Missed.MOVED_ON)

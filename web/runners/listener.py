@@ -27,6 +27,7 @@ from models.db.engine import transaction
 from models.tables import offers
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.reasons import reason_of
 from ostler.secrets import Secret
 
 BEAT_EVERY = 5.0
@@ -98,7 +99,7 @@ class Listener:
             try:
                 self._listen()
             except (psycopg2.Error, SQLAlchemyError, OSError) as error:
-                log.warning("postgres_listener.connection_lost", error=type(error).__name__, retry_after_seconds=pause)
+                log.warning("postgres_listener.connection_lost", error=reason_of(error), retry_after_seconds=pause)
             except Exception:  # without this thread the process would receive no notices and not detect this
                 log.exception("postgres_listener.failed", retry_after_seconds=pause)
             if self.is_hearing:

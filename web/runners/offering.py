@@ -1,10 +1,10 @@
 """Offers of held polls, written and withdrawn in batches by one task.
 
-While this process receives no notices, it offers no Pod. Otherwise it would not detect a claim on an offered Pod, and
-the delivery would be late. When notices arrive again, the task offers every Pod that has a held poll. It also queries
-the claims of these Pods, because notices might have been lost.
+While this process receives no notices, it writes no offers. Otherwise it would not detect a claim on an offered Pod,
+and the delivery would be late. When notices arrive again, the task offers every Pod that has a held poll. It also
+queries the claims of these Pods, because notices might have been lost.
 
-Every poll of the process depends on this task, so the task does not wait for locked rows (law L14). If another
+Every poll of the process depends on this task, so the task waits at most 50 ms for a locked row (law L14). If another
 transaction has locked the rows of a poll, the poll is tried again after a pause. If the poll was never offered, it is
 answered with 503 after three such tries.
 """

@@ -1,8 +1,8 @@
 """The runners' long poll: `POST /runners/v1/dispatch`.
 
 A held poll consists of a future in a dict by Pod UID, and of a task that waits until the connection closes. The poll
-uses no thread and no database connection. While this process receives notices, one statement every 50 ms writes the
-offers of all new polls.
+uses no thread and no database connection. While this process receives notices, it writes the offers of new polls in
+batches, every 50 ms.
 
 An event that can end a poll sets the result of its future. The result is wrong if the claim has changed in the meantime
 or the notice was late. The poll is then offered again, and the rows of its Pod are read again.
@@ -41,7 +41,7 @@ LARGEST_BODY = 1024
 OFFER_BEYOND_HOLD = timedelta(seconds=10)
 """Extra time of an offer after the end of its poll.
 
-The next poll of the Pod arrives within this time, so the Pod stays offered between two polls.
+The next poll of a working Pod arrives within this time, so the Pod stays offered between two polls.
 """
 _MOST_JUDGEMENTS = 8
 _STATUS = {Verdict.NOTHING: 204, Verdict.REPLACE: 410, Verdict.REFUSE: 403, Verdict.NOT_YET: 503}

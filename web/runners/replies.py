@@ -1,4 +1,7 @@
-"""Replies to the runners' polls. The client gets only a status. The reason is written to Ostler's log."""
+"""Replies to the runners' polls: the JIT of a delivered claim, or a status without a body.
+
+The reason of a refusal is only written to Ostler's log.
+"""
 
 from __future__ import annotations
 
