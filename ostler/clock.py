@@ -8,8 +8,9 @@ For tests and chaos runs, the developer variable `OSTLER_CLOCK_OFFSET` shifts th
 machine's clock. It affects one process only. Celery and other libraries read the machine's clock directly, so the
 variable does not shift their times.
 
-A function that compares times takes `now` as an argument. Only the outermost callers use this module. Code uses
-`machine_now` for a time that a third system compares with its own clock. An example is the `iat` of a JWT for GitHub.
+As a rule, a function that compares times takes `now` as an argument, and its outermost caller uses this module. Code
+uses `machine_now` for a time that a third system compares with its own clock. An example is the `iat` of a JWT for
+GitHub.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _load(context: ssl.SSLContext, variable: str, path: str) -> None:
 def describe(environment: Mapping[str, str], url: str) -> str:
     """Return a description of how a process connects to `url`.
 
-    The description names the proxy, and the files with trusted certificate authorities.
+    The description names the proxy, and the files with trusted certificate authorities. Raises what `proxy_for` raises.
     """
     proxy = proxy_for(url, environment)
     way = "directly" if proxy is None else f"by the proxy {proxy.address} ({proxy.variable})"

@@ -11,7 +11,7 @@ from ostler.secrets import Secret
 
 
 class Undecryptable(OstlerError):
-    """No key decrypts a token, because the right key was removed from `OSTLER_ENCRYPTION_KEYS` too early."""
+    """No key decrypts a token. The usual cause: the right key was removed from `OSTLER_ENCRYPTION_KEYS` too early."""
 
 
 class Cipher:
@@ -35,4 +35,6 @@ class Cipher:
         try:
             return Secret(self._fernet.decrypt(bytes(token)).decode())
         except InvalidToken:
-            raise Undecryptable("a stored JIT config cannot be decrypted with any of OSTLER_ENCRYPTION_KEYS") from None
+            raise Undecryptable(
+                "a stored JIT config cannot be decrypted with any of OSTLER_ENCRYPTION_KEYS; add the removed key again"
+            ) from None

@@ -1,14 +1,14 @@
-"""Exceptions that adapters raise. The name of each exception says what it means to the caller.
+"""Exceptions of settings, stores and adapters. The name of each exception says what it means to the caller.
 
-Code above the adapters handles these classes and no HTTP statuses. No message contains a response body or a credential
-(law L13), because Celery and Flower show the messages of exceptions.
+Code above the adapters handles these classes instead of HTTP statuses. No message contains a response body or a
+credential (law L13), because Celery and Flower show the messages of exceptions.
 """
 
 from __future__ import annotations
 
 
 class OstlerError(Exception):
-    """Base class of every exception that Ostler raises on purpose."""
+    """Base class of the exceptions of this module, and of some exceptions of other modules."""
 
 
 class ConfigurationError(OstlerError):
@@ -78,7 +78,8 @@ class NotInstalled(Gone):
 class Conflict(UpstreamError):
     """The object exists but does not belong to Ostler, or a precondition failed.
 
-    The status is 409, or 422 for a failed test of a JSON patch.
+    The upstream answered 409, or 422 for a failed test of a JSON patch. Code above the adapters also raises this
+    exception if another session has locked the rows that a call needs.
     """
 
 

@@ -1,8 +1,9 @@
 """Redis users of Ostler's processes: the rights of each user, as lines of an ACL file for Redis 6.2 and later.
 
-Beat, watch and Flower have no secret except their access to Redis. Each of these three processes has a user of its own.
-Their users can send only to their own queues. They cannot publish control messages, empty the database, or change the
-keys that limit the rate of calls to GitHub.
+Beat and watch have no secret except their access to Redis, and Flower has only its logins in addition. Each of these
+three processes has a user of its own. The users of beat and watch can send only to their own queues, and the user of
+Flower sends no messages. None of the three can publish control messages, empty the database, or change the keys that
+limit the rate of calls to GitHub.
 
 In Redis 6.2, a user may run each permitted command on each permitted key. Beat can therefore also delete the queues
 that it sends to. A user that can push to a queue can push any task to that queue.

@@ -122,8 +122,9 @@ HINTS: Final = frozenset(
 )
 """Tasks with messages that expire after `EXPIRES` seconds.
 
-A later run would be useless, because by then a sweep has done the work. The exception is `pod_events`, which no sweep
-repeats. The result of `pod_events` is only shown to people, so Ostler works without it.
+A later run would be useless, because by then a sweep or another periodic task has done the work. The exception is
+`pod_events`, which no other task repeats. The result of `pod_events` is only shown to people, so Ostler works without
+it.
 """
 
 EXPIRES: Final = 60

@@ -244,7 +244,9 @@ WATCH_LISTS = Counter(
     "Lists of Pods that the watch requested before it started to receive events",
     registry=_registry,
 )
-WATCH_HINTS = Counter("ostler_watch_hints_total", "Hints that the watch sent, by kind", ("hint",), registry=_registry)
+WATCH_HINTS = Counter(
+    "ostler_watch_hints_total", "Hints that the watch recorded, by kind", ("hint",), registry=_registry
+)
 
 TASK_OUTCOMES = ("succeeded", "retried", "failed")
 WEBHOOK_OUTCOMES = {

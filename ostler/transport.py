@@ -1,4 +1,4 @@
-"""Redis transport of kombu with three changes.
+"""Redis transport of kombu with four changes.
 
 One client per channel: this transport creates one `redis.Redis` object per channel. Kombu itself creates an object for
 every command. Such an object contains only the channel's connection pool and a table of about a hundred callbacks.
@@ -10,6 +10,9 @@ queue can therefore decide which messages might still wait in the queue.
 
 Malformed entries: the transport drops and counts a queue entry that is not JSON or has the wrong structure. Kombu's own
 consumer raises an exception for such an entry, which would end one worker after another.
+
+Bindings: the transport stores no bindings of fanout exchanges, so that a process that only receives events needs no
+write permission.
 """
 
 from __future__ import annotations
@@ -92,8 +95,8 @@ class Client(client.Redis):
             queue, entry = answer
             try:
                 why = problem_of(_loads(entry), task=True)
-            except (ValueError, RecursionError) as error:
-                why = type(error).__name__
+            except (ValueError, RecursionError):
+                why = "it is not JSON, is nested too deeply, or contains an object of kombu (`__type__`)"
             if why is not None:
                 _drop(_text(queue), why)
                 return None

@@ -1,8 +1,9 @@
 """Wake-ups: messages that ask workers to run a task now.
 
-A wake is a hint (law L6). Losing a wake costs only seconds, because the sweep `resume` finds the same rows. To wake a
-pool, the sender runs `SET ostler:wake:<pool> NX PX 2000`. The sender then sends the message only if Redis has set the
-key. At any time, at most one dispatch of a pool therefore runs and at most one waits.
+A wake is a hint (law L6). Losing a wake costs only seconds, because the sweep `resume` or another periodic task finds
+the same rows. To wake a pool, the sender runs `SET ostler:wake:<pool> NX PX 2000`. The sender then sends the message
+only if Redis has set the key. Normally, at most one dispatch of a pool therefore runs and at most one waits. More can
+wait if the workers need more than 2 seconds to begin a dispatch.
 
 A process without this module can send a wake with Celery alone (docs/operations/waking.md). The process calls
 `send_task("ostler.dispatch", kwargs={"pool": "small"})` with `ostler.task_names.ROUTES` as its `task_routes`. If the
@@ -59,7 +60,7 @@ def tick_key(pool_id: int) -> str:
 
 
 def rest_key(pool_id: int) -> str:
-    """Return the Redis key that exists until the next reconcile of this pool may begin."""
+    """Return the Redis key that exists until the next reconcile of this pool with a list of its own may begin."""
     return f"ostler:rest:{pool_id}"
 
 
@@ -96,7 +97,7 @@ def producer(redis_url: Secret) -> Celery:
 
 
 class Waker:
-    """Sender of wake-ups. Only one thread at a time may use a sender.
+    """Sender of wake-ups. Without `app`, the sender makes an application of its own for its messages.
 
     Methods pass on the exceptions of redis and kombu unless they say otherwise.
     """
@@ -111,9 +112,9 @@ class Waker:
         )
 
     def wake(self, pool_id: int, *, after: float = 0) -> bool:
-        """Send a dispatch of this pool, unless one is waiting. The dispatch runs `after` seconds from now.
+        """Send a dispatch of this pool, unless its wake key exists. The dispatch runs `after` seconds from now.
 
-        Return True if the dispatch was sent; False if one is waiting.
+        Return True if the dispatch was sent; False if the key shows that one is waiting.
         """
         if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
             return False
@@ -226,7 +227,7 @@ class Waker:
             self.send(AUTOSCALE, after=AUTOSCALE_MS / 1000)
 
     def send(self, name: TaskName, *, after: float = 0, **kwargs: Any) -> None:
-        """Send a task to its queue. The task runs `after` seconds from now. Its arguments are only ids (law L13).
+        """Send a task to its queue. The task runs `after` seconds from now. Its arguments contain no secret (law L13).
 
         This method sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`,
         `reconcile` or `autoscale`. These methods send nothing while such a message waits.

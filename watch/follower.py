@@ -12,6 +12,7 @@ from k8s_adapters.watching import Event, Watch, WatchExpired, WatchSilent
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
+from ostler.reasons import meaning_of
 from watch.subjects import Subject
 
 FIRST_WAIT = 0.2
@@ -149,7 +150,7 @@ class Follower(threading.Thread, Generic[T]):
             "watch.restarted",
             objects=self._subject.name,
             why=why,
-            error=type(error).__name__,
+            error=meaning_of(error),
             consecutive_failures=self._failures,
         )
         self._pause()

@@ -16,6 +16,7 @@ from typing import TypedDict
 
 from ostler import telemetry
 from ostler.logging import get_logger
+from ostler.reasons import cause_of
 from ostler.task_names import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS
 from ostler.wakes import Waker
 from rules.upstream.watching import Hint
@@ -236,13 +237,14 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
 def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.Event) -> None:
     """Send each batch when it is due, until `hints` is closed. This function is the body of a thread.
 
-    `stopped` is set when the process must end. After that, a batch that could not be sent is dropped.
+    `stopped` is set when the process must end. If a batch cannot be sent after that, this batch and all later hints are
+    dropped.
     """
     while (batch := hints.next_batch()) is not None:
         try:
             send(waker, batch, namespace=namespace)
         except Exception as error:  # noqa: BLE001 - redis and kombu raise many classes; no error must end this thread
-            log.warning("watch.hints_not_sent", error=type(error).__name__)
+            log.warning("watch.hints_not_sent", namespace=namespace, error=cause_of(error))
             hints.put_back(batch)
             if stopped.wait(AGAIN):
                 return

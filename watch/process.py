@@ -17,6 +17,7 @@ from k8s_adapters.pools import PoolSeen
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
+from ostler.reasons import meaning_of, reason_of
 from ostler.wakes import Waker
 from rules.upstream.leadership import RENEW
 from watch.follower import Follower
@@ -116,7 +117,8 @@ class _Watch:
         while not self._stopped.is_set():
             self._step()
             if any(place.ended for place in self._places):
-                log.error("watch.thread_ended_unexpectedly")
+                ended = [place.namespace for place in self._places if place.ended]
+                log.error("watch.thread_ended_unexpectedly", namespaces=ended)
                 status = 1
                 break
             self._stopped.wait(self._settings.timings.watch_lease * RENEW)
@@ -129,7 +131,7 @@ class _Watch:
         try:
             self._candidate.give_back()
         except UpstreamError as error:
-            log.warning("watch.lease_not_released", error=type(error).__name__)
+            log.warning("watch.lease_not_released", error=meaning_of(error))
         return status
 
     def _step(self) -> None:
@@ -137,7 +139,7 @@ class _Watch:
         try:
             self._candidate.step()
         except UpstreamError as error:
-            log.warning("watch.lease_request_failed", error=type(error).__name__, why=str(error))
+            log.warning("watch.lease_request_failed", error=meaning_of(error), why=str(error))
         else:
             if self._settings.alive_file is not None:
                 Path(self._settings.alive_file).touch()
@@ -167,7 +169,7 @@ class _Watch:
         try:
             self._signs.mark_watched(namespace, seconds=self._settings.timings.watch_lease)
         except RedisError as error:
-            log.warning("watch.connection_not_recorded_in_redis", error=type(error).__name__)
+            log.warning("watch.connection_not_recorded_in_redis", namespace=namespace, error=reason_of(error))
 
     def _unfollow(self) -> None:
         for place in self._places:
