@@ -1,9 +1,9 @@
 """Un-stamp of a Pod with a delivered claim whose JIT never arrived (`rules.claims.cuts`).
 
 No other Pod with a delivered claim is un-stamped. The claim stays `delivered`, so that the next poll of this Pod gets
-the same JIT (L11). Before the un-stamp, the Pod is read from Kubernetes and the runner of the claim from GitHub. The
-un-stamp is a compare-and-swap under the claim's lease. A JIT that arrives after the un-stamp does no harm: the Pod is
-stamped again as soon as Ostler sees that the poller has ended.
+the same JIT (law L11). Before the un-stamp, the Pod is read from Kubernetes and the runner of the claim from GitHub.
+The un-stamp is a compare-and-swap under the claim's lease. A JIT that arrives after the un-stamp does no harm: the Pod
+is stamped again as soon as Ostler sees that the poller has ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evidence on whether a Pod might hold a JIT, to be read before the Pod is deleted, un-stamped or scaled away (L3).
+"""Evidence on whether a Pod might hold a JIT, to be read before the Pod is deleted, un-stamped or scaled away (law L3).
 
 The evidence comes from the rows, and also from the Pod if the caller has just read the Pod. The rows also show which
 runners have been removed from GitHub. The test `tests/unit/tasks/test_who_asks.py` fails if code acts on a Pod without

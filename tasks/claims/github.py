@@ -47,7 +47,7 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
 
     A repository is addressed by its id. If Ostler does not know the id, it addresses the repository by name. The name
     might belong to another repository by now. If GitHub finds no such runner in a repository that was addressed by
-    name, the result proves nothing, and `Gone` is raised (L8). Raises also the errors that `deregister` raises.
+    name, the result proves nothing, and `Gone` is raised (law L8). Raises also the errors that `deregister` raises.
     """
     scope = Scope.parse(registration.scope)
     runner_id = registration.runner_id if scope.certain else None

@@ -115,7 +115,7 @@ def autoscale() -> None:
 def _detail(error: Exception) -> str | None:
     """Return the error text of an upstream, or None for an error of Postgres.
 
-    The text of a Postgres error might contain values of the row (L13).
+    The text of a Postgres error might contain values of the row (law L13).
     """
     return str(error)[:300] if isinstance(error, UpstreamError) else None
 

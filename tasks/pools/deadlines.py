@@ -30,9 +30,9 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
 
     `max_job_seconds`: seconds that a job may run, or None if the pool sets no limit.
 
-    The claims are read after the list (L8). A claim is `executing` once GitHub or the Pod showed that a job began. The
-    Pod of a claim that is only `delivered` might still wait for a job. This wait does not count as time of the job
-    (L3).
+    The claims are read after the list (law L8). A claim is `executing` once GitHub or the Pod showed that a job began.
+    The Pod of a claim that is only `delivered` might still wait for a job. This wait does not count as time of the job
+    (law L3).
     """
     if max_job_seconds is None:
         return

@@ -48,7 +48,7 @@ def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]
     """Remove the finalizer of a pool that is being deleted, if none of its Pods is left.
 
     `seen`: the pool's Pods in a complete list that began after the deletion was requested. The pool's rows are read
-    after the list (L8). The list and the rows must agree that no Pod of the pool is alive.
+    after the list (law L8). The list and the rows must agree that no Pod of the pool is alive.
     """
     over = [pod.uid for pod in seen if pod.is_terminal]
     pool = rt.transaction(draining.draining_pool, pool_id, over=over)

@@ -79,7 +79,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
 def pool_changed(*, namespace: str, pool: str) -> None:
     """Mirror one pool that was changed, created or deleted, and request its reconcile.
 
-    The watch sends this task as a hint. The pool is read again, because a hint proves nothing (L6).
+    The watch sends this task as a hint. The pool is read again, because a hint proves nothing (law L6).
     """
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
@@ -139,7 +139,7 @@ def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
 def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     """End the row of a pool that was not listed, if one GET by name and UID proves that the pool is gone.
 
-    The list alone might be wrong (L8). Return True if the row was ended; False if the pool exists.
+    The list alone might be wrong (law L8). Return True if the row was ended; False if the pool exists.
     """
     found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:

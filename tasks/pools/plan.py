@@ -1,6 +1,6 @@
 """Step 2 of a reconcile, plan: lock the pool, read the rows of its Pods, and commit a plan for them.
 
-The rows are read after the list (L8) and under the pool's lock. If two reconcilers serve one pool, the second
+The rows are read after the list (law L8) and under the pool's lock. If two reconcilers serve one pool, the second
 reconciler plans from the rows that the first reconciler committed.
 """
 
@@ -67,8 +67,8 @@ class Planned:
 def plan(rt: Runtime, observed: Observed) -> Planned:
     """Plan the reconcile of a pool, and commit the plan.
 
-    The nodes are read before the lock is taken, because a lock must not be held during a call to Kubernetes (L15). The
-    names of new Pods are also drawn before the lock is taken.
+    The nodes are read before the lock is taken, because a lock must not be held during a call to Kubernetes (law L15).
+    The names of new Pods are also drawn before the lock is taken.
     """
     name, by_uid = observed.pool.name, observed.by_uid
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
@@ -177,7 +177,7 @@ def observed_pod(
 def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
     """Return True if a Pod's node is gone; False otherwise.
 
-    If the state of the node is unknown, return the value in the Pod's row (L8).
+    If the state of the node is unknown, return the value in the Pod's row (law L8).
     """
     if pod is None or pod.node not in nodes.known:
         return row.node_gone

@@ -76,7 +76,7 @@ class Listed:
 def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
     """List the namespace's Pods, and store the share of each of the given pools.
 
-    Return the names of the pools whose share was stored. The list is stored completely or not at all (L8). The
+    Return the names of the pools whose share was stored. The list is stored completely or not at all (law L8). The
     reconcile of a pool without a share lists the pool's Pods itself.
     """
     if len(pools) < MIN_POOLS:

@@ -85,10 +85,10 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
 def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
     """Reconcile a pool with a list of its Pods, and return the plan that was carried out.
 
-    The list was made before the steps read any row (L8). Pods that are over are finished in two steps, because calls
-    that GitHub does not answer might use up the remaining time. The first step finishes the Pods without a live job
-    claim, which needs no call to GitHub. The plan then replaces these Pods. The second step finishes the other Pods,
-    after the status is written.
+    The list was made before the steps read any row (law L8). Pods that are over are finished in two steps, because
+    calls that GitHub does not answer might use up the remaining time. The first step finishes the Pods without a live
+    job claim, which needs no call to GitHub. The plan then replaces these Pods. The second step finishes the other
+    Pods, after the status is written.
     """
     observed = observe(rt, pool, listed)
     complete = finish_pods(rt, observed, observed.over)

@@ -1,8 +1,8 @@
 """Tasks that act on the watch's hints: `pods_changed`, `pod_gone`, `pod_executes` and `poller_ended`.
 
-A hint names Pods to read and proves nothing (L6), because any client that can write to Redis can send a hint. A GET by
-name and UID proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list
-proves that a Pod is over.
+A hint names Pods to read and proves nothing (law L6), because any client that can write to Redis can send a hint. A GET
+by name and UID proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own
+list proves that a Pod is over.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def pod_executes(*, claim_id: int) -> None:
 
     Only a ready container `runner` proves that a job began: a container that has ended might never have had a job. If
     another session has locked the claim, the webhook of the job or the sweep `unused_runners` marks the claim later
-    (L14).
+    (law L14).
     """
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)

@@ -105,7 +105,7 @@ def judge_only(rt: Runtime) -> EpochVerdict:
 
 
 def _read_epochs(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict]:
-    """Return the epoch of the cluster, the epoch of Postgres and the verdict. The cluster is read first (L8)."""
+    """Return the epoch of the cluster, the epoch of Postgres and the verdict. The cluster is read first (law L8)."""
     seen = read(rt)
     stamps = stamped_by(rt) if seen is None else {}
     ours = rt.transaction(epochs.read, now=NOW)

@@ -278,7 +278,7 @@ class _Restore:
         return pods
 
     def _check_cluster(self, pods: Sequence[PodSeen]) -> None:
-        """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (L8).
+        """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (law L8).
 
         A namespace that was not listed counts as empty, because OSTLER_ELEVATED_NAMESPACE might be missing.
         """

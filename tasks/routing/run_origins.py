@@ -45,7 +45,7 @@ def ask_run(*, run_id: int) -> None:
 def ask(rt: Runtime, question: run_origins.Question) -> bool:
     """Ask GitHub for the origin of a run. Return True if the origin is known now; False otherwise.
 
-    If the answer is missing or unusable, the question is postponed and nothing else changes (L8).
+    If the answer is missing or unusable, the question is postponed and nothing else changes (law L8).
     """
     if question.installation_id is None:
         postpone(rt, question, why="no installation of the App is known for its account")

@@ -95,7 +95,7 @@ class _Left(Ended):
 def catch_up(tick: Tick) -> None:
     """Check one repository after the other.
 
-    If GitHub does not answer for one installation, the repositories of other installations are still checked (L14).
+    If GitHub does not answer for one installation, the repositories of other installations are still checked (law L14).
     """
     settings = tick.rt.settings
     seen_within = timedelta(seconds=settings.timings.catch_up_seen_within)
@@ -165,7 +165,7 @@ def _why(error: Exception) -> str:
 
 
 def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
-    """Postpone the checks of repositories that GitHub does not show to the App. No job changes because of this (L8)."""
+    """Postpone the checks of repositories that GitHub does not show to the App. No job is changed (law L8)."""
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
@@ -443,7 +443,7 @@ class _Visit:
     def _repair(self, case: Case, body: Callable[[Connection], T | None]) -> tuple[bool, T | None]:
         """Make a repair. Return True and its result, or False and None if Postgres did not accept the repair.
 
-        If Postgres refuses a job, or another session has locked its row, the other jobs are still repaired (L14).
+        If Postgres refuses a job, or another session has locked its row, the other jobs are still repaired (law L14).
         """
         try:
             return True, self._tick.repair(case, body)
@@ -489,7 +489,7 @@ class _Visit:
     def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
         """Return the first page of a list, and the items of all its pages.
 
-        Raises `Retryable` if the pages have fewer items than the count in GitHub's answer (L8).
+        Raises `Retryable` if the pages have fewer items than the count in GitHub's answer (law L8).
         """
         first = self._paid(lambda: ask(1, etag))
         items, page, number = list(first.items), first, 1

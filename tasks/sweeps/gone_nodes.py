@@ -28,7 +28,7 @@ from tasks.worker.nodes import gone_now
 
 @sweep(GONE_NODES, longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
-    """Check each candidate that the rows name. The Pods are listed before the rows are read again (L8)."""
+    """Check each candidate that the rows name. The Pods are listed before the rows are read again (law L8)."""
     rt = tick.rt
     if not tick.read(stuck_pods.stuck_pods):
         tick.mark_checked()

@@ -23,7 +23,7 @@ from tasks.worker.base import SWEEP_ROW, calls
 def missing_pods(tick: Tick) -> None:
     """List the runner Pods of every namespace first, then read the claims.
 
-    A list that failed or is incomplete changes nothing (L8). The empty list of a namespace changes no claim of this
+    A list that failed or is incomplete changes nothing (law L8). The empty list of a namespace changes no claim of this
     namespace. A claim whose Pod is in a namespace that was not listed is left alone.
     """
     listed: dict[str, set[str]] = {namespace: set() for namespace in tick.rt.settings.namespaces}

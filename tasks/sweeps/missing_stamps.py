@@ -26,7 +26,7 @@ def missing_stamps(tick: Tick) -> None:
     """Stamp each Pod that has had no stamp, or the stamp of another claim, for `missing_stamp_after` seconds.
 
     Each page of Pods is read before the claims of the Pods on this page. The candidates are checked after the last page
-    (L8).
+    (law L8).
     """
     rt = tick.rt
     before = utcnow() - timedelta(seconds=rt.timings.missing_stamp_after)

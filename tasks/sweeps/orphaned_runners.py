@@ -41,7 +41,7 @@ GitHub might have registered the runner of the mint after the look-up.
 def orphaned_runners(tick: Tick) -> None:
     """Check each scope once.
 
-    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (L14).
+    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (law L14).
     """
     now = utcnow()
     since, unheard_since = now - SEARCHED_BACK, now - APPLIED_WITHIN
@@ -72,9 +72,9 @@ def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
 def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
     """Repeat the removals that a killed tick requested without recording the answer.
 
-    The absence of a runner from one list proves nothing, and a recorded removal lets a Pod be deleted (L3). Therefore
-    the removal is requested again, and the answer to the second request is recorded. A runner that is still listed is
-    judged like any other runner.
+    The absence of a runner from one list proves nothing, and a recorded removal lets a Pod be deleted (law L3).
+    Therefore the removal is requested again, and the answer to the second request is recorded. A runner that is still
+    listed is judged like any other runner.
     """
     if tick.dry:
         return

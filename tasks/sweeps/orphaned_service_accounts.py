@@ -23,7 +23,7 @@ from tasks.worker.base import SWEEP_ROW, calls
 def orphaned_service_accounts(tick: Tick) -> None:
     """Check the ServiceAccounts of runner Pods page by page.
 
-    Each page of ServiceAccounts is read before the rows of the Pods with the same names (L8).
+    Each page of ServiceAccounts is read before the rows of the Pods with the same names (law L8).
     """
     rt = tick.rt
     for page in runner_pages(rt, "serviceaccounts"):

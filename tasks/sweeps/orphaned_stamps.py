@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 def orphaned_stamps(tick: Tick) -> None:
     """List the Pods page by page and judge the stamped Pods of each page.
 
-    Each page of Pods is read before the rows of these Pods (L8).
+    Each page of Pods is read before the rows of these Pods (law L8).
     """
     rt = tick.rt
     pages = runner_pages(rt, "pods")

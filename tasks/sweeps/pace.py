@@ -47,7 +47,7 @@ UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
 """Expected errors of a row's check: an upstream failed, the row kept changing, or Redis is unavailable.
 
-If a message cannot be sent, the committed change stays, and `resume` sends the message again (L6).
+If a message cannot be sent, the committed change stays, and `resume` sends the message again (law L6).
 """
 
 
@@ -171,7 +171,7 @@ class Pace:
         self._counts.listed += many
 
     def doubt(self, suspicious: bool, why: str) -> None:
-        """End the tick if the data that was read is suspicious, for example an empty list while rows are open (L8)."""
+        """End the tick if the data that it read is suspicious, for example an empty list with open rows (law L8)."""
         if suspicious:
             raise Aborted(why)
 
@@ -203,8 +203,9 @@ class Pace:
     def attempt(self, check: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
         """Check one row and return the error of the check, or None.
 
-        The error does not stop the checks of other rows (L14). Errors that end the tick are raised: the lease is lost,
-        the sweep was paused, or the database is unavailable for every row. An unexpected error is stored in `bug`.
+        The error does not stop the checks of other rows (law L14). Errors that end the tick are raised: the lease is
+        lost, the sweep was paused, or the database is unavailable for every row. An unexpected error is stored in
+        `bug`.
         """
         try:
             check(subject)

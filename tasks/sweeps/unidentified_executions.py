@@ -3,8 +3,8 @@
 The watch saw that a job began, a runner list showed the runner as busy, or GitHub refused to delete the busy runner,
 but no webhook arrived. GitHub is asked for the claimed job. If the claimed job runs on this runner, an execution of the
 claimed job is recorded. Otherwise the runner executes another job. The claimed job is separated from the claim, so that
-the claimed job does not wait for the end of the other job (L4). GitHub's answer decides the new state of the claimed
-job. If GitHub does not answer, the claim waits for the next tick (L8). Nothing is killed.
+the claimed job does not wait for the end of the other job (law L4). GitHub's answer decides the new state of the
+claimed job. If GitHub does not answer, the claim waits for the next tick (law L8). Nothing is killed.
 """
 
 from __future__ import annotations

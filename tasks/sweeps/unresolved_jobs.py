@@ -3,7 +3,7 @@
 `rules.sweeps.unresolved.Unresolved` lists the kinds of such jobs. For example, GitHub did not answer when the claim of
 the job ended (hold `ask_github`), the job has been waiting or set aside for long, the job runs on a runner without a
 live claim, or a bug lost the claim of the job. An unusable answer changes nothing (law L8). GitHub is then asked about
-the job again, at growing intervals, and the job blocks no other job (L14).
+the job again, at growing intervals, and the job blocks no other job (law L14).
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def make_room(
 ) -> None:
     """Postpone the questions about all found jobs of an installation for which GitHub does not answer.
 
-    Otherwise these jobs would use up the next tick (L14). `after` is the wait in seconds that GitHub asked for, or 0.
+    Otherwise these jobs would use up the next tick (law L14). `after` is the wait in seconds that GitHub asked for, or
+    0.
     """
     settings = tick.rt.settings
     seconds = min(max(after, settings.timings.unresolved_after / 2), settings.timings.unresolved_late_after)

@@ -31,7 +31,7 @@ from tasks.worker.transactions import NOW
 def unresponsive_pods(tick: Tick) -> None:
     """List the Pods page by page, then check the Pods that do not poll.
 
-    The rows of the Pods on a page are read after the page (L8).
+    The rows of the Pods on a page are read after the page (law L8).
     """
     rt = tick.rt
     pages = runner_pages(rt, "pods")

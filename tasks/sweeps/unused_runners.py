@@ -1,8 +1,8 @@
 """`ostler.unused_runners`: handles delivered claims without an observed execution, and spares that got no job.
 
 GitHub's runner list shows whether the runner is busy, idle, offline or absent. `rules.sweeps.unused` decides by this
-state. If the list fails, nothing changes (L8). If GitHub refuses to delete a runner because it is busy, the claim of
-the runner is not released (L3).
+state. If the list fails, nothing changes (law L8). If GitHub refuses to delete a runner because it is busy, the claim
+of the runner is not released (law L3).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
 def unused_runners(tick: Tick) -> None:
     """Check each scope once, in a random order. If the check of a scope or a claim fails, the other checks still run.
 
-    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (L14).
+    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (law L14).
     """
     settings = tick.rt.settings
     rows = tick.read(

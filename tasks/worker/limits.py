@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 def make_governor(settings: Settings, engine: Engine) -> Governor:
     """Return the rate limiter of this process.
 
-    The rate limiter queries Postgres in short transactions before or after a call to GitHub, never during the call
-    (L15).
+    The rate limiter queries Postgres in short transactions before or after a call to GitHub, never during the call (law
+    L15).
     """
 
     def remember(installation_id: int, quota: str, seconds: float) -> None:

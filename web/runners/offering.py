@@ -279,7 +279,7 @@ class Offering:
             self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction holds a row of this Pod"))
 
     async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
-        """Offer the two halves of a failed batch separately, so that one row does not block the other polls (L14)."""
+        """Offer the two halves of a failed batch separately, so that one row blocks no other poll (law L14)."""
         middle = len(polls) // 2
         for half, rest in ((slice(None, middle), slice(middle, None)), (slice(middle, None), slice(0))):
             try:
