@@ -1,8 +1,9 @@
 """Periodic tasks: each line names a task and the field of `ostler.timings.Timings` that has the task's period.
 
 Beat sends only the tasks of this list. `ostler/task_names.py` has the queue of each task. A message that waited longer
-than `expires` seconds is dropped, because the next message of the same task finds the same rows. `spread` is the
-longest random delay in seconds before a sweep begins, so that sweeps with the same period do not begin together.
+than `expires` seconds is dropped, because the next message of the same task finds the same rows. The sweeps with the
+periods `sweep_every` and `slow_sweep_every` get a `spread`: the longest random delay in seconds before the sweep
+begins. Sweeps with the same period therefore do not begin together.
 """
 
 from __future__ import annotations

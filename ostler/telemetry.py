@@ -369,4 +369,6 @@ def serve(port: int) -> None:
     try:
         start_http_server(port, registry=registry())
     except OSError as error:
-        raise ConfigurationError(f"OSTLER_METRICS_PORT: found {port}; the port cannot be opened: {error}") from None
+        raise ConfigurationError(
+            f"OSTLER_METRICS_PORT: found {port}; the port cannot be opened: {error}; name a free port"
+        ) from None

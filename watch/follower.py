@@ -82,7 +82,7 @@ class Follower(threading.Thread, Generic[T]):
         length, version = self._subject.list()
         if self._subject.counted:
             telemetry.WATCH_LISTS.inc()
-        log.info("watch.objects_listed", objects=self._subject.name, count=length)
+        log.info("watch.objects_listed", namespace=self._subject.namespace, objects=self._subject.name, count=length)
         return version
 
     def _follow(self, version: str) -> None:
@@ -139,7 +139,12 @@ class Follower(threading.Thread, Generic[T]):
         if event.item is not None:
             self._subject.observe(event.item, deleted=event.kind == "DELETED")
         elif event.kind != "BOOKMARK":
-            log.warning("watch.event_unreadable", objects=self._subject.name, event_type=event.kind)
+            log.warning(
+                "watch.event_unreadable",
+                namespace=self._subject.namespace,
+                objects=self._subject.name,
+                event_type=event.kind,
+            )
 
     def _failed(self, error: UpstreamError) -> None:
         """Count and log a failure, then wait. The wait grows with each failure in a row."""
@@ -148,6 +153,7 @@ class Follower(threading.Thread, Generic[T]):
         self._restarted(why)
         log.warning(
             "watch.restarted",
+            namespace=self._subject.namespace,
             objects=self._subject.name,
             why=why,
             error=meaning_of(error),

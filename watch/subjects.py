@@ -24,10 +24,12 @@ T = TypeVar("T")
 class Subject(Protocol[T]):
     """A kind of object that a follower watches.
 
-    `name` is the name of the subject in log lines. `counted` is true if the metrics of the watch cover this subject.
+    `name` and `namespace` name the subject in log lines. `counted` is true if the metrics of the watch cover this
+    subject.
     """
 
     name: str
+    namespace: str
     counted: bool
 
     def list(self) -> tuple[int, str]:
@@ -56,13 +58,13 @@ class Pods:
     def __init__(self, client: KubeClient, hints: Hints, *, namespace: str) -> None:
         self._client = client
         self._hints = hints
-        self._namespace = namespace
+        self.namespace = namespace
         self._sights: dict[str, Sight] = {}
         self._endings: dict[str, Ending] = {}
 
     def list(self) -> tuple[int, str]:
         """List all Pods and compare them with the remembered Pods."""
-        pods, version = list_pods_at(self._client, namespace=self._namespace, policy=_ONE_LIST)
+        pods, version = list_pods_at(self._client, namespace=self.namespace, policy=_ONE_LIST)
         for uid in set(self._sights).difference(pod.uid for pod in pods):
             self._note(uid, None)
         for pod in pods:
@@ -72,7 +74,7 @@ class Pods:
 
     def connect(self, version: str, *, seconds: int) -> PodWatch:
         """Return a watch of Pods that starts at resource version `version` and ends after `seconds`."""
-        return PodWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
+        return PodWatch(self._client, namespace=self.namespace, since=version, seconds=seconds)
 
     def observe(self, item: PodSeen, *, deleted: bool) -> None:
         """Compare one Pod with its remembered state. `deleted` is true if the Pod was deleted."""
@@ -112,12 +114,12 @@ class Pools:
     def __init__(self, client: KubeClient, hints: Hints, *, namespace: str) -> None:
         self._client = client
         self._hints = hints
-        self._namespace = namespace
+        self.namespace = namespace
         self._sights: dict[str, PoolObservation] = {}
 
     def list(self) -> tuple[int, str]:
         """List all pools and compare them with the remembered pools."""
-        pools, version = list_pools_at(self._client, namespace=self._namespace, policy=_ONE_LIST)
+        pools, version = list_pools_at(self._client, namespace=self.namespace, policy=_ONE_LIST)
         for uid in set(self._sights).difference(pool.uid for pool in pools):
             self._note(uid, None)
         for pool in pools:
@@ -126,7 +128,7 @@ class Pools:
 
     def connect(self, version: str, *, seconds: int) -> PoolWatch:
         """Return a watch of pools that starts at resource version `version` and ends after `seconds`."""
-        return PoolWatch(self._client, namespace=self._namespace, since=version, seconds=seconds)
+        return PoolWatch(self._client, namespace=self.namespace, since=version, seconds=seconds)
 
     def observe(self, item: PoolSeen, *, deleted: bool) -> None:
         """Compare one pool with its remembered state. `deleted` is true if the pool was deleted."""

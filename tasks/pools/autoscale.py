@@ -109,7 +109,13 @@ def autoscale() -> None:
             carry_out(rt, scaled)
         except (UpstreamError, DBAPIError) as error:  # an error of one pool must not stop the others (L14)
             telemetry.SCALINGS.labels("failed").inc()
-            log.warning("pool.scaling_failed", pool=scaled.pool.name, error=words_of(error), detail=_detail(error))
+            log.warning(
+                "pool.scaling_failed",
+                namespace=scaled.pool.namespace,
+                pool=scaled.pool.name,
+                error=words_of(error),
+                detail=_detail(error),
+            )
 
 
 def _detail(error: Exception) -> str | None:
@@ -247,11 +253,14 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     after = write(rt, scaled.pool, replicas=decision.replicas)
     if after is None:
         telemetry.SCALINGS.labels("overtaken").inc()
-        log.info("pool.not_scaled_because_it_changed", pool=scaled.pool.name)
+        log.info("pool.not_scaled_because_it_changed", namespace=scaled.pool.namespace, pool=scaled.pool.name)
         return
     telemetry.SCALINGS.labels(decision.verdict).inc()
     log.info(
-        "pool.scaled", pool=scaled.pool.name, **{_LOGGED.get(key, key): words[key] for key in words if key != "at"}
+        "pool.scaled",
+        namespace=scaled.pool.namespace,
+        pool=scaled.pool.name,
+        **{_LOGGED.get(key, key): words[key] for key in words if key != "at"},
     )
     pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
     change = f"Scaled from {scaled.pool.replicas} to {decision.replicas} replicas: {decision.why}"

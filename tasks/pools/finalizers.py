@@ -38,10 +38,14 @@ def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
     try:
         added = add_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:  # an error of one pool must not stop the others (L14)
-        log.warning("pool.finalizer_not_added", pool=pool.name, error=meaning_of(error))
+        log.warning("pool.finalizer_not_added", namespace=pool.namespace, pool=pool.name, error=meaning_of(error))
         return
     halt("add_finalizer.after_call")
-    log.info("pool.finalizer_added" if added else "pool.deleted_before_finalizer_added", pool=pool.name)
+    log.info(
+        "pool.finalizer_added" if added else "pool.deleted_before_finalizer_added",
+        namespace=pool.namespace,
+        pool=pool.name,
+    )
 
 
 def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:

@@ -62,7 +62,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= mirror_listed_pool(rt, pool)
         except DBAPIError as error:  # an error of one pool must not stop the others (L14)
-            log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
+            log.warning("pool.not_mirrored", namespace=namespace, pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
     for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
         if row.uid in uids:
@@ -70,7 +70,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= end_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
-            log.warning("pool.existence_not_checked", pool=row.name, error=words_of(error))
+            log.warning("pool.existence_not_checked", namespace=namespace, pool=row.name, error=words_of(error))
     if changed:
         rt.waker.send(REMATCH)
 
@@ -104,7 +104,7 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
     if problem is None:
         finalizers.add_finalizer_if_missing(rt, pool)
         return mirror_pool(rt, pool)
-    log.warning("pool.unusable", pool=pool.name, problem=problem)
+    log.warning("pool.unusable", namespace=pool.namespace, pool=pool.name, problem=problem)
     mark_unusable(rt, pool, problem=problem)
     return record_draining(rt, pool)
 
@@ -128,6 +128,7 @@ def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
             why = "etcd was restored from a backup; the pool follows its object as it is now"
             log.error(
                 "pool.generation_decreased",
+                namespace=pool.namespace,
                 pool=pool.name,
                 recorded_generation=known,
                 object_generation=found.generation,
@@ -144,7 +145,7 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:
         return False
-    log.warning("pool.deleted", pool=row.name)
+    log.warning("pool.deleted", namespace=namespace, pool=row.name)
     rt.transaction(pool_mirror.end_pool, row.id, now=NOW)
     return True
 

@@ -39,7 +39,7 @@ MAX_CREATIONS = 50
 HEARD_WITHIN = timedelta(seconds=110)
 """Time after its last recorded poll during which a Pod counts as polling.
 
-A poll lasts 55 s. The polls of a Pod are recorded once a minute at most.
+By default, a poll lasts 55 s at most. The polls of a Pod are recorded once a minute at most.
 """
 
 

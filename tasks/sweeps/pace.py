@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from models.db.engine import StartOver
+from models.intake.binding_locks import Contended
 from models.sweeps import sweep_runs
 from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
@@ -293,4 +294,6 @@ def _named(row: Any) -> Any:
 
 
 def _cause(error: Exception) -> str:
+    if isinstance(error, Contended):
+        return "another session has locked the rows"
     return "the rows kept changing" if isinstance(error, StartOver) else cause_of(error)

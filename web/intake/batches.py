@@ -27,7 +27,7 @@ from models.db.engine import StartOver
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from ostler.logging import get_logger
-from ostler.reasons import cause_of, reason_of
+from ostler.reasons import cause_of
 from web.intake.turns import Turns
 
 BATCH = 200
@@ -347,11 +347,12 @@ class Batches:
 
 def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
     """Return the reason why a failed batch stored none of its deliveries. Write the reason to the log."""
+    cause = "the rows kept changing" if isinstance(error, StartOver) else cause_of(error)
     if is_away(error):
-        log.error("webhook.database_unavailable", deliveries=len(batch), error=reason_of(error))
+        log.error("webhook.database_unavailable", deliveries=len(batch), error=cause)
         return _Undone.AWAY
     if len(batch) > 1:
-        log.warning("webhook.batch_split_after_error", deliveries=len(batch), error=cause_of(error))
+        log.warning("webhook.batch_split_after_error", deliveries=len(batch), error=cause)
         return _Undone.SPLIT
     if is_contended(error):
         return _Undone.CONTENDED
@@ -359,7 +360,7 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
         "webhook.not_stored",
         delivery=batch[0].guid,
         job=batch[0].event.job_id,
-        error=cause_of(error),
+        error=cause,
         sqlstate=getattr(getattr(error, "orig", None), "pgcode", None),
     )
     return _Undone.FAILED
