@@ -221,8 +221,8 @@ def probe_mints(
 
     Return True if the hold of a job was lifted; False otherwise. In all pools together, at most one such test of an
     installation is under way. A job that the brake of this pool excludes must not be the test, because the matcher
-    would not match the job. If the whole pool is braked and has queue heads, or if its brake allows no claim now, no
-    hold is lifted: a claim that the brake allows goes to one of the queue heads.
+    would not match the job. No hold is lifted if the whole pool is braked and has queue heads, because the one claim
+    that the brake allows goes to a queue head. No hold is lifted either while the brake of the pool allows no claim.
     """
     braked = None if held is None else held.account_id
     holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))

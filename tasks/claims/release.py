@@ -6,8 +6,12 @@ For a claim that was never delivered, the release deregisters its runner, remove
 is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest, unless GitHub answers
 that the runner is busy. If GitHub does not answer for that time, or if the App lacks the permission, the release
 continues without the deregistration. In four cases a retire claim for the Pod is inserted, so that the matcher does not
-claim the Pod again: the stamp could not be removed in time, Kubernetes refuses to remove it, the Pod might hold another
-JIT, or the epoch is not confirmed.
+claim the Pod again:
+
+- The stamp could not be removed in time.
+- Kubernetes refuses to remove the stamp.
+- The Pod might hold another JIT.
+- The epoch is not confirmed.
 
 For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
 executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job to a new

@@ -1,4 +1,4 @@
-"""`ostler.catch_up`: compares GitHub's lists with the rows, to find jobs whose webhooks were never sent.
+"""`ostler.catch_up`: compares GitHub's lists with the rows, to find jobs whose webhooks did not arrive.
 
 A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job is marked as
 completed if GitHub shows that the job or its run is over, or if GitHub no longer has a job that waited too long. Only

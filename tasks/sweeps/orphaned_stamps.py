@@ -1,6 +1,6 @@
 """`ostler.orphaned_stamps`: retires stamped Pods that have no live claim and never got a JIT.
 
-The stamp cuts such a Pod off from Ostler, so the Pod would wait forever. A Pod that ever got a JIT is left to
+The stamp might cut such a Pod off from Ostler, so that the Pod waits forever. A Pod that ever got a JIT is left to
 `finished_jobs`. The sweep lists all runner Pods, because the budget is a share of all Pods, not of the orphans. The
 list is read page by page, with metadata only. The absence of a Pod from the list is no evidence here, so an incomplete
 list does no harm.

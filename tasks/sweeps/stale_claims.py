@@ -1,4 +1,4 @@
-"""`ostler.stale_claims`: releases claims that were never delivered."""
+"""`ostler.stale_claims`: releases claims that were not delivered in time."""
 
 from __future__ import annotations
 

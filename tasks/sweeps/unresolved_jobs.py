@@ -1,8 +1,8 @@
 """`ostler.unresolved_jobs`: asks GitHub about jobs that no other task changes, then requeues or completes them.
 
 `rules.sweeps.unresolved.Unresolved` lists the kinds of such jobs. For example, GitHub did not answer when the claim of
-the job ended (hold `ask_github`), the job has been waiting or set aside for long, the job runs on a runner without a
-live claim, or a bug lost the claim of the job. An unusable answer changes nothing (law L8). GitHub is then asked about
+the job ended (hold `ask_github`), or the job has been waiting for long. Another example is a job that runs on a runner
+without a live claim. An unusable answer changes nothing (law L8). GitHub is then asked about
 the job again, at growing intervals, and the job blocks no other job (law L14).
 """
 

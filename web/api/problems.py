@@ -1,7 +1,7 @@
 """Error answers of the API in the form of RFC 9457, `application/problem+json`.
 
-A problem names the invalid field and says how to correct it. It never contains a value that the caller sent, or data
-from the database.
+A problem about a field names the field and says how to correct it. Except for the HTTP method, a problem contains no
+value that the caller sent, and no data from the database.
 """
 
 from __future__ import annotations

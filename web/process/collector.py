@@ -1,9 +1,9 @@
 """Settings of Python's garbage collector for a process that holds thousands of polls.
 
 A held poll consists of some dozens of objects that live for a minute. A full collection checks all objects, and stops
-the event loop while it runs. The objects that exist at the start never become garbage, so they are frozen and no longer
-checked. Full collections are made rare. They are seldom needed, because reference counting frees nearly all other
-objects.
+the event loop while it runs. Nearly all objects that exist at the start are needed until the end, so they are frozen
+and no longer checked. Full collections are made rare. They are seldom needed, because reference counting frees nearly
+all other objects.
 """
 
 from __future__ import annotations
