@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
                 log.error("web.port_in_use", error=str(error))  # noqa: TRY400  the message has all facts
                 raise SystemExit(3) from None
             except ConfigurationError as error:
-                log.error("web.certificate_not_usable", error=str(error))  # noqa: TRY400  the same
+                log.error("web.certificate_not_usable", error=str(error))  # noqa: TRY400  the message has all facts
                 raise SystemExit(2) from None
         await super().startup(sockets=sockets)
         if secured is not None:

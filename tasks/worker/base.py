@@ -30,7 +30,7 @@ from rules.upstream.retry import RetryPolicy
 from tasks.worker.app import app
 
 RECONCILES = frozenset({"pools", "pool_changed", "reconcile", "autoscale"})
-"""Tasks that run without the frame of the sweeps. The decorator `task` records their last success as a metric."""
+"""Tasks of pools, which run without the frame of the sweeps. The decorator `task` records their last success."""
 
 DEADLINE = 20.0
 """Longest time in seconds of one execution of a task, or of one page in a task that reads pages (`begin_page`)."""

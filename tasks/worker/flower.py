@@ -109,7 +109,7 @@ def _set_options(settings: FlowerSettings) -> None:
     options.port = settings.flower_port
     options.basic_auth = [secret.reveal() for secret in settings.flower_basic_auth]
     options.read_only = True
-    options.enable_events = False  # workers send them anyway
+    options.enable_events = False  # workers send their events without a request
     options.max_tasks = MOST_TASKS
     options.purge_offline_workers = FORGOTTEN_AFTER
     options.tasks_columns = COLUMNS

@@ -7,10 +7,10 @@
 | polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same polls, if a certificate is set | the same Pods |
 | private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |
 
-With `OSTLER_WEB_PUBLIC_POLLS`, the public port serves polls too. Without `OSTLER_WEB_PLAIN_POLLS`, the process does not
-listen on the port for polls without TLS. If several settings name the same port, this port serves the paths of all of
-them. The TLS port is never shared. If a port does not serve the path of a request, the answer is 404, as for a path
-that does not exist.
+If `OSTLER_WEB_PUBLIC_POLLS` is true, the public port serves polls too. If `OSTLER_WEB_PLAIN_POLLS` is false, the
+process does not listen on `OSTLER_WEB_POLLS_PORT`. If several settings name the same port, this port serves the paths
+of all of them. The TLS port is never shared. If a port does not serve the path of a request, the answer is 404, as for
+a path that does not exist.
 """
 
 from __future__ import annotations

@@ -356,7 +356,7 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
         return _Undone.SPLIT
     if is_contended(error):
         return _Undone.CONTENDED
-    log.error(  # only the code is logged, because the text of a database error might contain the row
+    log.error(  # without its text, because the text of a database error might contain the row
         "webhook.not_stored",
         delivery=batch[0].guid,
         job=batch[0].event.job_id,
