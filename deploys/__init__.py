@@ -1,1 +1,1 @@
-"""Deploy checks: the changes of a deploy, and every reason to refuse the deploy. All functions are pure."""
+"""Deploy checks: the changes of a deploy, and reasons to refuse the deploy. No function does I/O."""

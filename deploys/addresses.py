@@ -71,7 +71,7 @@ PRIVATE_V4 = (
     "168.63.129.16/32",  # Azure's WireServer, which serves metadata and credentials of nodes
     "169.254.0.0/16",  # link-local: the metadata of most clouds
     "172.16.0.0/12",
-    "192.0.0.0/24",  # protocol assignments; a metadata service too
+    "192.0.0.0/24",  # protocol assignments, and the metadata of some clouds
     "192.168.0.0/16",
     "198.18.0.0/15",  # benchmarks; used inside of clusters
     "224.0.0.0/4",  # multicast
@@ -101,10 +101,10 @@ PRIVATE_V6 = (
     "ff00::/8",  # multicast
 )
 PRIVATE = blocks((*PRIVATE_V4, *PRIVATE_V6))
-"""Addresses outside the public internet. Jobs do not need these addresses, unless an operator allows some of them.
+"""Addresses that stamped Pods must not reach unless an operator allows them: private networks, and services of clouds.
 
-Sources: RFC 1918, 3927, 6598 and 6890 for IPv4; RFC 4193, 4291, 6052 and 6890 for IPv6. The policy `runners-base` of
-the chart excludes the same addresses, and a test compares both lists.
+Sources: RFC 1918, 3927, 6598 and 6890 for IPv4; RFC 4193, 4291, 6052 and 6890 for IPv6; the documentation of Azure for
+168.63.129.16. The policy `runners-base` of the chart excludes the same addresses, and a test compares both lists.
 """
 
 

@@ -1,7 +1,7 @@
 """Check that an admission policy in the manifests protects runner Pods from the cluster's garbage collector.
 
-The check reads only the form of the policy: the objects that the policy matches, the identity that the policy names,
-and whether a binding with the action Deny exists. Only the API server can evaluate the expressions of the policy.
+The check reads only the form of the policy: the objects and operations that it matches, its `failurePolicy`, the names
+in its text, and its bindings with the action Deny. Only the API server can evaluate the expressions of the policy.
 `k8s_adapters.admission` tests the expressions.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deploys.deploys import Danger, Refusal
-from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Object
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Object, title_of
 from deploys.network_reach import Network, labels_of_namespace
 from deploys.selectors import parse_selector
 
@@ -22,7 +22,8 @@ _GROUP = "admissionregistration.k8s.io"
 def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Refusal]:
     """Yield a refusal if a namespace of runner Pods is not protected by a bound admission policy.
 
-    `namespaces` are the namespaces of the runner Pods.
+    `namespaces` are the namespaces of the runner Pods. Raises `Malformed` if a selector of a policy or of a binding is
+    malformed. The message names the object and the field.
     """
     policies = {
         each.key[2]: each
@@ -30,7 +31,7 @@ def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Re
         if each.key[0] == f"ValidatingAdmissionPolicy.{_GROUP}" and _guards(each)
     }
     bindings = [
-        _spec(each)
+        each
         for each in after.objects.values()
         if each.key[0] == f"ValidatingAdmissionPolicyBinding.{_GROUP}" and "Deny" in (_spec(each)["validationActions"])
     ]
@@ -39,16 +40,16 @@ def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Re
         name
         for name in namespaces
         if not any(
-            (policy := policies.get(str(each.get("policyName")))) is not None
-            and _matches(each.get("matchResources"), network, name)
-            and _matches(_spec(policy).get("matchConstraints"), network, name)
+            (policy := policies.get(str(_spec(each).get("policyName")))) is not None
+            and _matches(each, "matchResources", network, name)
+            and _matches(policy, "matchConstraints", network, name)
             for each in bindings
         )
     )
     if not missing:
         return
     reason = (
-        f"The admission policy is not bound, with the action Deny, to {', '.join(missing)}."
+        f"No admission policy and binding with the action Deny cover all runner Pods in {', '.join(missing)}."
         if policies
         else "No ValidatingAdmissionPolicy prevents the garbage collector from deleting Pods with the pool's label."
     )
@@ -56,8 +57,8 @@ def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Re
         Danger.ADMISSION_MISSING,
         tuple(missing),
         (
-            f"{reason} If a client such as Argo CD deletes a pool in the foreground, the busy Pods of the pool would "
-            "be deleted too."
+            f"{reason} If a client such as Argo CD deletes a pool with the propagation policy Foreground, the garbage "
+            "collector would also delete the busy Pods of the pool."
         ),
         "Deploy the chart's policy and its binding: set `admissionPolicy.enabled`.",
     )
@@ -74,14 +75,15 @@ def _guards(given: Object) -> bool:
     return of_deletions and named and spec.get("failurePolicy", "Fail") == "Fail"
 
 
-def _matches(given: Any, network: Network, namespace: str) -> bool:
-    """Return whether a policy or binding matches all runner Pods of a namespace, stamped or not.
+def _matches(given: Object, field: str, network: Network, namespace: str) -> bool:
+    """Return whether the selectors of a policy or binding match all runner Pods of a namespace, stamped or not.
 
-    `given` is the `matchConstraints` of a policy or the `matchResources` of a binding.
+    `field` is `matchConstraints` for a policy and `matchResources` for a binding.
     """
-    wanted: Mapping[str, Any] = given or {}
-    of_namespaces = parse_selector(wanted.get("namespaceSelector") or {}, where="namespaceSelector")
-    of_objects = parse_selector(wanted.get("objectSelector") or {}, where="objectSelector")
+    wanted: Mapping[str, Any] = _spec(given).get(field) or {}
+    where = f"{title_of(given.key)}: spec.{field}"
+    of_namespaces = parse_selector(wanted.get("namespaceSelector") or {}, where=f"{where}.namespaceSelector")
+    of_objects = parse_selector(wanted.get("objectSelector") or {}, where=f"{where}.objectSelector")
     return of_namespaces.matches(labels_of_namespace(network, namespace)) and all(
         of_objects.matches(labels) for labels in ({POOL_LABEL: "any"}, {POOL_LABEL: "any", OWNER_LABEL: "1"})
     )

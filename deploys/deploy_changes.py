@@ -1,8 +1,8 @@
 """Deletions and renames of objects in a deploy, and the refusals of dangerous deletions and renames.
 
-A deletion of a pool is safe by itself, because the drain finalizer delays the deletion until the busy Pods have ended.
-A deletion of a namespace also deletes the Pods in the namespace. Neither a finalizer nor the admission policy can
-prevent this.
+A deletion of a pool with the drain finalizer is safe, because the finalizer delays the deletion until the busy Pods
+have ended. A deletion of a namespace also deletes the Pods in the namespace. Neither the drain finalizer nor the
+admission policy prevents this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Action(StrEnum):
 class Change:
     """One object that is missing from the new manifests.
 
-    If the object was renamed, `to` is the key of the new object with the same content. Otherwise `to` is None.
+    If the object was renamed, `to` is the key of the new object with the same content, or of the new pool with the same
+    runner labels. Otherwise `to` is None.
     """
 
     action: Action
@@ -57,7 +58,7 @@ def changes_of(old: Mapping[Key, Object], new: Mapping[Key, Object]) -> tuple[Ch
 
 
 def _same(one: Object, other: Object) -> bool:
-    """Return whether two objects differ only in their names.
+    """Return whether two objects differ at most in their metadata and status.
 
     Two pools count as the same if their runner labels are equal.
     """
@@ -68,11 +69,11 @@ def _same(one: Object, other: Object) -> bool:
 
 
 def judge_namespaces(old: Manifests, new: Manifests, *, runner_pods: Mapping[str, int]) -> Iterable[Refusal]:
-    """Yield a refusal for each namespace with runner Pods that no process of Ostler reads after the deploy.
+    """Yield a refusal for each namespace that processes of Ostler read before the deploy, but not after the deploy.
 
-    `runner_pods` has the number of runner Pods in each namespace whose Pods were listed. A namespace whose Pods were
-    not listed is refused. Nothing is yielded if no process in the new manifests names a namespace, because another
-    release then has the processes.
+    `runner_pods` has a number for each namespace whose Pods were listed. The number is 0 if the namespace has no runner
+    Pods. Such a namespace is not refused. A namespace whose Pods were not listed is refused. Nothing is yielded if no
+    process in the new manifests names a namespace, because another release then has the processes.
     """
     if not new.read_namespaces:
         return
@@ -80,13 +81,18 @@ def judge_namespaces(old: Manifests, new: Manifests, *, runner_pods: Mapping[str
         count = runner_pods.get(name)
         if count == 0:
             continue
-        there = "its Pods were not listed" if count is None else f"{count} runner Pods are there"
+        steps = f"delete the pools in {name}, wait until they are drained, and deploy then."
+        if count is None:
+            there = "its Pods were not listed"
+            cure = f"Use --live, so that its Pods are listed. If it contains runner Pods, {steps}"
+        else:
+            there, cure = "it contains runner Pods", f"{steps[0].upper()}{steps[1:]}"
         yield Refusal(
             Danger.NAMESPACE_LEFT,
             (name,),
-            f"After the deploy, no process of Ostler reads namespace {name}, and {there}. Their jobs would have no "
-            "watch, and their Pods would stay.",
-            f"Delete the pools in {name}, wait until they are drained, and deploy then.",
+            f"After the deploy, no process of Ostler reads namespace {name}, and {there}. Ostler would not notice "
+            "when the jobs of such Pods end, and would not delete the Pods.",
+            cure,
         )
 
 
@@ -106,20 +112,21 @@ def judge_changes(
             yield Refusal(
                 Danger.NAMESPACE_DELETED,
                 (title_of(change.key),),
-                f"The runners' namespace {name} is deleted with every Pod in it, busy or not. Nothing prevents that.",
+                f"Namespace {name} is deleted, and with it every runner Pod in it, busy or not. Neither the drain "
+                "finalizer nor the admission policy prevents this.",
                 (
-                    "Keep the namespace with the annotation `helm.sh/resource-policy: keep`. Delete it after all its "
-                    "pools are deleted."
+                    "Keep the namespace with the annotation `helm.sh/resource-policy: keep`. Delete the namespace "
+                    "after all pools in it are deleted."
                 ),
             )
         if change.key == DEFINITION:
             yield Refusal(
                 Danger.DEFINITION_DELETED,
                 (title_of(change.key),),
-                "The definition of RunnerPool is deleted, and with it every pool of the cluster.",
+                "The CustomResourceDefinition of RunnerPool is deleted, and with it every pool of the cluster.",
                 (
-                    "Keep the definition with the annotation `helm.sh/resource-policy: keep`. Delete it after all "
-                    "pools are deleted."
+                    "Keep the definition with the annotation `helm.sh/resource-policy: keep`. Delete the definition "
+                    "after all pools are deleted."
                 ),
             )
         if kind == POOL_KIND and live is not None and change.key in live:
@@ -129,6 +136,6 @@ def judge_changes(
                     Danger.POOL_WITHOUT_FINALIZER,
                     (title_of(change.key),),
                     f"{title_of(change.key)} is {change.action}, and its live object lacks the finalizer "
-                    f"{DRAIN_FINALIZER}: the busy Pods of the pool would be deleted too.",
+                    f"{DRAIN_FINALIZER}: the busy Pods of the pool might be deleted too.",
                     "Workers on the queue `pools` add the finalizer: check that they run, and deploy again.",
                 )

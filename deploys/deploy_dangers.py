@@ -1,4 +1,4 @@
-"""Dangers of network policies for one runner Pod. Each danger has a function.
+"""Dangers of network policies for one runner Pod.
 
 Network plugins differ in whether an `ipBlock` covers a Pod with an address in the block. The checks assume the worse
 case. A stamped Pod must not reach web, so an `ipBlock` with an address of web is treated as access to web. An idle Pod
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from deploys.addresses import PRIVATE, Addresses
 from deploys.deploys import WAIT_FOR_JOBS, Danger, Refusal
 from deploys.intervals import Intervals
-from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Workload
+from deploys.manifests import HOOK_OF_LABEL, OWNER_LABEL, POOL_LABEL, Manifests, Workload
 from deploys.network_policies import Direction, Policy
 from deploys.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
 
@@ -39,9 +39,9 @@ def observe(network: Network, pod: Pod) -> Seen:
 def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod]) -> list[Refusal]:
     """Return refusals for the changes that the deploy makes for a stamped Pod.
 
-    If the peers of a direction change, the result is one refusal, for the first such direction. If no peer changes, the
-    result has one refusal for each rewritten policy that selects the Pod. `runners` are the other runner Pods, which
-    are the same before and after the deploy.
+    If the peers of a direction, their ports or their label selectors change, the result is one refusal, for the first
+    such direction. Otherwise the result has one refusal for each new, rewritten or deleted policy that selects the Pod.
+    `runners` are the runner Pods and hook Pods of the check. They are the same before and after the deploy.
     """
     for direction in Direction:
         was = reach(_network(before, after, runners), pod, direction)
@@ -50,13 +50,16 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
         if same and _by_labels(before.policies, pod, direction) == _by_labels(after.policies, pod, direction):
             continue
         told = (
-            "other labels select their peers, and the manifests might not contain all such Pods"
+            "the label selectors or the ports of its rules are different, and the manifests might not contain all "
+            "selected Pods"
             if same
             else _describe_reach(was, will)
         )
         reason = f"{direction} of stamped Pods changes: {told}."
         return [
-            Refusal(Danger.PEERS_CHANGE, (), reason, f"Do not change the policies of stamped Pods. {WAIT_FOR_JOBS}")
+            Refusal(
+                Danger.PEERS_CHANGE, (), reason, f"Do not change policies that select stamped Pods. {WAIT_FOR_JOBS}"
+            )
         ]
     old = {each.name: each.text for each in before.policies if each.selects(pod.namespace, pod.labels)}
     new = {each.name: each.text for each in after.policies if each.selects(pod.namespace, pod.labels)}
@@ -85,7 +88,8 @@ def not_ruled(seen: Seen) -> Iterable[Refusal]:
                 Danger.NOT_RULED,
                 (),
                 f"No policy controls {direction.lower()} of stamped Pods, so everything is allowed.",
-                f"Add a policy in the namespace of the pool that selects every Pod with the label {POOL_LABEL}.",
+                f"In the namespace of the pool, add a policy that selects every Pod with the label {POOL_LABEL} or, "
+                f"for hook Pods, {HOOK_OF_LABEL}.",
             )
 
 
@@ -95,16 +99,17 @@ def open_ingress(seen: Seen) -> Iterable[Refusal]:
     Any ingress rule counts, because the rule might also allow Pods that the manifests do not contain.
     """
     if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
-        reason = f"{_policies(seen.ingress)} allow connections to stamped Pods."
+        reason = f"Stamped Pods accept connections under {_policies(seen.ingress)}."
         yield Refusal(
-            Danger.OPEN_INGRESS, (), reason, "No client needs to connect to a runner Pod: leave ingress empty."
+            Danger.OPEN_INGRESS, (), reason, "No client needs to connect to a stamped Pod: remove all ingress rules."
         )
 
 
 def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
     """Yield a refusal if the Pod can reach private addresses outside `allowed`.
 
-    Access at the ports of DNS is ignored.
+    Access at the ports of DNS is ignored. If no policy applies to egress, nothing is yielded, because `not_ruled`
+    yields a refusal.
     """
     if not seen.egress.policies:
         return
@@ -113,10 +118,10 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
         yield Refusal(
             Danger.PRIVATE_EGRESS,
             (),
-            f"{_policies(seen.egress)} let stamped Pods reach private addresses: {_some(private.cidrs())}.",
+            f"Under {_policies(seen.egress)}, stamped Pods can reach private addresses: {_some(private.cidrs())}.",
             (
-                "Exclude these addresses from the block. If jobs need a private block, allow it with --allow-private "
-                "BLOCK."
+                "Exclude these addresses from the ipBlock of the policy. If jobs need a private block, allow it with "
+                "--allow-private BLOCK."
             ),
         )
 
@@ -145,9 +150,9 @@ def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iter
             yield Refusal(
                 Danger.ROLLING_PEER,
                 (),
-                f"Policy {policy.name} selects stamped Pods and has Pods as peers that roll: {_some(named)}. "
-                "If one is created or deleted, the network plugin computes the rules of every selected Pod again, "
-                "and connections of running jobs break.",
+                f"Policy {policy.name} selects stamped Pods, and deploys or jobs replace some of its peers: "
+                f"{_some(named)}. When such a peer is created or deleted, the network plugin computes the rules of all "
+                "selected Pods again, and connections of running jobs might break.",
                 f"Move those peers into a policy that selects only Pods without the label {OWNER_LABEL}.",
             )
 
@@ -155,7 +160,8 @@ def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iter
 def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> Iterable[Refusal]:
     """Yield a refusal if a stamped Pod can reach web's Pods or one of `addresses`.
 
-    The ingress policies of web are not considered.
+    The ingress policies of web are not considered. If no policy applies to egress, nothing is yielded, because
+    `not_ruled` yields a refusal.
     """
     if not seen.egress.policies:
         return
@@ -165,7 +171,7 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
         yield Refusal(
             Danger.BUSY_REACHES_WEB,
             (),
-            f"{_policies(seen.egress)} let stamped Pods reach web {_some(ways)}.",
+            f"Under {_policies(seen.egress)}, stamped Pods can reach web {_some(ways)}.",
             "Allow only Pods without the owner label to reach web. Exclude web's addresses from public egress "
             "(networkPolicies.webAddresses of the chart).",
         )
@@ -183,7 +189,7 @@ def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
         yield Refusal(
             Danger.IDLE_MISSES_WEB,
             (),
-            f"Idle Pods do not reach {_some(missing)}. These Pods would get no job, permanently or while web rolls.",
+            f"Idle Pods cannot reach {_some(missing)}. The idle Pods would get no job, permanently or while web rolls.",
             (
                 "Add a policy that selects Pods without the owner label and allows egress to web. Select web by labels "
                 "that no deploy changes. Web's own policies must allow connections from these Pods."
@@ -197,7 +203,7 @@ def _network(manifests: Manifests, other: Manifests, runners: Sequence[Pod]) -> 
 
 
 def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> frozenset[object]:
-    """Return the label selectors of all peers of a Pod.
+    """Return the label selectors of all peers of a Pod in one direction, each with its ports.
 
     The selectors also cover peers outside the manifests, such as the Pods of DNS.
     """
@@ -239,7 +245,7 @@ def _describe_reach(was: Reach, will: Reach) -> str:
 
 
 def _policies(found: Reach) -> str:
-    word = "Policy" if len(found.policies) == 1 else "Policies"
+    word = "policy" if len(found.policies) == 1 else "policies"
     return f"{word} {' and '.join(found.policies)}"
 
 

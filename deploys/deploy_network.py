@@ -46,10 +46,10 @@ _NO_POOL = "NO_POOL"  # valid as a label value, but not as the name of an object
 class Question:
     """Input of the network check.
 
-    `before` contains the deployed objects, or is None at a first installation. `after` contains the objects after the
-    deploy. `namespaces` are the namespaces of the runner Pods. `web` selects web's Pods. `web_addresses` are addresses
-    of web in addition to the addresses in the manifests. `allowed` are private addresses that jobs need. `seen` has the
-    namespace and the labels of each runner Pod that is alive.
+    `before` contains the deployed objects, or is None if there is nothing to compare, as at a first installation.
+    `after` contains the objects after the deploy. `namespaces` are the namespaces of the runner Pods. `web` selects
+    web's Pods. `web_addresses` are addresses of web in addition to the addresses in the manifests. `allowed` are
+    private addresses that jobs need. `seen` has the namespaces and the sets of labels of the existing runner Pods.
     """
 
     before: Manifests | None
@@ -65,8 +65,9 @@ class Question:
 class Row:
     """Result for one kind of runner Pod.
 
-    `state` is `stamped` or `idle`. `same` is true if nothing changes for these Pods, false if something changes, and
-    None if there is nothing to compare. `reaches_web` is None if the manifests contain no Pods of web.
+    `state` is `stamped` or `idle`. `same` is true if nothing changes for these Pods, and false if something changes. It
+    is None for idle Pods, and if there is nothing to compare. `reaches_web` is None if the manifests contain no Pods of
+    web.
     """
 
     pool: str
@@ -86,7 +87,7 @@ class NetworkVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """Runner Pods of one pool with the same labels. Policies treat these Pods alike.
+    """Runner Pods or hook Pods of one pool with the same labels. Policies treat these Pods alike.
 
     `is_new` is true if such a Pod cannot exist before the deploy.
     """
@@ -212,7 +213,7 @@ def _numbered(runners: Iterable[_Runner]) -> list[_Runner]:
 
 
 def _kinds(pool: Pool, owners: Iterable[str], *, is_new: bool, had_containers: bool) -> Iterable[_Runner]:
-    """Yield the kinds of Pods of a pool: idle runner Pods, stamped runner Pods, and hook Pods.
+    """Yield the kinds of Pods of a pool: idle runner Pods, stamped runner Pods and, with container jobs, hook Pods.
 
     `had_containers` says whether Pods with container jobs might exist before the deploy. A hook Pod executes a job for
     its whole life, so it counts as stamped.

@@ -1,4 +1,4 @@
-"""Verdict on a whole deploy: the objects before and after the deploy, and every reason to refuse the deploy."""
+"""Verdict on a whole deploy: the objects before and after the deploy, and the reasons to refuse it that they show."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ DEFAULT_RUNNERS = "ostler-runners"
 class Live:
     """State of the cluster.
 
-    `manifests` has the objects of all kinds that the checks read. `runner_pods` has the namespace and the labels of
-    each runner Pod in `listed`, which are the namespaces whose Pods were listed.
+    `manifests` has the objects of all kinds that the checks read. `listed` are the namespaces whose runner Pods were
+    listed. `runner_pods` has their sets of labels, each with its namespace. Runner Pods of one namespace with equal
+    labels are there once.
     """
 
     manifests: Manifests
@@ -34,7 +35,7 @@ class Live:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the number of runner Pods in each namespace whose Pods were listed."""
+        """Return the number of different sets of labels of runner Pods in each namespace of `listed`."""
         found = Counter(namespace for namespace, _ in self.runner_pods)
         return {name: found[name] for name in self.listed}
 
@@ -61,7 +62,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of the checks. The deploy is safe if `refusals` is empty.
+    """Result of the checks. If `refusals` is empty, the checks found no danger.
 
     `notes` name the parts that were not checked, and the pools whose Pods an admission policy will refuse.
     """
@@ -74,7 +75,10 @@ class Verdict:
 
 
 def judge(deploy: Deploy) -> Verdict:
-    """Return the verdict on a deploy, without the checks that need the live API server."""
+    """Return the verdict on a deploy, without the checks that need the live API server.
+
+    Raises `Malformed` if a selector of an admission policy or of its binding is malformed.
+    """
     live = deploy.live
     old = deploy.old if deploy.old is not None or live is None else _of_release(live.manifests, deploy.new)
     changes = changes_of(old.objects if old else {}, deploy.new.objects)
@@ -118,7 +122,7 @@ def _of_release(live: Manifests, new: Manifests) -> Manifests:
 
 
 def _has_release(before: Manifests | None, new: Manifests) -> bool:
-    """Return True if a new object already exists in `before`. Return False if there is nothing to compare."""
+    """Return whether a new object already exists in `before`. Otherwise there is nothing to compare."""
     return before is not None and any(key in before.objects for key in new.objects)
 
 
@@ -171,7 +175,8 @@ def _notes(deploy: Deploy, after: Manifests, rows: Iterable[Row], changes: Itera
     found.extend(note_secrets(after))
     if deploy.live is None:
         found.append(
-            "the cluster was not read (use --live): its policies, finalizers and admission policies were not checked"
+            "the cluster was not read (use --live): its policies, runner Pods, finalizers and admission policies were "
+            "not checked"
         )
         if any(each.key[0].startswith("RunnerPool.") and each.action is not Action.KEPT for each in changes):
             found.append("pools are deleted or renamed: use --live to check whether they drain first")

@@ -1,10 +1,11 @@
-"""Deploy rule of poll addresses: web must still serve the address that existing idle Pods poll.
+"""Deploy rule of poll addresses: web must still serve the address that idle Pods poll, with a CA that they trust.
 
-Until an idle Pod is replaced, it polls the address that it was created with. The check uses only the manifests to find
-out whether web serves an address. The check reads `OSTLER_DISPATCH_URL` of the process that creates Pods, the Service
-with the name in the address, the port of web, and the settings that enable polls on this port. If the manifests have no
-Service for an address, the address is not checked. For example, an address might belong to an Ingress or a load
-balancer.
+Until an idle Pod is replaced, it polls the address that it was created with. The check sends no poll. It reads
+`OSTLER_DISPATCH_URL` of the deployed processes, the Service with the name in the address, the port of web, and the
+settings that enable polls on this port. If the deployed objects do not show that web serves an address, the address is
+not checked. For example, an address might belong to an Ingress or a load balancer.
+
+The names of the CAs are in annotations that the chart writes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _NO = frozenset({"false", "0", "no", "off", "f", "n"})
 def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]:
     """Yield a refusal for each address that idle Pods poll and that the new manifests no longer serve.
 
-    Also yield a refusal for each new CA that signs web's certificate although idle Pods do not trust the CA.
+    Also yield a refusal for each CA that signs web's new certificate although idle Pods do not trust the CA. If the
+    deployed objects name no trusted CA, the CAs are not checked.
     """
     if before is None:
         return
@@ -36,8 +38,8 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
                 Danger.IDLE_STRANDS,
                 (),
                 (
-                    f"Idle Pods poll {address}, but NEW serves no polls there. These Pods get no job until they are "
-                    "replaced."
+                    f"Idle Pods poll {address}, but web serves no polls there after the deploy. These Pods get no job "
+                    "until they are replaced."
                 ),
                 (
                     "Deploy the new address, and continue to serve the old address (web.publicPolls and web.tls of the "
@@ -49,7 +51,7 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
         yield Refusal(
             Danger.IDLE_STRANDS,
             (),
-            f"CA {signer} signs the certificate of web in NEW, and idle Pods trust only {', '.join(sorted(trusted))}.",
+            f"CA {signer} signs the new certificate of web, and idle Pods trust only {', '.join(sorted(trusted))}.",
             (
                 f"Add {signer} to web.tls.ownCA.trusted of the chart, and deploy this change. Sign the certificate "
                 "with the new CA only in a later deploy."
@@ -102,7 +104,7 @@ def _serves_polls(container: Mapping[str, Any], target: Any, *, by_tls: bool) ->
     if by_tls:
         return port == settings.get(_TLS) and bool(settings.get(_CERTIFICATE))
     if port == settings.get(_PUBLIC):
-        # A version without a separate port for polls serves polls on the public port.
+        # A version of Ostler without a separate port for polls serves polls on the public port.
         return _POLLS not in settings or settings.get(_BOTH, "true").lower() not in _NO
     return port == settings.get(_POLLS) and settings.get(_PLAIN, "true").lower() not in _NO
 

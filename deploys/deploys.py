@@ -43,4 +43,4 @@ WAIT_FOR_JOBS = (
     "If the change is necessary: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, "
     "deploy, and resume the pools."
 )
-"""Last sentence of each cure for a change that affects busy Pods."""
+"""Last sentence of each cure for a change of a policy that selects stamped Pods."""

@@ -1,6 +1,6 @@
 """Manifests of a deploy: policies, pools, namespaces and workloads, parsed from Kubernetes objects.
 
-The objects are JSON that Helm rendered or that was read from a cluster. This module calls no server.
+The objects come from manifests that Helm rendered, or from a cluster. This module calls no server.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Object:
 
     @property
     def text(self) -> str:
-        """Content of the object without metadata and status. Objects with the same text differ only in their names."""
+        """Content without metadata and status. Objects with the same text differ at most in metadata and status."""
         return json.dumps(
             {k: v for k, v in self.body.items() if k not in {"metadata", "status"}}, sort_keys=True, default=str
         )
@@ -147,14 +147,21 @@ class Manifests:
 def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
     """Return the parsed objects. An object that names no namespace gets `namespace`. Lists are expanded.
 
-    Raises `Malformed` if an object is not a Kubernetes object, if an object appears twice, or if the API server would
-    refuse a policy. The message names the object.
+    Raises `Malformed` in each of these cases:
+
+    - An object is not a Kubernetes object: it has no kind or no name.
+    - An object appears twice.
+    - A network policy is malformed.
+    - Another object lacks a field that this module reads, or the field has the wrong type.
+    - An address of a Service or of an annotation is malformed.
+
+    The message names the object. If the object has no kind, the message quotes the beginning of the object.
     """
     objects: dict[Key, Object] = {}
     for body in _flat(bodies):
         found = _object(body, namespace)
         if found.key in objects:
-            raise Malformed(f"{title_of(found.key)} appears twice")
+            raise Malformed(f"{title_of(found.key)} appears twice; remove one of the two objects")
         objects[found.key] = found
     mine = [each for each in objects.values() if not each.hook]
     policies = [each for each in mine if each.key[0] == POLICY_KIND]
@@ -178,13 +185,19 @@ def _of(objects: Iterable[Object], kind: str) -> list[Object]:
 
 
 def _shaped(read: Callable[[Object], T], given: Object) -> T:
-    """Return the result of `read` for an object. Raises `Malformed` if the object does not match its kind."""
+    """Return the result of `read` for an object.
+
+    Raises `Malformed` if the object lacks a field that `read` needs, or if a field has the wrong type.
+    """
     try:
         return read(given)
     except Malformed:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"{title_of(given.key)} does not match its kind ({type(error).__name__})") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Malformed(
+            f"{title_of(given.key)} lacks a field or has a field of the wrong type; compare its spec with the API "
+            f"reference of {given.body['kind']}, as `kubectl explain {given.body['kind'].lower()}.spec` shows it"
+        ) from None
 
 
 def _policy(given: Object) -> Policy:
@@ -295,7 +308,7 @@ def _containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _serving_containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Yield the containers that can serve while a Pod runs. Init containers end before, except for sidecars."""
+    """Yield the containers that can serve while a Pod runs. Init containers end before that, except for sidecars."""
     spec = template.get("spec") or {}
     sidecars = [each for each in spec.get("initContainers") or [] if _within(each, "restartPolicy") == "Always"]
     yield from (each for each in (*(spec.get("containers") or []), *sidecars) if isinstance(each, Mapping))
@@ -321,7 +334,7 @@ def _service(given: Object) -> Service:
     try:
         return Service(given.key[1], _texts(spec.get("selector")), blocks(sorted(texts)))
     except ValueError as error:
-        raise Malformed(f"{title_of(given.key)}: {error}") from None
+        raise Malformed(f"{title_of(given.key)}: {error}; correct the addresses of the Service") from None
 
 
 NAMESPACE_VARIABLES = frozenset({"OSTLER_NAMESPACE", "OSTLER_ELEVATED_NAMESPACE"})
@@ -357,5 +370,8 @@ def _annotated_addresses(policies: Iterable[Object], annotation: str) -> Address
         try:
             found = found.union(blocks(part.strip() for part in text.split(",") if part.strip()))
         except ValueError as error:
-            raise Malformed(f"{title_of(each.key)}: annotation {annotation}: {error}") from None
+            raise Malformed(
+                f"{title_of(each.key)}: annotation {annotation}: {error}; write blocks such as 10.1.0.0/16, separated "
+                "by commas"
+            ) from None
     return found

@@ -23,7 +23,7 @@ _WRITTEN_BY_TOOLS = (
     "kubectl.kubernetes.io/last-applied-configuration",
     "app.kubernetes.io/managed-by",  # Helm, when it installs
 )
-"""Prefixes of labels and annotations that tools add to a live object. The manifest of the object does not have them."""
+"""Prefixes of labels and annotations that tools add to a live object. Comparisons of policies ignore them."""
 
 
 class Direction(StrEnum):
@@ -98,7 +98,7 @@ class Policy:
 def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
     """Return a policy from its JSON. If the policy names no namespace, `namespace` is used.
 
-    Raises `Malformed` if the API server would refuse the policy. The message names the object and the field.
+    Raises `Malformed` if the policy is malformed. The message names the object and the field.
     """
     metadata = given.get("metadata") or {}
     where = f"NetworkPolicy {metadata.get('namespace') or namespace}/{metadata.get('name')}: spec"
@@ -109,7 +109,7 @@ def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
     if types is None or types == []:  # the API server fills in an empty list too
         types = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     if not isinstance(types, list) or not set(types) <= set(Direction):
-        raise Malformed(f"{where}.policyTypes is {types!r}, not a list of Ingress and Egress")
+        raise Malformed(f"{where}.policyTypes is {types!r}, not a list of Ingress or Egress")
 
     def rules(direction: Direction, field: str, peers: str) -> tuple[Rule, ...] | None:
         if direction not in types:
@@ -132,8 +132,8 @@ def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
 def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """Return all fields that a deploy can write, as text.
 
-    Metadata that tools and the API server add is left out. Defaults are filled in. A rendered policy and the live
-    object of this policy therefore have the same text.
+    Only labels and annotations are read from the metadata, without those of tools. Defaults are filled in. A rendered
+    policy and the live object of this policy therefore have the same text.
     """
 
     def listed(field: str) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _addresses(given: Any, where: str) -> Addresses:
     for each in _list(given.get("except"), f"{where}.except"):
         cut = _block(str(each), where)
         if cut.minus(whole):
-            raise Malformed(f"{where}: {each} is not within {given['cidr']}")
+            raise Malformed(f"{where}: {each} is not within {given['cidr']}; correct or remove this exception")
         found = found.minus(cut)
     return found
 
@@ -202,7 +202,7 @@ def _port(given: Any, where: str) -> PortRule:
         raise Malformed(f"{where} is not an object")
     protocol, port, last = given.get("protocol") or "TCP", given.get("port"), given.get("endPort")
     if protocol not in PROTOCOLS:
-        raise Malformed(f"{where}.protocol is {protocol!r}, not {', '.join(PROTOCOLS)}")
+        raise Malformed(f"{where}.protocol is {protocol!r}, not one of {', '.join(PROTOCOLS)}")
     if last is not None and not isinstance(port, int):
         raise Malformed(f"{where}: endPort needs a numeric port")
     if port is None:
@@ -213,7 +213,9 @@ def _port(given: Any, where: str) -> PortRule:
         return PortRule(protocol, name=port)
     high = port if last is None else last
     if not (isinstance(port, int) and isinstance(high, int) and 1 <= port <= high <= LAST_PORT):
-        raise Malformed(f"{where}: there is no port range from {port!r} to {high!r}")
+        raise Malformed(
+            f"{where}: there is no port range from {port!r} to {high!r}; write ascending numbers from 1 to {LAST_PORT}"
+        )
     return PortRule(protocol, numbers=(port, high))
 
 

@@ -1,4 +1,4 @@
-"""Reach of a Pod under NetworkPolicies: the Pods and addresses that the Pod can connect to, each with the ports.
+"""Reach of a Pod under NetworkPolicies: the permitted Pods and addresses of one direction, each with the ports.
 
 If no policy applies to a direction of a Pod, all traffic in this direction is allowed. Otherwise, traffic is allowed if
 at least one policy that selects the Pod allows the traffic. For a connection, the policies must allow both the egress

@@ -9,7 +9,10 @@ from typing import Any
 
 
 class Malformed(ValueError):
-    """The API server would refuse an object. The message names the field that is malformed."""
+    """A manifest is malformed, so that the API server would refuse an object or ignore one of its fields.
+
+    The message names the object and, if the module that raises the error knows it, the field.
+    """
 
 
 class Operator(StrEnum):
@@ -42,9 +45,9 @@ class Selector:
 
 
 def parse_selector(given: Any, *, where: str) -> Selector:
-    """Return a selector from its JSON. `where` is the path of the selector for the message of an error.
+    """Return a selector from its JSON. `where` names the object and the field of the selector in error messages.
 
-    Raises `Malformed` if the API server would refuse the selector.
+    Raises `Malformed` if the selector is malformed.
     """
     if not isinstance(given, Mapping):
         raise Malformed(f"{where} is not an object")
@@ -61,11 +64,11 @@ def parse_selector(given: Any, *, where: str) -> Selector:
 
 def _requirement(given: Any, where: str) -> Requirement:
     if not isinstance(given, Mapping) or not isinstance(given.get("key"), str) or not given["key"]:
-        raise Malformed(f"{where} has no key")
+        raise Malformed(f"{where} has no key; it must be an object with `key`, `operator` and, if needed, `values`")
     try:
         operator = Operator(str(given.get("operator")))
     except ValueError:
-        raise Malformed(f"{where}.operator is {given.get('operator')!r}, not {', '.join(Operator)}") from None
+        raise Malformed(f"{where}.operator is {given.get('operator')!r}, not one of {', '.join(Operator)}") from None
     values = given.get("values") or []
     if not isinstance(values, list):
         raise Malformed(f"{where}.values is not a list")

@@ -165,7 +165,7 @@ def test_any_rule_of_ingress_is_told_with_its_policy() -> None:
     opened = base(ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "debug"}}}]}])
     verdict = judged(None, read(opened, idle(), of_web(), web(), pool()))
     assert dangers(verdict) == [Danger.OPEN_INGRESS]
-    assert only(verdict).startswith("Policy base allow")
+    assert only(verdict).startswith("Stamped Pods accept connections under policy base")
 
 
 def test_private_addresses_are_told_unless_they_are_allowed() -> None:
@@ -296,7 +296,7 @@ def test_labels_of_peers_that_no_manifest_has_are_compared() -> None:
     changed = read(base(TO_DNS | other, TO_PUBLIC), idle(), of_web(), web(), pool())
     verdict = judged(sound(), changed)
     assert dangers(verdict) == [Danger.PEERS_CHANGE]
-    assert "other labels select their peers" in only(verdict)
+    assert "the label selectors or the ports of its rules are different" in only(verdict)
 
 
 def test_a_policy_that_is_written_again_with_the_same_peers_is_told() -> None:
@@ -468,7 +468,7 @@ def test_ports_and_labels_of_peers_that_no_manifest_has_are_compared(change: Jso
 def test_several_policies_are_named_together() -> None:
     second = base(TO_DNS, {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]})
     second["metadata"]["name"] = "second"
-    assert only(judged(None, sound(second))).startswith("Policies base and second let")
+    assert only(judged(None, sound(second))).startswith("Under policies base and second, stamped")
 
 
 def test_a_deploy_asks_the_rule_with_all_that_it_was_given() -> None:

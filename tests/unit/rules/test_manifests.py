@@ -84,8 +84,8 @@ def test_lists_are_taken_apart() -> None:
         ({"kind": "Secret", "metadata": {"name": 7}}, "an object of kind Secret has no metadata.name"),
         (thing("NetworkPolicy", group="networking.k8s.io/v1"), "NetworkPolicy home/a: spec is missing"),
         (thing("Service", spec={"externalIPs": ["here"]}), "Service home/a: 'here'"),
-        (thing("Service", spec={"externalIPs": 7}), "Service home/a does not match its kind"),
-        (thing("Deployment", spec={"template": {"spec": {"containers": 7}}}), "Deployment home/a does not match"),
+        (thing("Service", spec={"externalIPs": 7}), "Service home/a lacks a field or has a field of the wrong type"),
+        (thing("Deployment", spec={"template": {"spec": {"containers": 7}}}), "Deployment home/a lacks a field or has"),
     ],
 )
 def test_what_is_no_object_is_malformed(body: Any, message: str) -> None:

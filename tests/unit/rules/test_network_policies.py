@@ -119,7 +119,7 @@ def test_a_date_in_a_label_is_text() -> None:
         ({"egress": [{"to": [{"namespaceSelector": 7}]}]}, r"to\[0\].namespaceSelector is not an object"),
         ({"podSelector": ["a"]}, "spec.podSelector is not an object"),
         ({"egress": [{"ports": [7]}]}, r"ports\[0\] is not an object"),
-        ({"egress": [{"ports": [{"protocol": "tcp"}]}]}, r"ports\[0\].protocol is 'tcp', not TCP, UDP, SCTP"),
+        ({"egress": [{"ports": [{"protocol": "tcp"}]}]}, r"ports\[0\].protocol is 'tcp', not one of TCP, UDP, SCTP"),
         ({"egress": [{"ports": [{"endPort": 9}]}]}, r"ports\[0\]: endPort needs a numeric port"),
         ({"egress": [{"ports": [{"port": "http", "endPort": 9}]}]}, r"ports\[0\]: endPort needs a numeric port"),
         ({"egress": [{"ports": [{"port": "80"}]}]}, r"ports\[0\].port is the string '80'"),

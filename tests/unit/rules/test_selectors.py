@@ -53,7 +53,10 @@ def test_operator_compares_the_value_of_its_key(operator: str, values: list[str]
         ({"matchExpressions": [7]}, r"^spec.matchExpressions\[0\] has no key"),
         ({"matchExpressions": [{"key": ""}]}, r"^spec.matchExpressions\[0\] has no key"),
         ({"matchExpressions": [{"key": 7}]}, r"^spec.matchExpressions\[0\] has no key"),
-        ({"matchExpressions": [{"key": "a", "operator": "in"}]}, r"\[0\].operator is 'in', not In, NotIn, Exists, Doe"),
+        (
+            {"matchExpressions": [{"key": "a", "operator": "in"}]},
+            r"\[0\].operator is 'in', not one of In, NotIn, Exists, Doe",
+        ),
         ({"matchExpressions": [{"key": "a", "operator": "In", "values": "x"}]}, r"\[0\].values is not a list"),
         ({"matchExpressions": [{"key": "a", "operator": "In"}]}, r"\[0\]: In needs values"),
         ({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}, r"\[0\]: Exists needs no values"),
