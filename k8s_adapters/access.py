@@ -20,7 +20,7 @@ _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 class Right:
     """One verb on one resource. The resource is written as `plural` or `plural/subresource`.
 
-    The right applies to the namespace of the runners. If `cluster` is set, the right applies to the whole cluster. If
+    The right applies to each namespace of runner Pods. If `cluster` is set, the right applies to the whole cluster. If
     `path` is set, the right is a GET of this path, and there is no resource.
     """
 

@@ -51,14 +51,14 @@ class PolicyAnswer:
 def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
     """Test whether the API server forbids the garbage collector to delete a Pod with the pool's label in a namespace.
 
-    The caller needs the rights to create, list and delete Pods in the namespace, and to impersonate users. This
-    function raises no error of the API server. It describes every such error in its result.
+    The caller needs the rights to create, list and delete Pods in the namespace, and to impersonate users and
+    ServiceAccounts. This function raises no error of the API server. It describes every such error in its result.
     """
     try:
         with _probe(client, namespace) as pod:
             answers = [_ask(client, pod, collector) for collector in COLLECTORS]
     except Gone:
-        return PolicyAnswer(f"there is no namespace {namespace}", cure="name the namespace of the runner Pods")
+        return PolicyAnswer(f"there is no namespace {namespace}", cure="name an existing namespace of runner Pods")
     except UpstreamError as error:
         return PolicyAnswer(
             f"a Pod for the test could not be created in {namespace}: {_said(error)}",
@@ -74,7 +74,8 @@ def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
     """Test whether the API server forbids workers to create Pods other than runner Pods in a namespace.
 
     A caller that is a worker needs no further rights. Any other caller needs the rights to list RoleBindings and to
-    impersonate users. This function raises no error of the API server. It describes every such error in its result.
+    impersonate ServiceAccounts. This function raises no error of the API server. It describes every such error in its
+    result.
     """
     spec = {"schedulingGates": [{"name": _GATE}], "containers": [restricted({"name": "probe", "image": _IMAGE})]}
     return _ask_workers(
@@ -173,7 +174,7 @@ def _ask_creation(
         )
         return PolicyAnswer(f"the test creation of a {creation.kind} failed for {worker}: {said}", cure=cure)
     except UpstreamError as error:
-        return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
+        return PolicyAnswer(f"the API server gave no verdict: {_said(error)}", cure="try again")
     return PolicyAnswer(f"{worker} {creation.danger.format(namespace)}", refused=False, cure=creation.cure)
 
 
@@ -204,11 +205,12 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
             # this cluster therefore has another user name.
             return PolicyAnswer(
                 f"{collector} has no right to delete Pods",
-                cure="check which identity the garbage collector of this cluster has",
+                cure="find the identity of the garbage collector of this cluster, and add it to "
+                "admissionPolicy.collectors of the chart",
             )
         return PolicyAnswer(f"the API server refuses {collector}: {said}", refused=True)
     except UpstreamError as error:
-        return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
+        return PolicyAnswer(f"the API server gave no verdict: {_said(error)}", cure="try again")
     return PolicyAnswer(
         (
             f"{collector} may delete a Pod with the pool's label in {metadata['namespace']}: the foreground deletion "

@@ -1,13 +1,14 @@
 """The sidecar of a runner Pod that builds images: the native sidecar `builder`, its socket and its volume of layers.
 
 With the mode `buildkit`, the Pod has a user namespace of its own. Root of the sidecar is root in this namespace only,
-so BuildKit needs neither setuid programs nor rights on the node. Within the namespace it mounts file systems, which
-needs the capability SYS_ADMIN, and system calls that the seccomp profile of container runtimes refuses.
+so BuildKit needs neither setuid programs nor rights on the node. BuildKit mounts file systems in the user namespace.
+For these mounts it needs the capability SYS_ADMIN, and system calls that the seccomp profile of container runtimes
+refuses.
 
-With the mode `dind`, the sidecar is a Docker daemon in a privileged container. Its containers see the work folder and
-the programs of the runner at the same paths as the runner, because the runner mounts these folders into containers.
+With the mode `dind`, the sidecar is a Docker daemon in a privileged container. The daemon sees the work folder and the
+programs of the runner at the same paths as the runner, because the runner mounts these folders into containers.
 
-A native sidecar starts before the other containers and ends after them, so it does not change when a Pod is over.
+A native sidecar starts before the main containers and ends after them, so it does not change when a Pod is over.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _CAPABILITIES = (
 )
 """Capabilities of BuildKit: those that it gives to each command of a build, and SYS_ADMIN for its mounts.
 
-Without one of the first, no command of a build starts: runc cannot give away a capability that it does not have.
+Without one of the former, no command of a build starts, because runc can give a command only capabilities that it has.
 """
 
 
@@ -79,8 +80,8 @@ def add_builder(pod: Json, *, builder: Builder, image: str, runner_image: str, g
         spec["volumes"] += [{"name": WORK_VOLUME, "emptyDir": {}}, {"name": EXTERNALS_VOLUME, "emptyDir": {}}]
         before += [_externals(runner_image), _docker(builder, image, group)]
     else:
-        # buildctl reads the first variable. For Buildx, run.sh makes a builder of the second one. An image can have the
-        # first variable for a builder of its own.
+        # buildctl reads the first variable. run.sh configures a builder of Buildx with the address in the second one.
+        # run.sh does not use the first variable, because an image can set it to the address of another builder.
         for variable in ("BUILDKIT_HOST", "OSTLER_BUILDKIT"):
             runner["env"].append({"name": variable, "value": BUILDKIT_ADDRESS})
         spec["hostUsers"] = False
@@ -139,7 +140,7 @@ def _docker(builder: Builder, image: str, group: int) -> Json:
             f"--group={group}",
             f"--data-root={_DOCKER_CACHE}",
         ],
-        "env": [{"name": "DOCKER_TLS_CERTDIR", "value": ""}],  # the image would listen on the network with TLS
+        "env": [{"name": "DOCKER_TLS_CERTDIR", "value": ""}],  # no TLS, because the daemon has no port on the network
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False, "privileged": True},
         "volumeMounts": [
             {"name": BUILDER_VOLUME, "mountPath": FOLDER},

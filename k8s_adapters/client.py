@@ -115,10 +115,10 @@ class KubeClient:
     ) -> Json:
         """Make one call, and return the JSON object from the body of the answer.
 
-        `timeout` limits each attempt, in seconds, from the first byte sent to the end of the answer. `policy` limits
-        the number and the total time of attempts. If `policy` is None, the policy of the client applies. If
-        `impersonate` is given, the call is made in the name of this user. This process then needs the right to
-        impersonate the user.
+        `timeout` limits each attempt, in seconds: the time to connect together with the wait for the answer, and then
+        each wait for more bytes of the body. `policy` limits the number of attempts, and the time after which no
+        attempt begins. If `policy` is None, the policy of the client applies. If `impersonate` is given, the call is
+        made in the name of this user. This process then needs the right to impersonate the user.
 
         If the first attempt of a POST created the object but its answer was lost, a retry raises `Conflict`. Raises
         `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable` if the call fails.
@@ -175,8 +175,9 @@ class KubeClient:
             raise by_meaning(what, answer) from answer
 
     def open(self, path: str, *, query: Mapping[str, str | int], read_timeout: float) -> urllib3.BaseHTTPResponse:
-        """Return the answer to a GET as a stream. The caller must read and close the stream. The call is not retried.
+        """Return the answer to a GET as a stream. The caller must read and close the stream.
 
+        The call is not retried, except once after a 401 if new credentials can be read.
         `read_timeout` is the maximum number of seconds between two pieces of the stream. Raises the same errors as
         `request`.
         """
@@ -243,7 +244,8 @@ class KubeClient:
         try:
             token = _authorization(api)
         except (config.ConfigException, OSError) as error:
-            raise Retryable(f"the ServiceAccount token cannot be read: {type(error).__name__}") from error
+            why = error.strerror if isinstance(error, OSError) else "the credentials do not contain a usable token"
+            raise Retryable(f"the token for the API server cannot be read: {why or 'no reason was given'}") from error
         self._token = (api, now, token)  # one assignment, so that other threads see all of it or none
         return api, token
 
@@ -433,7 +435,8 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
 def _first_context(files: Sequence[str]) -> str | None:
     """Return the current context of several kubeconfigs: the context of the first file that names one.
 
-    Return None for a single file. kubectl also uses the first context. The package would use the last context.
+    Return None for a single file, and if no file names a context. kubectl also uses the first context. The package
+    would use the last context.
     """
     if len(files) == 1:
         return None
@@ -507,7 +510,10 @@ def _counted(seconds: float | None) -> Iterator[None]:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
-    """Return the decoded body of a successful answer. Raises `Answer` if the status is not 2xx."""
+    """Return the decoded body of a successful answer.
+
+    Raises `Answer` if the status is not 2xx, and `TruncatedAnswer` if `decode` raises ValueError.
+    """
     if answer.status in SUCCESS:
         try:
             return decode(answer.data)

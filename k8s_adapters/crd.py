@@ -41,7 +41,7 @@ LONGEST_GROUP = 100
 """Maximum number of characters in the name of a runner group."""
 
 LEAST_HOOK_MEMORY = 64
-"""Minimum memory of a hook Pod in MiB. With less, no container of a job starts."""
+"""Minimum memory in MiB of a hook Pod, or of the daemon that builds images. With less, no container of a job starts."""
 
 _MOST_PODS = 10_000
 _MOST_MEMORY = 2**31
@@ -58,7 +58,7 @@ def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
     """Create or update the definition of `RunnerPool`, and wait until the API server serves it.
 
     Several processes may call this function at the same time. Raises `Retryable` if the definition is not served after
-    `within` seconds.
+    `within` seconds, and the errors of `KubeClient.request`.
     """
     try:
         client.request("POST", _CRDS, body=crd_manifest())
@@ -67,7 +67,7 @@ def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
     deadline = client.timing.clock() + within
     while not _established(client.request("GET", f"{_CRDS}/{CRD_NAME}")) or not _served(client):
         if client.timing.clock() > deadline:
-            raise Retryable(f"{CRD_NAME} is not served after {within:.0f} s")
+            raise Retryable(f"the API server does not serve {CRD_NAME} after {within:.0f} s; try again")
         client.timing.sleep(0.05)
 
 
@@ -165,8 +165,8 @@ def _schema() -> Json:
             {
                 "rule": f"!has(self.spec.containers) || self.spec.containers.mode != '{CONTAINERS_KUBERNETES}' "
                 f"|| size(self.metadata.name) <= {LONGEST_POOL}",
-                "message": f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters: hook Pods "
-                "are named after its Pods",
+                "message": f"the name of a pool with containers.mode {CONTAINERS_KUBERNETES} has at most "
+                f"{LONGEST_POOL} characters: hook Pods are named after its Pods",
             },
             {
                 "rule": f"!has(self.spec.containers) || self.spec.containers.mode == '{CONTAINERS_KUBERNETES}' "
@@ -188,8 +188,8 @@ def _routing() -> Json:
             "maxItems": 100,
             "items": {"type": "string", "minLength": 1, "maxLength": 256},
             "x-kubernetes-list-type": "set",
-            "description": "Labels of the pool's runners on GitHub. A job matches if the pool has every label in its "
-            "`runs-on`.",
+            "description": "Labels of the pool's runners on GitHub. A job matches if the pool has every label in the "
+            "job's `runs-on`.",
         },
         "runnerGroup": {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -208,8 +208,8 @@ def _routing() -> Json:
         "routingPriority": {
             "type": "integer",
             "default": 0,
-            "description": "Priority among pools that match a job equally well. The pool with the higher number gets "
-            "the job.",
+            "description": "Priority among the matching pools with the fewest labels. The pool with the highest number "
+            "gets the job.",
         },
         "allowedAccounts": {
             "type": "array",
@@ -224,9 +224,8 @@ def _routing() -> Json:
         "allowForks": {
             "type": "boolean",
             "default": False,
-            "description": "Whether the pool serves jobs of forks of public repositories. Anyone on the internet can "
-            "send "
-            "such jobs.",
+            "description": "Whether the pool serves jobs of runs that come from a fork. If the repository is public, "
+            "anyone on the internet can start such runs.",
         },
     }
 
@@ -237,7 +236,7 @@ def _shape() -> Json:
         "image": {
             "type": "string",
             "minLength": 1,
-            "description": "Image of both containers of a Pod. It must contain the runner.",
+            "description": "Image of the containers `poller` and `runner` of a Pod. It must contain GitHub's runner.",
         },
         "resources": {
             "type": "object",
@@ -275,11 +274,12 @@ def _shape() -> Json:
                 "mode": {
                     "type": "string",
                     "enum": [CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND],
-                    "description": "`kubernetes`: jobs may have `container`, `services` and Docker actions. Each job "
-                    "has a hook Pod, and each Docker action has one more. `buildkit`: jobs may build images with a "
-                    "BuildKit daemon beside the runner, which needs nodes with user namespaces. `dind`: jobs may use a "
-                    "Docker daemon beside the runner, which runs as root of the node. It is not proven in a user "
-                    "namespace. `buildkit` and `dind` need security.podSecurity privileged.",
+                    "description": "`kubernetes`: jobs may have `container`, `services` and Docker actions. A job "
+                    "with `container` or `services` has a hook Pod, and each Docker action has one more. `buildkit`: "
+                    "jobs may build images with a BuildKit daemon beside the runner, which needs nodes with user "
+                    "namespaces. `dind`: jobs may use a Docker daemon beside the runner. This daemon runs as root of "
+                    "the node, and was not tested in a user namespace. `buildkit` and `dind` need security.podSecurity "
+                    "privileged.",
                 },
                 "vcpu": _quantity(
                     None,
@@ -300,8 +300,8 @@ def _shape() -> Json:
                 "cache": _quantity(
                     None,
                     "Size of the volume for layers of images. The kubelet evicts a Pod that uses more, and its job "
-                    "fails. BuildKit deletes layers that no build uses above 80 %. Without a value there is no limit. "
-                    "Only for the modes buildkit and dind.",
+                    "fails. BuildKit deletes unused layers if the layers need more than 80 % of this size. Without a "
+                    "value there is no limit. Only for the modes buildkit and dind.",
                 ),
             },
             "x-kubernetes-validations": [
@@ -385,14 +385,13 @@ def _size() -> Json:
             "minimum": 0,
             "maximum": _MOST_PODS,
             "default": 0,
-            "description": "Number of Pods. With autoscaling, the autoscaler writes this field.",
+            "description": "Desired number of Pods. With autoscaling, the autoscaler writes this field.",
         },
         "paused": {
             "type": "boolean",
             "default": False,
-            "description": "Whether the pool is paused. Ostler then creates and retires none of its Pods, but warm "
-            "Pods still "
-            "serve jobs.",
+            "description": "Whether the pool is paused. The reconciler then creates and retires none of its Pods until "
+            "the pool is deleted. Warm Pods still serve jobs, and sweeps still retire Pods that do not work.",
         },
         "drainTimeout": _duration(
             None,
@@ -479,7 +478,7 @@ def _quantity(default: int | str | None, text: str) -> Json:
             {
                 "rule": "type(self) == int ? self > 0 : "
                 "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
-                "message": "must be a quantity of more than 0, as 2, 500m or 4Gi",
+                "message": "must be a quantity of more than 0, such as 2, 500m or 4Gi",
             }
         ],
     }

@@ -12,9 +12,9 @@ def set_deadline(
 ) -> bool:
     """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`. Return True if this was done.
 
-    Return False if the Pod is gone, if another Pod has its name, or if the Pod has an earlier deadline. The API server
-    refuses to move an existing deadline to a later time. Raises `Retryable`, `RateLimited` or `Forbidden` if the call
-    fails.
+    Return False if the Pod is gone, if another Pod has its name, if the Pod has an earlier deadline, or if the API
+    server refuses the patch for another reason (400, 409, 422). The API server refuses to move an existing deadline to
+    a later time. Raises `Retryable`, `RateLimited` or `Forbidden` if the call fails.
     """
     operations: list[Json] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},

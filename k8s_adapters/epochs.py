@@ -1,8 +1,8 @@
 """The cluster's copy of the epoch, in a ConfigMap.
 
 The ConfigMap is created once. Every later write names the resourceVersion that was read. If two processes write at the
-same time, one write succeeds and the other changes nothing. No process can lower the number of the epoch, unless the
-new epoch is from another Postgres.
+same time, one write succeeds and the other changes nothing. `write_epoch` does not lower the number of the epoch,
+unless the new epoch is from another Postgres.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_epoch(
     """Write the epoch into the ConfigMap. Return True if the epoch was written.
 
     `seen` is the ConfigMap as it was read before. If `seen` is None, the ConfigMap is created. Return False if the
-    ConfigMap has changed since it was read, or if it was created meanwhile.
+    ConfigMap was changed, deleted or created in the meantime.
 
     Raises `Invalid` if the epoch in `seen` is from the same Postgres and the number of the new epoch is not higher.
     Raises the errors of `KubeClient.request`.
@@ -60,7 +60,7 @@ def write_epoch(
         return True
     before = seen.epoch
     if before is not None and before.database == epoch.database and before.number >= epoch.number:
-        raise Invalid(f"the cluster's epoch must not decrease from {before.number} to {epoch.number}")
+        raise Invalid(f"the new epoch {epoch.number} must be higher than the cluster's epoch {before.number}")
     body = {"metadata": {"resourceVersion": seen.version}, "data": data}
     try:
         client.request("PATCH", _path(namespace, NAME), body=body, content_type=MERGE_PATCH, policy=policy)

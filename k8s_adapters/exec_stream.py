@@ -5,8 +5,9 @@ carries the status at the end. Subprotocol v5 adds channel 255, which closes ano
 package `k8s.io/apimachinery/pkg/util/remotecommand`.
 
 A TLS connection must not be used by two threads at once, so this module multiplexes with `select`. Memory is bounded: a
-frame from the server may have `LARGEST_FRAME` bytes, and at most `WINDOW` bytes of input are on their way. A server
-handles frames in order, so the pong for a ping that follows some input proves that the process accepted this input.
+frame from the server may have `LARGEST_FRAME` bytes, and no piece of input is sent while `WINDOW` bytes of input or
+more are not confirmed. A server handles frames in order, so the pong for a ping that follows some input proves that the
+process accepted this input.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LARGEST_FRAME = 1024 * 1024
 """Maximum size in bytes of a frame from the server. The kubelet sends frames of at most 32 KiB."""
 LARGEST_STATUS = 256 * 1024
 WINDOW = 2 * 1024 * 1024
-"""Maximum number of bytes of input that the server has not confirmed by a pong."""
+"""Number of bytes of input without the server's confirmation by a pong at which no further piece is sent."""
 _PING_EVERY = WINDOW // 4
 _PIECE = 32 * 1024
 _SENT_AT_ONCE = 64 * 1024
@@ -48,7 +49,10 @@ _TLS_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Broken(Exception):
-    """The connection ended or became silent. The text says how."""
+    """The exchange ended without a status, because the connection ended or became silent, or because of its data.
+
+    The text says how.
+    """
 
 
 class NotAnswered(ConnectionError):
@@ -140,7 +144,8 @@ class Exchange:
     def run(self) -> bytes:
         """Return the status of the process, a JSON object.
 
-        Raises `Broken` if the connection ends before the status arrives, and `StdinFailed`.
+        Raises `Broken` if the connection ends or becomes silent before the status arrives, or if the status is too
+        large. Raises `StdinFailed` if the input fails, and every exception of `heard`.
         """
         self._events()
         while not self._over():
@@ -242,7 +247,7 @@ class Exchange:
         except _TLS_WAITS:
             return False
         except OSError as error:
-            self._ended = f"the connection broke: {type(error).__name__}"
+            self._ended = f"the connection broke: {error.strerror or 'no reason was given'}"
             return True
         if not data:
             self._protocol.receive_eof()

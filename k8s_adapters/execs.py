@@ -9,8 +9,9 @@ The line also says how the standard input of the command ends. In version 5 of t
 stream. Version 4 cannot close a stream, and a `tar` that reads from a pipe waits for its end. The shell then reads
 blocks with their lengths and gives the command a pipe, which ends after the last block.
 
-With `shell=False` the command is started directly, for images without a shell. Only a refused connection, a 429 or a
-503 are then repeated, and with version 4 the command must find the end of its input itself.
+With `shell=False` the command is started directly, for images without a shell. The handshake is then repeated only if
+the connection could not be opened, after a 429 or 503, and once after a 401 with new credentials. With version 4, the
+command must find the end of its input itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class ExecClient:
         policy: RetryPolicy | None = None,
         shell: bool = True,
     ) -> None:
-        """`policy` limits the attempts of the handshake. None: the policy of the client."""
+        """Use `client` for the connections. If `shell` is False, start commands without a shell.
+
+        `policy` limits the attempts of the handshake. If it is None, the policy of the client applies.
+        """
         self._client = client
         self._namespace = namespace
         self._heartbeat = heartbeat or Heartbeat()
@@ -92,10 +96,11 @@ class ExecClient:
         heartbeat, the connection is lost. An API server might answer pings itself, and then does not notice for 15
         minutes that the node is gone.
 
-        Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist, `Invalid` if the
-        container does not, `Forbidden`, and `Retryable` or `RateLimited` if the handshake failed. Raises another
-        `UpstreamError` if the process could not be started; its `words` have the reason. An exception of `stdin`,
-        `stdout` or `stderr` ends the connection and is raised.
+        Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist. Raises `Invalid` if
+        the container does not exist, or if the API server supports no known version of the protocol. Raises `Forbidden`
+        if the client has no right to execute commands, and `Retryable` or `RateLimited` if the handshake failed. Raises
+        another `UpstreamError` if the process could not be started. The attribute `words` of this error has the reason.
+        An exception of `stdin`, `stdout` or `stderr` ends the connection and is raised.
         """
         what = f"exec in container {container} of Pod {pod}"
         address = self._address(pod, container, command, with_stdin=stdin is not None)

@@ -59,7 +59,7 @@ def _hook_pods(client: KubeClient, namespace: str, policy: RetryPolicy | None) -
     while True:
         page = client.get(path, query=query, accept=METADATA_LIST, policy=policy, decode=_DECODER.decode)
         if isinstance(page.items, msgspec.UnsetType):
-            raise Retryable("the answer to a list of hook Pods has no field `items`")
+            raise Retryable(f"the answer to a list of hook Pods in {namespace} has no field `items`")
         yield from (item.metadata for item in page.items or ())
         if not (following := (page.metadata or {}).get("continue")):
             return

@@ -86,11 +86,11 @@ def hook_metadata(
 
     `pod` and `pod_uid` identify the runner Pod that owns the object, so the garbage collector deletes the object after
     the runner Pod. `digest` is the digest of the object's body. `size` is the `hook_size` of a Pod, and None for a
-    Secret. Autoscalers keep the node of a Pod. The object has no `POOL_LABEL`, so that no list of runner Pods contains
-    it.
+    Secret. A Pod also has annotations so that autoscalers do not remove its node. The object has no `POOL_LABEL`, so
+    that no list of runner Pods contains it.
 
     The size is a part of the annotation with the digest. The policies of the previous release refuse other annotations,
-    so an annotation of its own would make a rollback fail the jobs that run.
+    so with a separate annotation for the size, running jobs would fail after a rollback.
     """
     annotations: dict[str, Any] = (
         {DIGEST_ANNOTATION: digest} if size is None else {DIGEST_ANNOTATION: f"{size}.{digest}", **KEEP_NODE}

@@ -3,8 +3,8 @@
 The sidecar executes `ostler hook serve`. It alone has a token of the Kubernetes API. Container `runner` sees the folder
 of the socket read-only, so code of a job can connect to the socket but cannot replace it or `hook.sh`.
 
-A native sidecar starts before the other containers and ends after them, so it does not change when a Pod is over. The
-kubelet starts the other containers after the startup probe has succeeded, and starts a sidecar that ended again.
+A native sidecar starts before the main containers and ends after them, so it does not change when a Pod is over. The
+kubelet starts the main containers after the startup probe has succeeded, and restarts a sidecar that has ended.
 """
 
 from __future__ import annotations

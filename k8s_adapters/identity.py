@@ -1,13 +1,14 @@
 """Identity of a polling Pod. The Pod's projected ServiceAccount token is verified offline with the cluster's keys.
 
-A verification needs no API call. The keys are fetched when a token names an unknown key, but not within
-`REFETCH_EVERY` seconds after a successful fetch. The keys are also fetched when they are older than `KEYS_FOR` seconds,
-so that a withdrawn key is not trusted any longer. If a fetch fails or returns no usable key, the old keys stay in use
-(law L8).
+A verification needs no API call. The caller fetches the keys when a token names an unknown key, but not within
+`REFETCH_EVERY` seconds after a successful fetch or `RETRY_EVERY` seconds after a failed one. The caller also fetches
+the keys when they are older than `KEYS_FOR` seconds, so that a withdrawn key is not trusted any longer. If a fetch
+fails, or returns no issuer or no usable key, the old keys stay in use (law L8).
 
 The deletion of a Pod does not change its token, so this module accepts the token until it expires. Directly before a
-delivery, Ostler therefore sends a TokenReview to the API server. The API server rejects the token of a deleted Pod, but
-only when at least 10 s have passed since the deletion. No message contains a token or a part of one (law L13).
+delivery, Ostler therefore sends a TokenReview to the API server. The API server rejects the token of a deleted Pod. If
+the API server accepted the token shortly before the deletion, it might accept the token from its cache for up to 10 s
+more. No message contains a token or a part of one (law L13).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RETRY_EVERY = 1.0
 """Minimum number of seconds between a failed fetch of the keys and the next fetch."""
 
 KEYS_FOR = 300.0
-"""Maximum age of the keys in seconds. Older keys are fetched again, even if all tokens name known keys."""
+"""Age in seconds after which the keys are fetched again, even if all tokens name known keys."""
 
 # The algorithm depends on the key only. The header of the token is not trusted.
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
@@ -47,6 +48,12 @@ _KEYS_POLICY = RetryPolicy(attempts=2, base=0.1, deadline=5.0)
 _JWKS = "application/jwk-set+json"
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
+_WHY: Mapping[type[Exception], str] = {
+    jwt.InvalidAudienceError: "the token was made for another audience",
+    jwt.InvalidIssuerError: "the token is from another issuer",
+    jwt.InvalidSignatureError: "the signature of the token is wrong",
+    jwt.MissingRequiredClaimError: "the token lacks its audience, its issuer or its time of expiry",
+}
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
@@ -59,7 +66,7 @@ class KeyUnknown(OstlerError):
 
 
 class Unjudged(OstlerError):
-    """The token cannot be verified now, because the cluster's keys cannot be fetched."""
+    """The token cannot be verified now, because the cluster's keys cannot be fetched, or must not be fetched yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +133,9 @@ class TokenVerifier:
     def verify(self, token: str) -> PodIdentity:
         """Return the identity of the Pod that a token was made for. This method does no I/O.
 
-        The identity is cached until the token expires or the key of the token is withdrawn. Raises `TokenRejected` if
-        the token is not valid. Raises `KeyUnknown` if the last fetch did not return the key of the token.
+        The identity is cached until the token expires, its key is withdrawn, or the cache has too many newer entries.
+        Raises `TokenRejected` if the token is not valid. Raises `KeyUnknown` if the last successful fetch did not
+        return the key of the token, or if there was no fetch yet.
         """
         if len(token) > LARGEST_TOKEN:
             raise TokenRejected("the token is too long")
@@ -150,7 +158,7 @@ class TokenVerifier:
         return identity
 
     def fetch_keys(self) -> None:
-        """Fetch the cluster's issuer and keys. The call blocks for up to 10 s.
+        """Fetch the cluster's issuer and keys. The call blocks for about 10 s at most.
 
         Raises `Unjudged` if the keys cannot be fetched, or if the minimum time since the previous fetch has not passed.
         The old keys then stay in use.
@@ -163,7 +171,7 @@ class TokenVerifier:
             discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)
             published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
         except UpstreamError as error:
-            raise Unjudged(f"the cluster's keys cannot be fetched: {type(error).__name__}") from error
+            raise Unjudged(f"the cluster's keys cannot be fetched: {error}") from error
         issuer, keys = discovery.get("issuer"), _usable(published)
         if not isinstance(issuer, str) or not issuer or not keys:
             raise Unjudged("the cluster publishes no issuer, or no key of a trusted type")
@@ -190,16 +198,16 @@ class TokenVerifier:
                 },
             )
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            # Only the names of PyJWT's errors are used, because their texts might quote the token.
-            raise TokenRejected(type(error).__name__) from None
+            # Only the types of PyJWT's errors are used, because their texts might quote the token.
+            raise TokenRejected(_WHY.get(type(error), "the token is not a valid JWT")) from None
         # The expiry is compared with this verifier's clock, which the cache and the tests use too.
         now = self._now().timestamp()
         if not _is_number(claims["exp"]) or claims["exp"] <= now:
-            raise TokenRejected("ExpiredSignatureError")
+            raise TokenRejected("the token has expired, or its time of expiry is not a number")
         not_before = claims.get("nbf", 0)
         # Token times are whole seconds, and clocks differ a little.
         if not _is_number(not_before) or not_before > now + 1:
-            raise TokenRejected("ImmatureSignatureError")
+            raise TokenRejected("the token is not valid yet, or the start of its validity is not a number")
         return claims
 
 
@@ -210,8 +218,8 @@ def review_token(
 
     Return True if the API server accepts the token for `audience` and the token belongs to the Pod with the UID
     `pod_uid`. If `pod_uid` is None, the token of any Pod is accepted. Return False if the API server rejects the token
-    or the token belongs to another Pod. Return None if the API server gives no verdict within `timeout` seconds, or if
-    this process has no right to create a TokenReview.
+    or the token belongs to another Pod. Return None if the API server gives no verdict. For example, it does not answer
+    within `timeout` seconds, or this process has no right to create a TokenReview.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",

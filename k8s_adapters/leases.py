@@ -51,7 +51,7 @@ def write_lease(
 ) -> LeaseSeen | None:
     """Acquire or renew the Lease for `holder`. If `holder` is empty, release the Lease.
 
-    `seen` is the Lease as it was read before. Return None if the Lease has changed since then.
+    `seen` is the Lease as it was read before. Return None if the Lease was changed or deleted since then.
     """
     taken = holder != seen.holder and bool(holder)
     spec = _spec(holder, duration=duration, transitions=seen.transitions + taken, taken=taken)

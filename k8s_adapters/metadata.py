@@ -47,15 +47,16 @@ def metadata_pages(
 ) -> Iterator[list[ObjectSeen]]:
     """Yield the objects of a core kind that match a label selector, page by page. `kind` is a plural, such as `pods`.
 
-    Raises `Retryable` if a page cannot be read, or if the list expires between two pages. All objects that were yielded
-    before the error exist. The error leaves open whether other objects exist.
+    Raises `Retryable` if a page cannot be read, or if the list expires between two pages, and `Forbidden` without the
+    right to list. All objects that were yielded before the error existed when the list began. The error leaves open
+    whether other objects exist.
     """
     query: dict[str, str | int] = {"limit": PAGE, "labelSelector": selector}
     path = object_path(kind, namespace=namespace)
     while True:
         page = client.get(path, query=query, accept=METADATA_LIST, policy=policy, decode=_DECODER.decode)
         if isinstance(page.items, msgspec.UnsetType):
-            raise Retryable(f"the answer to a list of {kind} has no field `items`")
+            raise Retryable(f"the answer to a list of {kind} in {namespace} has no field `items`")
         yield [_read(item.metadata, namespace) for item in page.items or ()]
         if page.metadata is None or not page.metadata.following:
             return

@@ -21,7 +21,7 @@ DRAIN_FINALIZER = "ostler.dev/drain"
 SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 
 HOOK_OF_LABEL = "ostler.dev/hook-of"
-"""Name of the runner Pod that a hook Pod or its Secret belongs to. Such an object has no `POOL_LABEL`."""
+"""Label of a hook Pod or of its Secret, with the name of the runner Pod. Such an object has no `POOL_LABEL`."""
 
 HOOK_POOL_LABEL = "ostler.dev/hook-pool"
 HOOK_SIZES = "hooksizes"
@@ -40,7 +40,7 @@ CONTAINERS_BUILDKIT, CONTAINERS_DIND = "buildkit", "dind"
 KEEP_NODE: Mapping[str, str] = MappingProxyType(
     {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 )
-"""Annotations of Pods that execute a job. While a Pod has them, the cluster's autoscalers do not remove its node."""
+"""Annotations of stamped Pods and hook Pods. Because of them, Karpenter and the Cluster Autoscaler keep the node."""
 
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
 

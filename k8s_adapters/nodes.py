@@ -1,7 +1,7 @@
 """Nodes of the cluster: health, cordons and capacity, and the resources that a Pod of a pool requests from a node.
 
 Images and addresses are most of a node's JSON, so the typed decoder skips them. `list_nodes` reads from the API
-server's cache, which might be a second old. `get_node` reads the present state.
+server's cache, which might be out of date by a second or more. `get_node` reads the present state.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None
 
 
 def needs_of(pool: PoolSeen) -> Needs:
-    """Return the requirements of the Pods of a pool. They include the pool's overlay and the container `poller`.
+    """Return the requirements of the Pods of a pool: of all containers and sidecars, with the pool's overlay.
 
     If the pool has container jobs, the size includes the hook Pods that its account is charged for. Otherwise warm Pods
     could fill all nodes, and the hook Pods of their jobs would wait for each other to end.

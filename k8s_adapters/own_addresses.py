@@ -33,7 +33,11 @@ class OwnAddresses:
 
 
 def own_addresses(client: KubeClient) -> OwnAddresses:
-    """Return the addresses of the API server and of all nodes. Raises `Retryable` if the cluster does not answer."""
+    """Return the addresses of the API server and of all nodes.
+
+    Raises the errors of `KubeClient.request`, except `Forbidden` and `Gone`. After these two errors, the kind of
+    address is in `unread`.
+    """
     found: dict[str, str] = {}
     unread: list[str] = []
     try:

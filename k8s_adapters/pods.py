@@ -52,8 +52,8 @@ class PodSeen:
     `DeletionByTaintManager`.
 
     `company` is True if a container other than `poller` and `runner` has not terminated. Init containers that run as
-    sidecars are ignored, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if a
-    pool is an owner reference of the Pod. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
+    sidecars are ignored, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if an
+    owner reference of the Pod names a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
     ends the Pod `active_deadline` seconds after `started_at`.
     """
 
@@ -107,7 +107,7 @@ class PodSeen:
     def is_terminal(self) -> bool:
         """Return True if the phase of the Pod is `Succeeded` or `Failed`.
 
-        No container of such a Pod runs or can start.
+        According to the API server, no container of such a Pod runs or can start.
         """
         return self.phase in {"Succeeded", "Failed"}
 
@@ -115,8 +115,8 @@ class PodSeen:
     def is_over(self) -> bool:
         """Return True if the containers `poller` and `runner` have terminated, even if other containers still run.
 
-        Such a Pod cannot use a JIT any more. If the Pod is also terminal, it may be deleted without a claim. Otherwise
-        its deletion needs a retire claim (law L7).
+        A terminal Pod is also over. A Pod that is over cannot use a JIT any more. If the Pod is also terminal, it may
+        be deleted without a claim. Otherwise its deletion needs a retire claim (law L7).
         """
         return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
 
@@ -260,7 +260,8 @@ def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
     """Return the reason why containers of the Pod do not start, or None if there is no such reason.
 
     If an init container waits, return the reason of this init container. All other containers then have only the reason
-    `PodInitializing`. Without a sandbox, the kubelet gives no reason of a container.
+    `PodInitializing`. If the Pod has no sandbox, return `NO_SANDBOX`, because the kubelet then gives no reason of a
+    container.
     """
     if any(
         (each.get("type"), each.get("status")) == ("PodReadyToStartContainers", "False")

@@ -222,8 +222,8 @@ def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replic
 def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: RetryPolicy | None = None) -> PoolSeen:
     """Set `spec.replicas` of a pool, unless the pool has changed since it was read.
 
-    Raises `Gone` if there is no such pool, and `Conflict` if the pool has changed. If the answer to an earlier attempt
-    of this call was lost, this earlier attempt might have made the change.
+    Raises `Gone` if there is no such pool, and `Conflict` if the pool has changed. `Conflict` is also raised if an
+    earlier attempt of this call made the change, but the answer to this attempt was lost.
     """
     metadata = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"metadata": metadata, "spec": {"replicas": replicas}}
@@ -278,7 +278,10 @@ def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
 
 
 def read_pool(item: Json) -> PoolSeen:
-    """Return a pool from its JSON. If the spec is invalid, `problem` describes the error, and nothing is raised."""
+    """Return a pool from its JSON. If the spec has errors that the schema allows, `problem` describes them.
+
+    Raises ValueError, KeyError, TypeError or AttributeError if the JSON violates the schema of `RunnerPool`.
+    """
     metadata: Json = item["metadata"]
     spec: Json = item.get("spec") or {}
     resources: Json = spec.get("resources") or {}
@@ -365,7 +368,7 @@ def read_pool(item: Json) -> PoolSeen:
 def _security(given: Any, problems: list[str]) -> tuple[PodSecurity, bool, bool]:
     """Return the level, whether jobs may gain privileges, and whether the pool admits forks above `restricted`.
 
-    Add a problem for an invalid value. An unknown level counts as the weakest level, so that no setting admits it.
+    Add a problem for an invalid value. An unknown level counts as `privileged`, the level with the fewest restrictions.
     """
     security = given if isinstance(given, dict) else {}
     if given is not None and not isinstance(given, dict):
@@ -395,7 +398,9 @@ def _containers(given: Any, name: str, resources: Json, problems: list[str]) -> 
         problems.append(f"spec.containers.mode must be one of {', '.join(_MODES)}: {mode!r}")
         return None, None
     if mode == CONTAINERS_KUBERNETES and len(name) > LONGEST_POOL:
-        problems.append(f"the name of a pool with spec.containers has at most {LONGEST_POOL} characters")
+        problems.append(
+            f"the name of a pool with spec.containers.mode {mode} has at most {LONGEST_POOL} characters: {name!r}"
+        )
     vcpu = _rounded_down(given.get("vcpu", resources.get("cpu", DEFAULT_CPU)), 1000)
     memory = _rounded_down(resources.get("memory", DEFAULT_MEMORY), Decimal(1) / _MIB)
     if "vcpu" in given:
@@ -530,7 +535,7 @@ def pod_hash(
 def mounted_ca(dispatch_url: str, dispatch_ca: str | None) -> str | None:
     """Return the name of the ConfigMap with CAs that a Pod mounts.
 
-    Return None if the dispatch URL is not https.
+    Return None if the dispatch URL is not https, or if `dispatch_ca` is None.
     """
     return dispatch_ca if dispatch_url.startswith("https://") else None
 
@@ -552,7 +557,7 @@ def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float
     text = str(part.get(field) or default)
     found = _DURATION.fullmatch(text)
     if found is None:
-        problems.append(f"{field} is not a duration: {text!r}")
+        problems.append(f"{field} is not a duration such as 90s, 10m or 1h30m: {text!r}")
         return 0.0
     hours, minutes, seconds = (int(each or 0) for each in found.groups())
     total = hours * 3600 + minutes * 60 + seconds
@@ -590,7 +595,7 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
         problems.append(f"{field} is not a quantity: {value!r}")
         return 0
     if not amount.is_finite() or not 0 < amount <= _LARGEST:
-        problems.append(f"{field} must be more than 0, and no more than any node has: {value!r}")
+        problems.append(f"{field} must be more than 0, and at most 2,147,483,648 millicores or MiB: {value!r}")
         return 0
     return math.ceil(amount)
 

@@ -25,9 +25,9 @@ _LEFT_AFTER = timedelta(hours=2)
 def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: dict[str, str], spec: Json) -> Json:
     """Create a probe Pod that the Pod Security level `restricted` allows, and return its JSON.
 
-    `spec` is merged into the Pod's spec. Before it creates the Pod, this function deletes probe Pods of the same
-    purpose that are older than two hours. A command that was killed might have left them. Raises the errors of
-    `KubeClient.request`.
+    The containers in `spec` must be results of `restricted`. The fields of `spec` replace those of the Pod's spec.
+    Before it creates the Pod, this function deletes probe Pods of the same purpose that are older than two hours. A
+    command that was killed might have left them. Raises the errors of `KubeClient.request`.
     """
     _delete_left_over(client, namespace=namespace, purpose=purpose)
     body = probe_pod(purpose=purpose, labels=labels, spec=spec)
@@ -58,7 +58,7 @@ def delete_probe(client: KubeClient, pod: Json) -> None:
     """
     metadata = pod["metadata"]
     if (metadata.get("labels") or {}).get(POOL_LABEL) != PROBE_POOL:
-        raise ValueError(f"{metadata['name']} is not a probe")
+        raise ValueError(f"Pod {metadata['name']} is not a probe Pod")
     path = object_path("pods", namespace=metadata["namespace"], name=metadata["name"])
     try:
         client.request("DELETE", path, body={"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}})

@@ -39,8 +39,9 @@ def create_service_account(
     """Create a ServiceAccount from its JSON, which contains the namespace.
 
     If a terminating object has the name, wait up to `terminating_within` seconds until this object is gone. Raises
-    `Conflict` if the object is still terminating after this time, or if the object is not managed by Ostler. Raises
-    `Retryable` if the state of the object cannot be found out.
+    `Conflict` if the object is still terminating after this time, or if another attempt or another client created the
+    object. Raises `Retryable` if the state of the object cannot be found out, and the other errors of
+    `KubeClient.request`.
     """
     return _create(client, "serviceaccounts", body, policy, terminating_within)
 
@@ -123,7 +124,7 @@ def _create(
             continue
         if _ours(found, body):
             return _record(found, before=True)
-        raise Conflict(f"{kind} {namespace}/{name} exists and is not managed by Ostler") from lost
+        raise Conflict(f"{kind} {namespace}/{name} exists, and this attempt did not create it") from lost
     raise Retryable(f"{kind} {namespace}/{name} was created and deleted {_ROUNDS} times during this call") from lost
 
 

@@ -73,7 +73,7 @@ class Answer(Exception):
 
 
 class TruncatedAnswer(Exception):
-    """An answer with status 2xx with an unexpected body. The call might have been applied or not."""
+    """An answer with status 2xx and an unexpected body. The call might have been applied or not."""
 
 
 def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
@@ -154,7 +154,7 @@ def _chain(error: BaseException, *, until: BaseException | None = None) -> Itera
 def _network(link: BaseException) -> Network | None:
     if isinstance(link, TruncatedAnswer):
         return Network.TRUNCATED
-    # This class is a subclass of a timeout, but the cause of the error is more precise.
+    # NewConnectionError is a subclass of a timeout, but the cause of the error is more precise.
     if type(link) is urllib3.exceptions.NewConnectionError:
         return None
     for kind, network in _CLASSES:
@@ -174,6 +174,8 @@ def _may_succeed_later(failure: Failure) -> bool:
 
 def _exhausted(what: str, failure: Failure, reason: str) -> Retryable | RateLimited:
     if failure.status == HTTPStatus.TOO_MANY_REQUESTS and failure.retry_after is not None:
-        return RateLimited(f"{what}: asked to wait; {reason}", after=failure.retry_after)
+        return RateLimited(
+            f"{what}: the API server asked to wait {failure.retry_after:.0f} s; {reason}", after=failure.retry_after
+        )
     cause = f"status {failure.status}" if failure.status is not None else failure.network and failure.network.value
     return Retryable(f"{what}: {cause}; {reason}", status=failure.status)

@@ -30,7 +30,7 @@ CHECKED_SECONDS = 60.0
 
 
 class ForeignScripts(Invalid):
-    """The ConfigMap of the scripts exists with other contents. Somebody else created it."""
+    """The ConfigMap of the scripts has other contents or is not immutable, so Ostler did not create it."""
 
 
 @functools.cache
@@ -57,8 +57,8 @@ class RunnerScripts:
     def ensure(self, client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> None:
         """Create the ConfigMap if it is missing. Within `CHECKED_SECONDS` after a success, do nothing.
 
-        Raises `ForeignScripts` if a ConfigMap with this name has other contents. Raises the errors of
-        `KubeClient.request`.
+        Raises `ForeignScripts` if a ConfigMap with this name has other contents or is not immutable. Raises the errors
+        of `KubeClient.request`.
         """
         now = self._monotonic()
         if now - self._checked.get(namespace, float("-inf")) < CHECKED_SECONDS:
@@ -68,9 +68,10 @@ class RunnerScripts:
 
 
 def ensure_scripts(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> None:
-    """Create the ConfigMap if it is missing. Raises `ForeignScripts` if it exists with other contents.
+    """Create the ConfigMap if it is missing.
 
-    Another client could otherwise create the ConfigMap first, and so choose what the pollers execute.
+    Raises `ForeignScripts` if it exists with other contents, or is not immutable. Without this check, another client
+    could create the ConfigMap first, and so choose what the pollers execute. Raises the errors of `KubeClient.request`.
     """
     collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
     path = f"{collection}/{scripts_name()}"
@@ -85,8 +86,8 @@ def ensure_scripts(client: KubeClient, *, namespace: str, policy: RetryPolicy | 
             return
     if found.get("data") != script_texts() or found.get("immutable") is not True:
         raise ForeignScripts(
-            f"ConfigMap {namespace}/{scripts_name()} does not contain the scripts of this release: delete it, and "
-            "check who created it"
+            f"ConfigMap {namespace}/{scripts_name()} does not contain the scripts of this release, or is not "
+            "immutable: delete it, and check who created it"
         )
 
 

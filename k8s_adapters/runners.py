@@ -90,7 +90,9 @@ def create_runner(
     The Pod starts when the ConfigMap with its scripts exists (`runner_scripts`).
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
-    that is not Ostler's. Raises `Forbidden` if a quota is used up, or if Ostler has no right to create these objects.
+    that this attempt did not create, or that is still terminating. Raises `Forbidden` if a quota is used up, if an
+    admission policy refuses an object, or if Ostler has no right to create it. Raises the other errors of
+    `KubeClient.request`.
     """
     account = create_service_account(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
@@ -155,9 +157,11 @@ def delete_runner(
 ) -> Deletion:
     """Delete the Pod with this UID, and then its ServiceAccount. Objects that are already gone cause no error.
 
-    If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. `attempt` is the attempt that
-    created the Pod. If it is given, the ServiceAccount is deleted only if the same attempt created it. A ServiceAccount
-    that was just created for a successor of the Pod therefore stays.
+    If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. If the deleted Pod has an
+    annotation with the UID of its ServiceAccount, the ServiceAccount with this UID is deleted. Otherwise the
+    ServiceAccount is found by its name. `attempt` is the attempt that created the Pod. If it is given, a ServiceAccount
+    that was found by name is deleted only if the same attempt created it. A ServiceAccount that was just created for a
+    successor of the Pod therefore stays.
 
     If `force` is True, the Pod object is deleted at once, even if the containers of the Pod still run. Use `force` only
     if the node of the Pod is gone.
@@ -195,7 +199,10 @@ def delete_account_left(
     attempt: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> None:
-    """Delete the ServiceAccount of a Pod that is gone, unless a successor of the Pod uses it."""
+    """Delete the ServiceAccount of a Pod that is gone, unless a successor of the Pod uses it.
+
+    If `attempt` is given, the ServiceAccount is deleted only if this attempt created it.
+    """
     known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
@@ -206,7 +213,8 @@ def _service_account_of(
 ) -> str | None:
     """Return the UID of the ServiceAccount that the Pod left behind.
 
-    Return None if there is no such ServiceAccount, or if a successor of the Pod needs it.
+    Return None if there is no such ServiceAccount, if Ostler or the given attempt did not create it, or if a successor
+    of the Pod needs it.
     """
     try:
         account = client.request("GET", object_path("serviceaccounts", namespace=namespace, name=name), policy=policy)[
@@ -239,7 +247,7 @@ def delete_service_account(
 
 
 def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:
-    """Return the JSON of a runner's ServiceAccount. It has no rights and no mounted token."""
+    """Return the JSON of a runner's ServiceAccount. It has no mounted token, and no rights without container jobs."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -262,9 +270,9 @@ def build_pod(
 ) -> Json:
     """Return the JSON of a runner Pod.
 
-    Its container `poller` polls for a JIT, and its container `runner` executes the job. Only the poller has the Pod's
-    ServiceAccount token. The two containers can write to one common volume, which is in memory. They execute the
-    scripts of a ConfigMap, which they mount read-only. The pool's overlay is merged into the Pod.
+    Its container `poller` polls for a JIT, and its container `runner` executes the job. Of these two containers, only
+    the poller has a token of the Pod's ServiceAccount. Both can write to one common volume, which is in memory. Both
+    execute the scripts of a ConfigMap, which they mount read-only. The pool's overlay is merged into the Pod.
 
     `dispatch_ca` is the name of the ConfigMap with the CAs for an https `dispatch_url`. The kubelet copies changes of
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap

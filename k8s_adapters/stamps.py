@@ -21,7 +21,7 @@ _UNPROCESSABLE = 422
 
 
 class StampOutcome(enum.Enum):
-    """Outcome of a stamp or an un-stamp."""
+    """Outcome of a stamp or an un-stamp. A Pod that is terminating, or has another UID, counts as gone."""
 
     DONE = "done"
     MOVED_ON = "moved on"
@@ -54,7 +54,9 @@ def stamp(
 ) -> StampResult:
     """Replace the claim annotation `expected` by `value`, and set the owner label to the account's id.
 
-    Raises `Retryable`, `RateLimited` or `Forbidden` if it cannot be found out which stamp the Pod has now.
+    The annotations `KEEP_NODE` are added too. Raises `Retryable`, `RateLimited` or `Forbidden` if it cannot be found
+    out which stamp the Pod has now. Raises `Invalid` if the API server refuses the patch although the Pod has the
+    annotation `expected`.
     """
     operations = [
         *_guarded(uid=uid, expected=expected, value=value),
@@ -74,7 +76,7 @@ def unstamp(
     value: str,
     policy: RetryPolicy = STAMP_POLICY,
 ) -> StampResult:
-    """Replace the claim annotation `expected` by `value`, and remove the owner label if it exists.
+    """Replace the claim annotation `expected` by `value`. Remove the owner label and the annotations `KEEP_NODE`.
 
     Raises the same errors as `stamp`.
     """

@@ -42,10 +42,7 @@ class WatchExpired(Retryable):
 
 
 class WatchSilent(Retryable):
-    """The API server sent nothing for too long (`GRACE`), and did not end the watch after its timeout.
-
-    The connection is dead.
-    """
+    """The API server did not answer the request for the watch, or sent nothing for its timeout plus `GRACE`."""
 
 
 class WatchBroken(Retryable):
@@ -130,8 +127,10 @@ class Watch(Generic[T]):
                 if self._stopped:
                     return
                 if _is_timeout(error):
-                    raise WatchSilent("the watch sent no bytes for too long") from error
-                raise WatchBroken(f"the connection of the watch broke: {type(error).__name__}") from error
+                    raise WatchSilent(
+                        f"the watch sent no bytes for its timeout and {GRACE:.0f} more seconds"
+                    ) from error
+                raise WatchBroken(f"the connection of the watch broke: {_how(error)}") from error
             if piece is None or self._stopped:
                 break
             *lines, rest = (rest + piece).split(b"\n")
@@ -140,6 +139,11 @@ class Watch(Generic[T]):
                     yield _event(line, self._read)
         if rest.strip() and not self._stopped:
             raise WatchBroken("the watch ended in the middle of an event")
+
+
+def _how(error: BaseException) -> str:
+    failure = find_failure(error)
+    return "the answer is not valid HTTP" if failure is None or failure.network is None else failure.network.value
 
 
 def _is_timeout(error: BaseException) -> bool:
@@ -174,7 +178,7 @@ def _event(line: bytes, read: Callable[[Json], T]) -> Event[T]:
             raise WatchExpired(f"the watch ended with an error: {code} {found.get('reason')}", status=code)
         version = str(found["metadata"]["resourceVersion"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WatchBroken(f"the watch sent an invalid event: {type(error).__name__}") from error
+        raise WatchBroken("the watch sent an event that is not JSON, or lacks a type or an object") from error
     return Event(kind, version, None if kind == "BOOKMARK" else _item(found, read))
 
 

@@ -127,5 +127,5 @@ def test_no_other_pod_is_taken_for_a_probe(admin: KubeClient, namespace: str) ->
     runner = {
         "metadata": {"name": "linux-1", "namespace": namespace, "uid": "1", "labels": {"ostler.dev/pool": "linux"}}
     }
-    with pytest.raises(ValueError, match="is not a probe"):
+    with pytest.raises(ValueError, match="is not a probe Pod"):
         delete_probe(admin, runner)

@@ -108,7 +108,7 @@ def test_name_that_hook_pods_cannot_have_is_refused_with_container_jobs_alone(ap
 
     answer = answer_of(refused.value)
     assert answer is not None
-    assert "with spec.containers has at most 45 characters" in answer.message
+    assert "with containers.mode kubernetes has at most 45 characters" in answer.message
 
 
 def test_a_pool_is_scaled_by_its_subresource(api: KubeClient, own: str) -> None:

@@ -59,8 +59,8 @@ def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeCl
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"resources": {"cpu": "10000000000000000"}}, "no more than any node has"),
-        ({"resources": {"memory": "1e5000"}}, "no more than any node has"),
+        ({"resources": {"cpu": "10000000000000000"}}, "at most 2,147,483,648 millicores or MiB"),
+        ({"resources": {"memory": "1e5000"}}, "at most 2,147,483,648 millicores or MiB"),
         ({"provisioning": {"startTimeout": "99999999h"}}, "longer than a year"),
         ({"autoscaling": {"scaleDownDelay": "99999999h"}}, "longer than a year"),
         ({"maxJobDuration": "8761h"}, "longer than a year"),

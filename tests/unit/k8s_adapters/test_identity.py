@@ -150,7 +150,7 @@ def test_another_key_under_the_old_name_forgets_what_the_old_one_signed(keys: Cl
 
     verifier.fetch_keys()
 
-    with pytest.raises(TokenRejected, match="InvalidSignature"):
+    with pytest.raises(TokenRejected, match="the signature"):
         verifier.verify(old)
     assert verifier.verify(fresh.sign(claims())).pod_name == "small-0000000a"
 
@@ -239,7 +239,7 @@ def test_a_remembered_token_ends_with_its_expiry(keys: ClusterKeys, client: Stub
     token = keys.sign(claims())
     verifier.verify(token)
     now[0] = NOW + 3600
-    with pytest.raises(TokenRejected, match="Expired"):
+    with pytest.raises(TokenRejected, match="has expired"):
         verifier.verify(token)
     assert len(verifier._known) == 0
 
