@@ -60,7 +60,8 @@ def digest_of(body: Json, nonce: str) -> str:
 def create_job_pod(world: World, body: Json, *, nonce: str) -> Made:
     """Create the Pod of the job. A Pod that an earlier command of this runner Pod left is deleted first.
 
-    Raises `Conflict` if another owner's object has the name, and the errors of `KubeClient.request`.
+    Raises `Conflict` if another owner's object has the name, or if the older Pod is still terminating after the time
+    limit. Raises the errors of `KubeClient.request`.
     """
     named = _named(world, body, workflow_pod(world.pod), nonce)
     try:
@@ -89,7 +90,10 @@ def create_step_pod(world: World, body: Json, *, nonce: str) -> Made:
 
 
 def create_docker_secret(world: World, registry: Registry, *, nonce: str) -> Made:
-    """Create the Secret with the credentials of an image registry, with the first free name."""
+    """Create the Secret with the credentials of an image registry, with the first free name.
+
+    Raises `HookFailed` if all names are in use.
+    """
     user, password = registry.username or "", registry.password or ""
     auth = base64.b64encode(f"{user}:{password}".encode()).decode()
     entry = {"username": user, "password": password, "auth": auth}
@@ -98,7 +102,10 @@ def create_docker_secret(world: World, registry: Registry, *, nonce: str) -> Mad
 
 
 def create_env_secret(world: World, values: Mapping[str, str], *, nonce: str) -> Made:
-    """Create the Secret with the environment of containers, with the first free name."""
+    """Create the Secret with the environment of containers, with the first free name.
+
+    Raises `HookFailed` if all names are in use.
+    """
     return _create_secret(world, "Opaque", {key: value.encode() for key, value in values.items()}, nonce)
 
 
@@ -152,7 +159,7 @@ def _create(world: World, kind: str, body: Json, *, waits: bool) -> Made:
             continue
         if ours and _same(found, body):
             return Made(kind, name, uid)
-        whose = "an earlier command" if ours else "another owner"
+        whose = "an earlier command; run the job again" if ours else "another owner; ask the operator to delete it"
         raise Taken(f"{kind}/{name} exists and belongs to {whose}", uid=uid if ours else None) from lost
     raise Retryable(f"{kind}/{name} was created and deleted {_ROUNDS} times during this call") from lost
 
@@ -208,7 +215,9 @@ def _wait_until_gone(world: World, made: Made) -> None:
         if found is None or found["metadata"]["uid"] != made.uid:
             return
         if world.timing.clock() >= deadline:
-            raise Taken(f"{made.kind}/{made.name} is still terminating after {limit:.0f} s", terminating=True)
+            raise Taken(
+                f"{made.kind}/{made.name} is still terminating after {limit:.0f} s; run the job again", terminating=True
+            )
         world.timing.sleep(_CHECK_EVERY)
 
 

@@ -18,7 +18,7 @@ from ostler.errors import OstlerError
 
 log = logging.get_logger(__name__)
 FAILED = 1
-"""Exit code of a command that was not executed. A step that ran has its own exit code."""
+"""Exit code of a command that failed itself. A step that ran has its own exit code."""
 
 
 def execute(given: HookInput, *, world: World) -> int:

@@ -40,7 +40,8 @@ _FILE_COMMANDS = f"{GITHUB}/file_commands"
 def run_container_step(given: ContainerStep, *, state: dict[str, object], world: World) -> int:
     """Create the Pod of the step, copy the workspace into it, execute the step, and copy the workspace back.
 
-    Return the exit code of the step. The Pod is deleted in every case. Raises `HookFailed`.
+    Return the exit code of the step. Afterwards the Pod is deleted, also after a failure. Raises `HookFailed` if the
+    step cannot be executed, if its result is unknown, or if a copy fails.
     """
     workspace = _workspace(given, state, world)
     made: list[Made] = []

@@ -122,14 +122,17 @@ class Conversation:
     def carry_out(self, instruction: Instruction, pipe: Pipe) -> None:
         """Give an instruction to `hook.sh`. The bytes of the instruction go through `pipe`."""
         if "\n" in instruction.argument or "\0" in instruction.argument:
-            raise OstlerError(f"a path with a line break cannot be copied: {instruction.argument!r}")
+            raise OstlerError(f"a path with a line break or a NUL byte cannot be copied: {instruction.argument!r}")
         with self._changed:
             self.check()
             self._pending, self._pipe = instruction, pipe
             self._changed.notify_all()
 
     def reported(self, instruction: Instruction) -> None:
-        """Wait until `hook.sh` has carried out the instruction. Raises `OstlerError` if `hook.sh` failed."""
+        """Wait until `hook.sh` has carried out the instruction.
+
+        Raises `OstlerError` if `hook.sh` failed, and `CommandCancelled` if the command was cancelled.
+        """
         with self._changed:
             # An upload that the command did not read to its end might be reported after the next instruction began.
             self._changed.wait_for(lambda: self._report_of(instruction) is not None or self._cancelled is not None)
@@ -191,7 +194,7 @@ class Conversation:
         """Return the next instruction, or `WAIT` if there is none after `within` seconds.
 
         `report` is 0 if `hook.sh` carried out the previous instruction. The first call starts the command. If `hook.sh`
-        ends before this call, the command is never executed. Raises `CommandCancelled`.
+        ends before this call, the command is never executed. Raises `CommandCancelled` if the command was cancelled.
         """
         self.started.set()
         with self._listening(), self._changed:

@@ -32,6 +32,7 @@ _STOPS_WITHIN = 10.0  # seconds
 _LONGEST_STDERR = 2000
 _MIB = 1024 * 1024
 _NOT_FOUND = 127
+_TOOLS = "check `find` and `stat` in the image of the container"
 
 T = TypeVar("T")
 Keep = Callable[[Entry], bool]
@@ -103,7 +104,8 @@ def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, wh
 def repeated(world: World, attempt: Callable[[], T], what: str) -> T:
     """Return the result of `attempt`. If it loses its connection, call it again, up to five times in all.
 
-    `attempt` must be safe to repeat. Raises `HookFailed`.
+    `attempt` must be safe to repeat. Raises `HookFailed` if `attempt` fails in another way, or loses its connection
+    five times.
     """
     for number in range(1, _ATTEMPTS + 1):
         try:
@@ -163,7 +165,9 @@ class Listing:
         """Read a piece of the listing."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
-            raise HookFailed(f"the listing of the copied files is wrong: a line has more than {_LONGEST_LINE} bytes")
+            raise HookFailed(
+                f"the listing of the copied files is wrong: a line has more than {_LONGEST_LINE} bytes; {_TOOLS}"
+            )
         for line in lines:
             self._count(line)
 
@@ -176,7 +180,7 @@ class Listing:
     def _count(self, line: bytes) -> None:
         links, inode, size = [*line.split(), b"", b"", b""][:3]
         if not (links.isdigit() and size.isdigit()):
-            raise HookFailed(f"the listing of the copied files is wrong: {one_line(repr(line), longest=80)}")
+            raise HookFailed(f"the listing of the copied files is wrong: {one_line(repr(line), longest=80)}; {_TOOLS}")
         if links != b"1":
             if inode in self._seen:
                 return
@@ -261,7 +265,9 @@ class _Packing:
                     return
                 silent += _CHECKED
                 if silent >= _SILENT_FOR:
-                    raise HookFailed(f"{self._what}: tar in the container sent nothing for {silent:.0f} s") from None
+                    raise HookFailed(
+                        f"{self._what}: tar in the container sent nothing for {silent:.0f} s; run the job again"
+                    ) from None
                 continue
             if chunk is None:
                 return

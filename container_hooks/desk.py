@@ -140,7 +140,7 @@ class Desk:
     def cancel(self, conversation: Conversation, why: str) -> None:
         """Cancel a command that has not ended."""
         if not conversation.ended and not conversation.cancelled:
-            log.warning("hooks.command_cancelled", why=why)
+            log.warning("hooks.command_cancelled", command=self._command, why=why)
             conversation.cancel(why)
 
     def clean_up(self, *, within: float) -> bool:
@@ -156,7 +156,7 @@ class Desk:
         if present is None:
             return True
         if self._command != CLEANUP:
-            self.cancel(present, "the sidecar was ended, so container runner has ended")
+            self.cancel(present, "the sidecar ends, because container `runner` has ended")
             if not present.wait_ended(within):
                 return False
             self._start(CLEANUP, b'{"command": "%s"}' % CLEANUP.encode(), {})
@@ -178,7 +178,7 @@ class Desk:
             waited += step
             if present.cancelled:
                 if waited > self._limits.stuck:
-                    log.error("hooks.command_stuck", seconds=waited)
+                    log.error("hooks.command_stuck", command=self._command, seconds=waited)
                     self._restart()
                     raise self._busy()
             elif present.silence() > self._limits.silent_when_wanted:
@@ -218,11 +218,11 @@ class Desk:
         try:
             return self._execute(content, session)
         except CommandCancelled as error:
-            log.info("hooks.command_stopped", why=str(error))
+            log.info("hooks.command_stopped", command=command, why=str(error))
         except OstlerError as error:
             session.conversation.log.line(f"ostler: {' '.join(str(error).split())}")
         except Exception as error:
-            log.exception("hooks.command_failed")
+            log.exception("hooks.command_failed", command=command)
             session.conversation.log.line(
                 f"ostler: the sidecar of container jobs has a bug ({type(error).__name__}); the log of container "
                 "`hooks` has the details"

@@ -120,9 +120,10 @@ def run_detached(
     `why_ended` returns the reason if the container has ended, and None otherwise. It is called after each broken
     connection.
 
-    Raises `StepKilled` and `StepNotStarted`. Raises `ExecLost`, `Retryable` or `RateLimited` if the container did not
-    answer for `patience` seconds, and the errors of `Exec.run` that no retry can resolve. Before any error is
-    raised, the step is ended, unless it was killed or its Pod is gone. If this fails too, the failure is only logged.
+    Raises `StepKilled` if the step has no exit code, and `StepNotStarted` if the container could not start it. Raises
+    `ExecLost`, `Retryable` or `RateLimited` if the container did not answer for `patience` seconds, and the errors of
+    `Exec.run` that no retry can resolve. Before any error is raised, the step is ended, unless it was killed or its Pod
+    is gone. If the attempt to end the step fails, the failure is only logged.
     """
     step = _Step(processes, place, output)
     try:

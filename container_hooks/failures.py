@@ -59,7 +59,7 @@ def _refused(refusal: Refusal) -> str:
             f"the quota of the namespace is used up ({refusal.text}); run fewer jobs at once, or ask the operator to "
             "raise the ResourceQuota"
         )
-    return f"the API server refuses it: {refusal.text}; change the container's options, or ask the operator"
+    return f"the API server refuses the object: {refusal.text}; change the container's options, or ask the operator"
 
 
 def _is_denial(error: OstlerError) -> bool:

@@ -1,7 +1,8 @@
 """Input of a command: one JSON object from the runner, parsed into records.
 
 The names of the fields are those of actions/runner-container-hooks. Unknown fields are ignored, because a newer runner
-might send more fields. Messages about a wrong field contain its path but not its value, because values can be secrets.
+might send more fields. A message about a wrong argument contains its path but not its value, because values can be
+secrets.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ def _check(command: Command, found: PrepareJob | ScriptStep | ContainerStep) -> 
             raise HookFailed("prepare_job: the job has no container; give it `container:` in the workflow")
         for service in found.services or ():
             if not service.image:
-                raise HookFailed(f"prepare_job: service {service.context_name[:60]} has no image")
+                raise HookFailed(
+                    f"prepare_job: service {service.context_name[:60]} has no image; set its `image:` in the workflow"
+                )
     elif isinstance(found, ContainerStep):
         if found.dockerfile:
             raise HookFailed(
@@ -181,7 +184,7 @@ def _check(command: Command, found: PrepareJob | ScriptStep | ContainerStep) -> 
                 "publish the image and refer to it by `docker://`"
             )
         if not found.image:
-            raise HookFailed("run_container_step: the step has no image")
+            raise HookFailed("run_container_step: the step has no image; set `image` of the action")
         if not found.entry_point:
             raise HookFailed(
                 "run_container_step: the entry point of the image is not known; set `entrypoint` of the action"
@@ -192,7 +195,7 @@ def _check(command: Command, found: PrepareJob | ScriptStep | ContainerStep) -> 
 
 
 def check_variable(command: Command, name: str) -> None:
-    """Refuse the name of an environment variable that no process can have."""
+    """Raise `HookFailed` if no process can have an environment variable with this name."""
     if not name or "=" in name or "\0" in name:
         raise HookFailed(f"{command.value}: {name[:60]!r} cannot be the name of an environment variable")
 

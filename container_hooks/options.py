@@ -79,7 +79,10 @@ def parse_options(text: str | None, *, of: str) -> Options:
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each option with its value. A word that does not begin with `-` is the value of the option before it."""
+    """Yield each option with its value.
+
+    A word that does not begin with `-` is the value of the option before it, unless this option is a flag.
+    """
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")

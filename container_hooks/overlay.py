@@ -107,7 +107,7 @@ def load_overlay(path: Path | None) -> Json | None:
 
 
 def apply_overlay(pod: Json, overlay: Json | None, *, services: Mapping[str, str]) -> tuple[Json, list[str]]:
-    """Return the Pod with the overlay, and log lines about parts that have no effect. No argument is changed.
+    """Return the Pod with the overlay, and log lines about images that are ignored. No argument is changed.
 
     `services` has the name of the container of each service, by the key of the service.
     """

@@ -91,7 +91,7 @@ def container_end(pod: Json, name: str) -> Json | None:
 def disruption(pod: Json) -> str | None:
     """Return one line if Kubernetes is ending the Pod or the Pod has ended, even if no container has ended.
 
-    Kubernetes ends a Pod in a drain, after its node was tainted, and after its node was removed.
+    For example, Kubernetes ends a Pod in a drain, or after its node was tainted or removed.
     """
     status: Json = pod.get("status") or {}
     for condition in status.get("conditions") or ():

@@ -46,7 +46,7 @@ class Exec(Protocol):
         If `writes_often` is True, the command writes every few seconds, and a connection without output counts as lost.
 
         A command that might have begun is never repeated. Raises `ExecLost` if the connection ends without an exit
-        code, and `Gone`, `Forbidden` or `Retryable` if the API server refuses the connection.
+        code, and the other errors of `ExecClient.run`.
         """
         ...
 
@@ -94,7 +94,7 @@ class HookSettings:
 class Ledger:
     """Names of the objects that this process might have created.
 
-    `taken` has the names of Secrets that an earlier process has created.
+    `taken` has the names of Secrets that this process found in use and did not create.
 
     `complete` is True if no earlier process can have created an object for the same runner Pod. `cleanup_job` then
     reads only the names in `pods` and `secrets`. Otherwise it reads every possible name.

@@ -24,9 +24,10 @@ def divide(
     """Return the share of each container, and log lines about options that could not be met.
 
     `options` has the options of each container. A container other than `job` gets what its options ask for. Without
-    such an option it gets half of the Pod, divided by the number of these containers. `job` gets the rest, or less if
-    its options ask for less. The sum never exceeds the resources of the Pod, because the budget of the account counts
-    only the resources of the Pod.
+    such an option it gets half of the Pod, divided by the number of these containers. If these containers together
+    would get more than three quarters of the Pod, their shares are reduced. `job` gets the rest, or less if its options
+    ask for less. The sum never exceeds the resources of the Pod, because the budget of the account counts only the
+    resources of the Pod.
     """
     others = [name for name in options if name != job]
     lines: list[str] = []

@@ -1,6 +1,7 @@
-"""Shell scripts that run in the containers of a job. They need `sh`, `tar`, `find`, `stat`, `mv`, `rm` and `mkdir`.
+"""Shell scripts that run in the containers of a job.
 
-Every argument of a script is passed as a separate word, so no path or name is parsed by a shell.
+They need `sh`, `tar`, `find`, `stat`, `mv`, `rm`, `mkdir`, `ln` and `chmod`. A path or name is passed to a script as a
+separate word, or is quoted in the text of the script, so no shell expands it.
 """
 
 from __future__ import annotations

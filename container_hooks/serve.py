@@ -90,7 +90,11 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._path.unlink(missing_ok=True)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a new thread. A connection above the limit waits, and is then refused."""
+        """Serve a connection in a new thread.
+
+        If the number of connections is at its limit, the new connection waits. It is refused if none of the others ends
+        in time.
+        """
         if self._places.acquire(timeout=self.limits.request * 1.5):
             super().process_request(request, client_address)
             return

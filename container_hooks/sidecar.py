@@ -35,7 +35,7 @@ log = logging.get_logger(__name__)
 
 
 def run_sidecar(environment: Mapping[str, str]) -> None:
-    """Serve the socket until SIGTERM. Raises `ConfigurationError` if a variable is missing or wrong."""
+    """Serve the socket until SIGTERM or SIGINT. Raises `ConfigurationError` if a variable is missing or wrong."""
     client = make_client(kubeconfig=environment.get("OSTLER_KUBECONFIG"), pool_size=4, policy=HOOKS)
     server = HookServer(
         Path(environment.get(SOCKET) or DEFAULT_SOCKET),

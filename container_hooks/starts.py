@@ -29,7 +29,8 @@ def wait_until_ready(world: World, made: Made, *, images: Mapping[str, str], pat
     """Return the JSON of the Pod when all its containers run and are healthy.
 
     `patience` has the seconds in which the health command of each container must succeed, by the name of the container.
-    Raises `HookFailed` with the reason if the Pod fails, an image cannot be pulled, or the time is up.
+    Raises `HookFailed` with the reason if the Pod fails or is gone, an image cannot be pulled, a health command does
+    not succeed in time, or the Pod is not ready within `start_within` seconds.
     """
     clock, settings = world.timing.clock, world.settings
     began = told = clock()

@@ -65,7 +65,7 @@ def _killed(world: World, pod: str, number: int) -> str:
 
 
 def _why_ended(world: World, pod: str) -> str | None:
-    """Return one line if the Pod is gone or its container has ended, and None if it runs or cannot be read."""
+    """Return one line if the Pod is gone or ends, or its container has ended. Return None if the Pod cannot be read."""
     try:
         found: Json = world.client.request("GET", object_path("pods", namespace=world.namespace, name=pod))
     except Gone:

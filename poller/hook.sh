@@ -38,7 +38,7 @@ stop_log() {
 # End after a failure of the sidecar. The command is not repeated, because it might have begun.
 lost() {
     stop_log
-    say "the sidecar of container jobs stopped while it executed this command: $1. It restarts and serves later commands"
+    say "the sidecar of container jobs did not finish this command: $1. If it stopped, it restarts; run the job again"
     exit 1
 }
 
@@ -170,7 +170,7 @@ case $answer in
         say "${answer#refused }"
         exit 1
         ;;
-    *) lost 'it did not accept the command' ;;
+    *) lost 'it did not answer the request that starts the command' ;;
 esac
 
 ask --no-buffer "$base/log?id=$id" &

@@ -251,4 +251,4 @@ def test_path_with_a_line_break_is_refused(folder: Path, shell: str) -> None:
         ended = sidecar.run(script())
 
     assert ended.code == 1
-    assert "a path with a line break cannot be copied" in ended.output
+    assert "a path with a line break or a NUL byte cannot be copied" in ended.output

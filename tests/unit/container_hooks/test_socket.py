@@ -443,7 +443,7 @@ def test_killed_sidecar_fails_the_command_with_one_line(folder: Path, tmp_path: 
     ended = hook.end()
 
     assert ended.code == 1
-    assert "the sidecar of container jobs stopped while it executed this command" in ended.output
+    assert "the sidecar of container jobs did not finish this command" in ended.output
     assert ended.output.count("\n") == 1
 
 
