@@ -1,6 +1,6 @@
 """The calls of GitHub's REST API that Ostler makes.
 
-Each module of `endpoints` has the calls of one page of GitHub's documentation.
+The modules of `endpoints` follow the pages of GitHub's documentation.
 
 The caller can pass a policy for the retries of a call. Without a policy the call is tried once, and the calling task
 decides about a retry, because two layers of retries would multiply the attempts. A call that is not idempotent (a mint,
@@ -32,16 +32,19 @@ class GitHub:
     """GitHub for one App. Threads may share it, and one object can serve the process for its whole life.
 
     `timeout` is in seconds, for one request and its answer. `deadline_seconds` and the deadline of a `policy` limit the
-    time of a method with all its requests. `governor` allows each request and gets the answer. `left` is called with
-    the id of an installation if GitHub does not know the installation.
+    time of a method with all its requests. `governor` allows each request with a credential and gets the answer.
+    `left` is called with the id of an installation if GitHub does not know the installation.
 
-    Every method can raise these errors:
+    A method can raise these errors:
 
     - `RateLimited`: the governor denied the call, or GitHub answered 403 or 429 and asks to wait. The call was not
       applied.
-    - `Forbidden`: GitHub answered 401 or 403. Its subclass `Suspended` means a suspended installation.
-    - `Gone`: the scope does not exist. Its subclass `NotInstalled` means that the App is not installed there.
-    - `Retryable`: GitHub answered 5xx or not at all, or the answer cannot be parsed. The call might have been applied
+    - `Forbidden`: GitHub answered 401, 403 or 451. Its subclass `Suspended` means a suspended installation.
+    - `Gone`: GitHub answered 404, 410 or with a redirect, because the scope does not exist under this name. Its
+      subclass `NotInstalled` means that the App is not installed there.
+    - `Conflict`: GitHub answered 409.
+    - `Invalid`: GitHub answered 400 or 422.
+    - `Retryable`: GitHub gave another answer or none, or the answer cannot be parsed. The call might have been applied
       or not.
     """
 

@@ -44,12 +44,15 @@ class AppMade:
 
 
 def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
-    """Return the manifest as indented JSON. Raises `Invalid` if a value is one that GitHub would refuse."""
+    """Return the manifest as indented JSON.
+
+    Raises `Invalid` if the name is empty or too long, or if the homepage or the webhook has no valid URL.
+    """
     if not 0 < len(name) <= LONGEST_NAME:
-        raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters")
+        raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters, but {name!r} has {len(name)}")
     for what, url in (("homepage", homepage), ("webhook", webhook_url)):
         if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
-            raise Invalid(f"the URL of the {what} must begin with https:// and name a host")
+            raise Invalid(f"the URL of the {what} must begin with https:// or http:// and name a host, not {url!r}")
     content: Mapping[str, Any] = {
         "name": name,
         "url": homepage,
@@ -80,7 +83,7 @@ def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMad
     failure, raises the error that a call of the API would raise.
     """
     if not _CODE.fullmatch(code):
-        raise Invalid("GitHub sent back a value that is not a code")
+        raise Invalid("GitHub sent back a value that is not a code; begin the setup again")
     http = Http(api_url=api_url, timeout=deadline_seconds)
     try:
         answer = http.request(

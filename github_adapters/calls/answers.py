@@ -122,7 +122,7 @@ def _refusal(  # noqa: PLR0911  one line for each meaning
 def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
     """Return the error for an answer that refused the App a token of an installation.
 
-    A 404 means that the installation does not exist. The error is then `NotInstalled`.
+    A 404, a 410 or a redirect means that the installation does not exist. The error is then `NotInstalled`.
     """
     error = refusal(answer, what="installation token", now=now)
     if not isinstance(error, Gone):

@@ -52,8 +52,8 @@ class _Slot:
 class AppAuth:
     """Issues JWTs and caches installation tokens. Threads may share it.
 
-    If GitHub answers 404 to the request for a token of an installation, `left` is called with the id of the
-    installation.
+    If GitHub's answer to the request for a token shows that the installation does not exist, `left` is called with the
+    id of the installation.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class AppAuth:
             if not slot.lock.acquire(blocking=False):
                 return usable
         elif not slot.lock.acquire(timeout=deadline.left(LONGEST_WAIT)):
-            raise Retryable("another thread of this process is still requesting the token of this installation")
+            raise Retryable(
+                f"another thread still requests the token of installation {installation_id}; try again later"
+            )
         try:
             if slot.token is not None and slot.token is not token:
                 return slot.token
@@ -163,6 +165,7 @@ def _load(private_key: Secret) -> RSAPrivateKey:
         key = None
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
-            "OSTLER_GITHUB_PRIVATE_KEY: found a value that is not an RSA private key in PEM (hidden)"
+            "OSTLER_GITHUB_PRIVATE_KEY: found a value that is not an RSA private key in PEM (hidden); set it to the "
+            "content of the .pem file that the App's page on GitHub generates"
         )
     return key

@@ -1,9 +1,11 @@
-"""The governor: every call to GitHub first takes a token from a bucket. All processes share the buckets through Redis.
+"""The governor: every call in the name of the App or an installation first takes a token from a bucket.
+
+All processes share the buckets through Redis. Calls without a credential are not counted.
 
 Redis has four kinds of data for an installation: its buckets (one for each class of calls), the quotas from GitHub's
 headers, the end of a pause that GitHub asked for, and the calls in progress. Each call needs two atomic scripts, which
 use the clock of the Redis server. The first script takes a token, and the second script records the answer. If the
-governor denies a call, it raises `RateLimited` and sends nothing.
+governor denies a call, it raises `RateLimited`, and the call is not sent.
 
 GitHub can ban clients that ignore a limit, so a limit must survive a flush of Redis. `remember` therefore also stores
 each limit in Postgres. `recall` reads the stored limits of an installation when Redis has no data about the
@@ -42,12 +44,12 @@ APP = 0
 """Used instead of the id of an installation. It means calls of the App itself."""
 
 UNKNOWN_EVERY = 1.0
-"""Seconds between two calls of a class as long as no answer has shown the quota of the class."""
+"""Seconds between two calls of a class of an installation as long as no call of the class has succeeded."""
 
 UNKNOWN_APART = 0.05
-"""Seconds between the retry times of two denied calls of a class.
+"""Seconds between the retry times of two denied calls of a class of an installation.
 
-This interval applies as long as no answer has shown the quota of the class.
+This interval applies as long as no call of the class has succeeded.
 """
 
 LONGEST_PLACE = 150.0
@@ -77,7 +79,8 @@ TIMEOUT = 0.5
 class CallClass(enum.StrEnum):
     """Purpose of a call.
 
-    When a quota runs low, calls of class `catch_up` are refused first, then calls of class `optional`.
+    When a quota runs low, calls of class `catch_up` are refused first, then calls of the classes `optional`, `read` and
+    `write`, in this order. Calls of the other classes are refused when the quota is used up.
     """
 
     MINT = "mint"
@@ -94,7 +97,8 @@ class Pace:
 
     At most `at_once` calls of the class are in progress at the same time. `spared` is the share of GitHub's quota that
     this class leaves to other classes. `told` is True if the limit is known and no header reports it. Calls of such a
-    class need not wait until an answer shows the quota. The calls count in `quota` until a header names another quota.
+    class need not wait until the first call has succeeded. The calls count in `quota` until a header names another
+    quota.
     """
 
     rate: float
@@ -110,7 +114,7 @@ class Pace:
     ) -> Pace:
         """Return a bucket that allows at most `calls` calls in any minute.
 
-        At most a third of these calls can be made in one burst.
+        At most a third of these calls, but at least one, can be made in one burst.
         """
         burst = max(1.0, calls / 3)
         rate = max(calls - burst, 1 / 3) / 60
@@ -147,7 +151,7 @@ class Ticket:
 
 
 class Ungoverned:
-    """Allows every call. Tools and tests use this class if no other process calls the same GitHub."""
+    """Allows every call. The operator's commands and tests use this class. Its calls are in no bucket."""
 
     @contextlib.contextmanager
     def call(self, installation_id: int, call_class: CallClass) -> Iterator[Ticket]:
@@ -237,7 +241,7 @@ if quota ~= '' then
     local old = tonumber(have[2] or '') or 0
     -- A 304 costs no quota: what was taken for it beforehand goes back.
     if unchanged and have[1] then have[1] = tostring(tonumber(have[1]) + 1) end
-    -- Answers come in any order: in one window the smallest number is the newest. An old window tells nothing.
+    -- Answers come in any order: in one window the smallest number is the newest. An older window is ignored.
     if reset >= old - 2 then
         if reset <= old + 2 then remaining = math.min(remaining, tonumber(have[1] or '') or remaining) end
         local window = {quota .. ':limit', limit, quota .. ':remaining', remaining, quota .. ':reset', reset}
@@ -315,7 +319,7 @@ class Governor:
         """Allow one call, and record `Ticket.answer` after the call.
 
         Raises `RateLimited` if the call is denied. The attribute `paced` of the error is True if the governor's own
-        pace denies the call, and False if GitHub asked to wait.
+        pace denies the call, and False if GitHub asked to wait or its quota is too low for this class.
         """
         call = secrets.token_hex(8)
         counted = self._take(installation_id, call_class, call)
@@ -447,5 +451,7 @@ def _keys(installation_id: int) -> list[str]:
 
 
 def _limited(call_class: CallClass, after: float, *, paced: bool = False) -> RateLimited:
-    who = "Ostler's own rate limit" if paced else "GitHub"
-    return RateLimited(f"{who} asks to wait before the next {call_class} call", after=after, paced=paced)
+    whose = "Ostler's own rate limit" if paced else "the rate limit of GitHub"
+    return RateLimited(
+        f"{whose} requires a wait of {after:.0f} s before the next {call_class} call", after=after, paced=paced
+    )

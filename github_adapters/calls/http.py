@@ -1,4 +1,4 @@
-"""One pool of connections to GitHub. Each call is one request with one answer, without a retry.
+"""One pool of connections to GitHub. Each call is one request without a retry. A GET follows up to two redirects.
 
 Every wait on the network has a time limit. A call without a complete answer raises `Retryable` without a status. GitHub
 might have applied such a call or not. The standard variables for proxies apply, and private certificate authorities are
@@ -104,7 +104,7 @@ def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
 
 def _limit(size: int) -> None:
     if size > MOST_BYTES:
-        raise Retryable("GitHub's answer is too large")
+        raise Retryable(f"GitHub's answer has more than {MOST_BYTES // 2**20} MiB")
 
 
 def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:

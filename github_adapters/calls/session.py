@@ -111,9 +111,9 @@ class Session:
         self.expect(answer, status, what=what)
         try:
             return reader(answer)
-        except fields.Malformed:
+        except fields.Malformed as error:
             raise Retryable(
-                f"GitHub's answer to {what} does not have the expected form", status=answer.status
+                f"GitHub's answer to {what} does not have the expected form: {error}", status=answer.status
             ) from None
 
     def retry(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:

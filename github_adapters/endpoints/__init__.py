@@ -1,1 +1,1 @@
-"""The calls that Ostler makes: one module for each page of GitHub's REST documentation."""
+"""The calls that Ostler makes, grouped by the pages of GitHub's REST documentation."""

@@ -151,9 +151,9 @@ def read_installations(answer: Answer) -> list[AppInstallation]:
     try:
         listed = json.loads(answer.body)
     except ValueError:
-        raise fields.Malformed("installations") from None
+        raise fields.Malformed("the body is not JSON") from None
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise fields.Malformed("installations")
+        raise fields.Malformed("the body is not a list of objects")
     found = []
     for each in listed:
         if fields.at_an_enterprise(each):
@@ -177,14 +177,14 @@ def _installation(each: Mapping[str, Any]) -> AppInstallation:
 def _permissions(source: Mapping[str, Any]) -> dict[str, str]:
     found = source.get("permissions")
     if not isinstance(found, dict):
-        raise fields.Malformed("permissions")
+        raise fields.Malformed("permissions is not an object")
     return {name: level for name, level in found.items() if isinstance(level, str)}
 
 
 def _events(source: Mapping[str, Any]) -> tuple[str, ...]:
     found = source.get("events")
     if not isinstance(found, list):
-        raise fields.Malformed("events")
+        raise fields.Malformed("events is not a list")
     return tuple(event for event in found if isinstance(event, str))
 
 

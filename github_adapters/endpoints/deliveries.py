@@ -121,7 +121,7 @@ def read_page(answer: Answer) -> DeliveryPage:
         except fields.Malformed:
             continue
     if entries and not seen:
-        raise fields.Malformed("deliveries")
+        raise fields.Malformed("no delivery in the list can be parsed")
     return DeliveryPage(
         deliveries=tuple(seen),
         next_cursor=_next_cursor(answer.headers.get("link", "")),
@@ -131,10 +131,10 @@ def read_page(answer: Answer) -> DeliveryPage:
 
 def _delivery(source: Any) -> DeliverySeen:
     if not isinstance(source, dict):
-        raise fields.Malformed("delivery")
+        raise fields.Malformed("a delivery is not an object")
     guid, status = source.get("guid"), source.get("status_code")
     if not isinstance(guid, str) or not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
-        raise fields.Malformed("guid")
+        raise fields.Malformed("guid is missing or invalid")
     return DeliverySeen(
         id=fields.number(source, "id"),
         guid=guid,
@@ -157,5 +157,5 @@ def _next_cursor(link: str) -> str | None:
         return None
     cursors = parse_qs(urlsplit(found[1]).query).get("cursor", [])
     if len(cursors) != 1 or len(cursors[0]) > LONGEST_CURSOR or not cursors[0].isprintable():
-        raise fields.Malformed("link")
+        raise fields.Malformed("the link to the next page is invalid")
     return cursors[0]

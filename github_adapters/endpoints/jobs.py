@@ -57,7 +57,7 @@ class Jobs:
         """Return a job of a repository, or None if GitHub does not know the job.
 
         `repository` is the `owner/name` or the id of the repository. When the quota runs low, calls with `optional` are
-        refused before other calls. Raises `Invalid` if `repository` is no valid name.
+        refused before calls without it. Raises `Invalid` if `repository` is no valid name.
         """
         found = look_up(
             self._session,
@@ -108,13 +108,13 @@ def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> Workf
     The action of the event is the job's status. Raises `Malformed` if the job does not have the expected form.
     """
     if not isinstance(source, dict) or fields.number(source, "run_id") != run.id:
-        raise fields.Malformed("job")
+        raise fields.Malformed("the job is not an object, or is of another run")
     return read_job(source, action=fields.word(source, "status"), home=run.home, installation_id=installation_id)
 
 
 def _job(source: Mapping[str, Any], *, job_id: int) -> JobSeen:
     if fields.number(source, "id") != job_id:
-        raise fields.Malformed("id")
+        raise fields.Malformed("id is not the requested one")
     attempt = source.get("run_attempt")
     return JobSeen(
         id=job_id,

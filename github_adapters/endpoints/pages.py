@@ -31,7 +31,7 @@ class ListPage(Generic[T]):
 
     - `total`: GitHub's count of items on all pages.
     - `malformed`: number of entries that could not be parsed and were left out.
-    - `unchanged`: the page on GitHub still has the given etag. `items` is then empty, and the page used no quota.
+    - `unchanged`: the page on GitHub still has the given etag. `items` is then empty, and only redirects used quota.
     - `quota`: number of calls that the installation may make per hour, or None if the answer did not show it.
     - `cost`: number of calls that count in the quota. Each redirect that was followed is one more call.
     """
@@ -122,7 +122,7 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
     content = fields.decode(answer.body)
     total, entries = content.get("total_count"), content.get(key)
     if not isinstance(total, int) or isinstance(total, bool) or not isinstance(entries, list):
-        raise fields.Malformed(key)
+        raise fields.Malformed(f"total_count is not a number, or {key} is not a list")
     items = []
     for entry in entries:
         try:
@@ -130,7 +130,7 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
         except fields.Malformed:
             continue
     if entries and not items:
-        raise fields.Malformed(key)
+        raise fields.Malformed(f"no item of {key} can be parsed")
     return ListPage(
         items=tuple(items),
         total=total,

@@ -59,7 +59,7 @@ class RunnerGroups:
             if len(groups) < PAGE:
                 break
         if len(seen) < total:
-            raise Retryable("GitHub listed fewer runner groups than its own count")
+            raise Retryable(f"GitHub listed {len(seen)} runner groups of {login}, but counts {total}")
         return list(seen.values())
 
 
@@ -67,17 +67,17 @@ def _groups(answer: Answer) -> tuple[list[GroupSeen], int]:
     content = fields.decode(answer.body)
     total, listed = content.get("total_count"), content.get("runner_groups")
     if not isinstance(total, int) or not isinstance(listed, list):
-        raise fields.Malformed("runner_groups")
+        raise fields.Malformed("total_count is not a number, or runner_groups is not a list")
     return [read_group(each) for each in listed], int(total)
 
 
 def read_group(source: Any) -> GroupSeen:
     """Return a runner group of an organisation. Raises `Malformed` if its JSON does not have the expected form."""
     if not isinstance(source, dict):
-        raise fields.Malformed("runner group")
+        raise fields.Malformed("a runner group is not an object")
     name = fields.optional_text(source, "name")
     if name is None:
-        raise fields.Malformed("name")
+        raise fields.Malformed("name is missing")
     return GroupSeen(
         id=fields.number(source, "id"),
         name=name,

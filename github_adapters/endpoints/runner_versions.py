@@ -25,7 +25,10 @@ class RunnerVersions:
     def runner_ends(
         self, *, installation_id: int, login: str, version: str, deadline_seconds: float | None = None
     ) -> datetime | None:
-        """Return the time until which runners of a version may register. Return None if the answer has no such time.
+        """Return the time until which runners of a version may register.
+
+        Return None if the answer has no such time, or if GitHub answers 400, 404 or 410, because it does not know this
+        call or this version.
 
         GitHub documents this call in "Get runner version deprecation info" (API version 2026-03-10).
         """

@@ -128,8 +128,8 @@ class Runners:
         """Return all runners of a scope.
 
         Raises `Retryable` if GitHub lists fewer runners than its total count (law L8). When the quota runs low, a list
-        with `optional` is refused before other lists. If runners disappeared between two pages, another runner might be
-        missing from the list. One list therefore does not prove that a runner is absent.
+        with `optional` is refused before a list without it. If runners disappeared between two pages, another runner
+        might be missing from the list. One list therefore does not prove that a runner is absent.
 
         `between` is called before each further page. It returns the policy for this page, with the deadline of the
         page. If `between` is None, the deadline of `policy` limits the time for all pages together.
@@ -212,14 +212,14 @@ class Runners:
         for page in range(1, MOST_PAGES + 1):
             shown, total = ask(page)
             if total < before - PAGE:
-                raise Retryable("more runners disappeared during the listing than one page contains")
+                raise Retryable(f"more than {PAGE} runners of {scope.path} disappeared between two pages of the list")
             if total < before:
                 ask(page - 1)  # runners disappeared, so other runners moved from this page to the previous page
             if shown < PAGE or page * PAGE >= total:
                 break
             before = total
         if len(seen) < total:
-            raise Retryable("GitHub listed fewer runners than its own count")
+            raise Retryable(f"GitHub listed {len(seen)} runners of {scope.path}, but counts {total}")
         return list(seen.values())
 
     def _page(
@@ -251,7 +251,7 @@ def _jit(answer: Answer, *, name: str) -> Jit:
     content = fields.decode(answer.body)
     runner, config = fields.section(content, "runner"), content.get("encoded_jit_config")
     if not isinstance(config, str) or not config:
-        raise fields.Malformed("encoded_jit_config")
+        raise fields.Malformed("encoded_jit_config is missing")
     return Jit(runner_id=fields.number(runner, "id"), runner_name=name, config=Secret(config))
 
 
@@ -263,15 +263,15 @@ def _runners(answer: Answer) -> tuple[list[RunnerSeen], int]:
     content = fields.decode(answer.body)
     total, runners = content.get("total_count"), content.get("runners")
     if not isinstance(total, int) or not isinstance(runners, list):
-        raise fields.Malformed("runners")
+        raise fields.Malformed("total_count is not a number, or runners is not a list")
     return [_runner(each) for each in runners], total
 
 
 def _runner(source: Any) -> RunnerSeen:
     if not isinstance(source, dict) or not isinstance(source.get("name"), str):
-        raise fields.Malformed("runner")
+        raise fields.Malformed("a runner is not an object, or has no name")
     if not isinstance(source.get("busy"), bool):
-        raise fields.Malformed("busy")
+        raise fields.Malformed("busy is missing")
     labels = source.get("labels")
     return RunnerSeen(
         id=fields.number(source, "id"),

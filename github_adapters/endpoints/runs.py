@@ -72,7 +72,7 @@ class Runs:
         """Return a workflow run of a repository, or None if GitHub does not know the run.
 
         `repository` is the `owner/name` or the id of the repository. When the quota runs low, calls with `optional` are
-        refused before other calls. Raises `Invalid` if `repository` is no valid name.
+        refused before calls without it. Raises `Invalid` if `repository` is no valid name.
         """
         found = self.look_up_run(
             installation_id=installation_id, repository=repository, run_id=run_id, policy=policy, optional=optional
@@ -133,14 +133,14 @@ class Runs:
 def _run(source: Mapping[str, Any], *, run_id: int) -> RunSeen:
     found = read_run(source)
     if found.id != run_id:
-        raise fields.Malformed("id")
+        raise fields.Malformed("id is not the requested one")
     return found
 
 
 def read_run(source: Any) -> RunSeen:
     """Return a run from its JSON. Raises `Malformed` if the JSON does not have the expected form."""
     if not isinstance(source, dict):
-        raise fields.Malformed("run")
+        raise fields.Malformed("the run is not an object")
     attempt = source.get("run_attempt")
     return RunSeen(
         id=fields.number(source, "id"),
