@@ -81,11 +81,14 @@ def list_(
 def set_(
     account: Annotated[str, typer.Argument(help="login or id")],
     count: Annotated[
-        int | None, typer.Option("--count", "--jobs", min=0, max=MOST_COUNT, help="maximum of concurrent jobs")
+        int | None,
+        typer.Option("--count", "--jobs", min=0, max=MOST_COUNT, help="maximum number of Pods in use at once"),
     ] = None,
-    vcpu: Annotated[float | None, typer.Option(min=0, max=MOST_VCPU, help="maximum of vCPU in use")] = None,
+    vcpu: Annotated[
+        float | None, typer.Option(min=0, max=MOST_VCPU, help="maximum number of vCPU in use at once")
+    ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, max=MOST_MEMORY_GIB, help="maximum of memory in use, in GiB")
+        float | None, typer.Option(min=0, max=MOST_MEMORY_GIB, help="maximum memory in use at once, in GiB")
     ] = None,
     weight: Annotated[
         float | None,
@@ -106,7 +109,7 @@ def set_(
     if (count, vcpu, memory, weight) == (None, None, None, None):
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
     if any(value is not None and not math.isfinite(value) for value in (vcpu, memory, weight)):
-        raise typer.BadParameter("--vcpu, --memory and --weight must be numbers")
+        raise typer.BadParameter("--vcpu, --memory and --weight must be finite numbers")
 
     def body(db: Connection) -> tuple[AccountStory | None, list[int]]:
         found = account_id(db, account)
@@ -129,14 +132,14 @@ def set_(
 
     story, pools = query(body)
     if story is None:
-        fail(f"there is no account {account!r}; `ostler account list` lists them")
+        fail(f"there is no account {account!r}; `ostler account list` lists the accounts")
     wake(pools)
     row = story.account
     if as_json:
         print_json(_plain(row, story.usage, story.ending))
         return
     typer.echo(
-        f"{row.login}: {row.budget_count} jobs, {row.budget_vcpu / 1000:g} vCPU, {row.budget_memory / 1024:g} GiB, "
+        f"{row.login}: {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, {row.budget_memory / 1024:g} GiB, "
         f"weight {row.weight:g}"
     )
 
@@ -227,7 +230,7 @@ def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
 def account_id(db: Connection, given: str | None) -> int | None:
     """Return the id of the account with the login or id `given`, or None if `given` is None.
 
-    Ends the command with a message if no account or several accounts have the login.
+    An id is returned without a check. Ends the command with a message if no account or several accounts have the login.
     """
     from models.browse.accounts import AccountFilter, list_accounts
 
@@ -235,7 +238,7 @@ def account_id(db: Connection, given: str | None) -> int | None:
         return None if given is None else number
     found = list_accounts(db, AccountFilter(login=given), limit=2).page.rows
     if not found:
-        fail(f"there is no account {given!r}; `ostler account list` lists them")
+        fail(f"there is no account {given!r}; `ostler account list` lists the accounts")
     if len(found) > 1:
         fail(
             f"several accounts have the login {given!r}; give one of the ids {', '.join(str(row.id) for row in found)}"

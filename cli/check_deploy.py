@@ -1,6 +1,7 @@
 """`ostler check-deploy`: check whether a deploy would disturb running jobs.
 
-Exit status 0: the deploy is safe. 1: the deploy is refused. 2: the check was not possible.
+Exit status 0: no danger was found. 1: the deploy is refused. 2: the check was not possible. 3: the API server did not
+answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check_deploy(
         ),
     ],
     live: Annotated[
-        bool, typer.Option("--live", help="also check the cluster: policies, finalizers, admission")
+        bool, typer.Option("--live", help="also check the cluster: policies, runner Pods, finalizers, admission")
     ] = False,
     first: Annotated[bool, typer.Option("--first", help="first deployment: there are no old manifests")] = False,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="namespace of objects without one")] = "ostler",
@@ -56,7 +57,7 @@ def check_deploy(
 ) -> None:
     """Refuse a deploy that would disturb running jobs.
 
-    The command compares network policies, pools, namespaces and the admission policy.
+    The command checks network policies, poll addresses, pools, namespaces and the admission policy.
     """
     from deploys.deploy_plan import Deploy, judge
 
@@ -144,13 +145,14 @@ def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[R
     at_stake = {each.namespace for each in live.manifests.pools} | {name for name, _ in live.runner_pods}
     for namespace in sorted(verdict.namespaces):
         if namespace not in at_stake:
-            notes.append(f"{namespace} has no pools yet, so the admission policy was not tested there")
+            notes.append(f"{namespace} has no pools and no runner Pods, so the admission policy was not tested there")
             continue
         answer = refuses_the_collector(client, namespace)
         if answer.refused is not True:
             word = "not in force" if answer.refused is False else "not known to be in force"
             reason = f"The admission policy is {word} in {namespace}: {answer.why}."
-            refusals.append(Refusal(Danger.ADMISSION_OFF, (namespace,), reason, f"{(answer.cure or '').capitalize()}."))
+            cure = answer.cure or ""
+            refusals.append(Refusal(Danger.ADMISSION_OFF, (namespace,), reason, f"{cure[:1].upper()}{cure[1:]}."))
     return refusals, notes
 
 
@@ -218,4 +220,4 @@ def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
     for each in refusals:
         about = f" ({', '.join(each.subjects)})" if each.subjects else ""
         typer.echo(f"\nREFUSED {each.danger}{about}\n  {each.reason}\n  cure: {each.cure}")
-    typer.echo(f"\nrefused: {len(refusals)} reasons" if refusals else "\nsafe")
+    typer.echo(f"\nrefused, number of reasons: {len(refusals)}" if refusals else "\nsafe")

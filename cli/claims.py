@@ -33,7 +33,7 @@ def claims(
     wide: Wide = False,
     output: Output = None,
 ) -> None:
-    """List live claims, newest first."""
+    """List claims, newest first. Without --all, --state, --job and --pod, only live claims are listed."""
     from models.browse.claims import ClaimFilter, list_claims
     from models.claims.pod_ends import end_of
 

@@ -36,7 +36,7 @@ class Process(StrEnum):
 def problem_of(process: Process) -> str | None:
     """Return the problem of a process, or None if the process is healthy.
 
-    Raises `ConfigurationError` if settings are missing.
+    Raises `ConfigurationError` if a setting is missing or malformed.
     """
     match process:
         case Process.WEB:
@@ -64,7 +64,7 @@ def _answers(url: str) -> str | None:
 
 def _beats(alive_file: str | None, *, never: str) -> str | None:
     if alive_file is None:
-        return "OSTLER_ALIVE_FILE is not set: the process writes no heartbeat"
+        return "OSTLER_ALIVE_FILE is not set, so the process writes no heartbeat; set it to the path of a file"
     try:
         age = time.time() - Path(alive_file).stat().st_mtime
     except FileNotFoundError:

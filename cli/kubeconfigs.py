@@ -61,7 +61,7 @@ def choose(given: str | None = None) -> Chosen:
 
 
 def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
-    """Return a client of the operator's cluster. A call with all its attempts ends within `ANSWER_WITHIN` seconds.
+    """Return a client of the operator's cluster. `ANSWER_WITHIN` is the deadline of a call with all its attempts.
 
     `given` is the value of the command's option, or None. Raises `ConfigurationError` if the credentials cannot be
     read.

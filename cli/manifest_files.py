@@ -61,4 +61,5 @@ def _texts(name: str, path: str) -> Iterator[tuple[str, str]]:
         except FileNotFoundError:
             raise ConfigurationError(f"{name}: {each} does not exist; {_RENDER}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{name}: {each} cannot be read ({type(error).__name__}); {_RENDER}") from None
+            why = (error.strerror or "no reason was given") if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigurationError(f"{name}: {each} cannot be read ({why}); {_RENDER}") from None

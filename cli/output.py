@@ -81,7 +81,10 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
         why = why_away(error)
         if why is not None and any(each in why for each in _REFUSALS):
             where = endpoint(url.reveal())
-            raise ConfigurationError(f"OSTLER_DATABASE_URL: Postgres at {where} refuses the login: {why}") from None
+            raise ConfigurationError(
+                f"OSTLER_DATABASE_URL: Postgres at {where} refuses the login: {why}; correct the user, the password "
+                "or the database"
+            ) from None
         if why is not None:
             raise StoreUnreachable(no_answer("Postgres", url, why, variable="OSTLER_DATABASE_URL")) from None
         if getattr(error.orig, "pgcode", None) == _UNDEFINED_TABLE:

@@ -1,8 +1,9 @@
 """`ostler pool pause|resume|scale|drain`: changes of a RunnerPool object in the cluster.
 
-Each change is a minimal patch with the resource version that was read. Two operators can therefore not overwrite each
-other's change. The owner of the pool's manifest (Helm or a GitOps controller) might revert a change. The manifest
-should therefore not set the fields that these commands change.
+`scale` and `drain` name the resource version that was read, so they fail if another client has changed the pool. The
+command then reads the pool again. `pause` and `resume` patch only the field `paused` of the pool with this UID. The
+owner of the pool's manifest (Helm or a GitOps controller) might revert a change. The manifest should therefore not set
+the fields that these commands change.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Name = Annotated[str, typer.Argument(help="name of the pool, as `ostler pool lis
 
 
 def pause(name: Name, as_json: Json = False) -> None:
-    """Pause a pool. Ostler then neither creates nor retires its Pods, but warm Pods still serve jobs."""
+    """Pause a pool. The reconciler then creates and retires none of its Pods, but warm Pods still serve jobs."""
     _set_paused(name, paused=True, as_json=as_json)
 
 
@@ -70,7 +71,9 @@ def scale(
         as_json=as_json,
     )
     if after.paused and not as_json:
-        typer.echo(f"{name} is paused: no Pod is created or retired until `ostler pool resume {name}`", err=True)
+        typer.echo(
+            f"{name} is paused: the reconciler creates and retires no Pod until `ostler pool resume {name}`", err=True
+        )
 
 
 def drain(
@@ -97,7 +100,7 @@ def drain(
             raise typer.Exit(2)
         if not pool.has_finalizer:
             fail(
-                f"pool {name} lacks the finalizer ostler.dev/drain, so the cluster would delete its busy Pods together "
+                f"pool {name} lacks the finalizer ostler.dev/drain, so the cluster might delete its busy Pods together "
                 "with the pool. A worker on the queue `pools` adds the finalizer within seconds: check that one runs "
                 "(`ostler doctor`), then try again"
             )

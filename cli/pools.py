@@ -208,7 +208,7 @@ def pool_id(db: Connection, given: str | None) -> int | None:
         return None if given is None else number
     found = pool_names(db, given)
     if not found:
-        fail(f"there is no pool {given!r}; `ostler pool list` lists them")
+        fail(f"there is no pool {given!r}; `ostler pool list` lists the pools")
     if len(found) > 1:
         fail(f"pool {given!r} is in several namespaces; give one of the ids {', '.join(map(str, found))}")
     return found[0]

@@ -25,7 +25,10 @@ def restore(
         ),
     ] = False,
     emptied: Annotated[
-        bool, typer.Option("--emptied", help="restore even if the namespace has lost all its Pods or its epoch")
+        bool,
+        typer.Option(
+            "--emptied", help="restore even if a namespace has lost all its runner Pods, or if the epoch is lost"
+        ),
     ] = False,
 ) -> None:
     """Rebuild the claims that a restored Postgres lacks, from the Pods in the cluster and the runners at GitHub.

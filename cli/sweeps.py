@@ -211,14 +211,14 @@ def _obstacle(db: Connection) -> str | None:
 
 
 def _named(name: str, *, several: bool = True) -> tuple[str, ...]:
-    """Return a list with the sweep of this name. If `several` is true, the name `all` returns every sweep.
+    """Return the sweep of this name as a tuple. If `several` is true, the name `all` returns every sweep.
 
     Ends the command with a message if there is no such sweep.
     """
     if several and name == "all":
         return SWEEPS
     if name not in SWEEPS:
-        fail(f"there is no sweep {name!r}; `ostler sweep list` lists them")
+        fail(f"there is no sweep {name!r}; `ostler sweep list` lists the sweeps")
     return (name,)
 
 

@@ -122,7 +122,7 @@ def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metava
     from models.browse import api_tokens
 
     if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
-        fail(f"there is no token {token_id}; `ostler token list` lists them")
+        fail(f"there is no token {token_id}; `ostler token list` lists the tokens")
     typer.echo(f"token {token_id} is revoked")
 
 
@@ -135,8 +135,8 @@ def _ids_of(logins: Sequence[str]) -> list[int]:
         found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
         if not found:
             fail(
-                f"there is no account {login}; `ostler account list` lists all accounts, and the first job of an "
-                "account creates it"
+                f"there is no account {login}; an account exists after its first webhook, and `ostler account list` "
+                "lists all accounts"
             )
         ids.append(found[0].id)
     return ids

@@ -1,4 +1,6 @@
-"""`ostler doctor`: check the installation, and print cause and cure of each problem. Exit status 1: a check failed.
+"""`ostler doctor`: check the installation, and print cause and cure of each problem.
+
+Exit status 1: a check failed, or no check had a result. With `--strict`, also if a check has another outcome than ok.
 
 A check is a function in the module of its family that takes a `Context` and returns a `Verdict`. `checks.py` lists all
 checks. They run concurrently, each with a deadline. A check that cannot run has the outcome `unknown` and does not

@@ -45,7 +45,7 @@ def certificate(context: Context) -> Verdict:
             f"{host} rejects the TLS handshake: {told}", "check the log of web for tls.certificate_not_loaded"
         )
     except OSError as error:
-        told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"
+        told = error.strerror or "no reason was given" if not isinstance(error, TimeoutError) else "no answer in time"
         return unknown(
             f"{host} cannot be reached from here: {told}",
             "run the command in a worker: kubectl exec deploy/ostler-worker-default -- ostler doctor",

@@ -83,7 +83,7 @@ def _required(context: Context) -> Mapping[str, Sequence[Right]]:
     """Return the rights that each process needs. They include the rights for container jobs if a pool has such jobs."""
     try:
         found = context.pools()
-    except UpstreamError:  # the identity must not list pools, or the check `definition` reports the reason
+    except UpstreamError:  # the identity cannot list pools, or the check `definition` reports the reason
         return RIGHTS
     if all(pool.containers is None for pool in found):
         return RIGHTS
@@ -116,8 +116,8 @@ def definition(context: Context) -> Verdict:
     missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
     if missing:
         return failed(
-            f"{CRD_NAME} has the schema of another version of Ostler: {missing[0]} and {len(missing) - 1} more fields "
-            "differ",
+            f"{CRD_NAME} has the schema of another version of Ostler: fields that differ: {len(missing)}, the first is "
+            f"{missing[0]}",
             cure,
         )
     return ok(f"{CRD_NAME} is served with the schema of this version")

@@ -137,8 +137,9 @@ class Context:
 
     @property
     def redis_info(self) -> Mapping[str, Any]:
-        """Answer of Redis to INFO, with two additional keys. Raises `StoreUnreachable` if Redis does not answer.
+        """Answer of Redis to INFO, with two additional keys.
 
+        Raises `StoreUnreachable` if Redis does not answer, and `ConfigurationError` if its address is missing or wrong.
         `lock` is true if a beat process holds the lock of beat. `heads` has the send time of the next message of each
         queue.
         """

@@ -37,7 +37,7 @@ def beats(context: Context) -> Verdict:
         held = context.redis_info["lock"]
     except (StoreUnreachable, ConfigurationError):
         return failed(
-            f"{cause}; Redis was not asked or did not answer",
+            f"{cause}; Redis is not configured or did not answer",
             "check that Redis, `ostler beat` and a worker on the queue `sweeps` run",
         )
     if not held:

@@ -138,9 +138,9 @@ def deliveries(context: Context) -> Verdict:
     if not newest.accepted:
         return failed(
             f"the last webhook failed: {meaning(newest.status_code)}",
-            "correct the cause; `redelivery` then requests the failed webhooks again",
+            "correct the cause; the sweep `redelivery` then requests the failed webhooks again",
         )
     if open_ones:
-        cure = "`redelivery` requests these webhooks again; the log of web shows why web did not accept them"
+        cure = "the sweep `redelivery` requests these webhooks again; the log of web shows why web did not accept them"
         return warning(f"{len(open_ones)} of the last {len(latest)} webhooks were not accepted", cure)
     return ok(f"the last {len(latest)} webhooks were accepted")

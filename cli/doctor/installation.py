@@ -30,7 +30,9 @@ def settings(context: Context) -> Verdict:
             governor=Ungoverned(),
         )
     except ConfigurationError as error:
-        return failed("; ".join(str(error).splitlines()), "set them for every process; see docs/configuration.md")
+        return failed(
+            "; ".join(str(error).splitlines()), "correct these settings for every process; see docs/configuration.md"
+        )
     if unread := unread_variables():
         return warning("; ".join(map(str, unread)), "correct the names, or remove these variables")
     return ok(f"all required variables are set; runner Pods run in {' and '.join(found.namespaces)}")

@@ -17,7 +17,10 @@ SHOWN = 5
 
 
 def job_network(context: Context) -> Verdict:
-    """Check that a busy Pod of any namespace cannot reach the API server, a node, or a private address."""
+    """Check that a busy Pod cannot reach the API server, a node, or a private address.
+
+    Each namespace of runner Pods is checked.
+    """
     verdicts = [_network_of(context, namespace) for namespace in context.place.namespaces]
     return next((each for each in verdicts if each.outcome is not Outcome.OK), verdicts[0])
 
@@ -31,7 +34,7 @@ def _network_of(context: Context, namespace: str) -> Verdict:
     except Forbidden:
         return unknown("this identity is not allowed to read NetworkPolicies", "run the command as an administrator")
     except Malformed as error:
-        return unknown(f"a NetworkPolicy of {namespace} cannot be read: {error}")
+        return unknown(f"a NetworkPolicy of {namespace} is malformed: {error}", "correct this NetworkPolicy")
     job = Pod("job", namespace, {POOL_LABEL: "any", OWNER_LABEL: "1"}, {})
     found = reach(Network(policies, {}, ()), job, Direction.EGRESS)
     if not found.policies:

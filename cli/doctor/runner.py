@@ -45,7 +45,7 @@ def _run_check(found: dict[int, Verdict], number: int, check: Check, context: Co
     except UpstreamError as error:
         found[number] = unknown(f"not checked: {error}", "correct the failed checks of this family first")
     except Exception as error:  # noqa: BLE001  a bug in one check must not stop the others
-        # The message shows only the class and the place, because the text might contain a row (L13).
+        # The message shows only the class and the place, because the text might contain a row (law L13).
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}, in {place.name}"
         found[number] = unknown(

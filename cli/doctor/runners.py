@@ -21,7 +21,7 @@ _VERSION = re.compile(r"(?:^|/)[a-z0-9._-]*actions-runner[a-z0-9._-]*:v?(\d+\.\d
 
 
 def version_of(image: str) -> str | None:
-    """Return the runner version in the tag of an image, or None if the tag contains no version."""
+    """Return the runner version in the tag of an image whose name contains `actions-runner`. Otherwise return None."""
     found = _VERSION.search(image)
     return None if found is None else found[1]
 

@@ -23,4 +23,6 @@ def strangers(context: Context) -> Verdict:
     if serving:
         cure = "unset OSTLER_NEW_ACCOUNTS, so that unknown accounts are held; or set allowedAccounts of these pools"
         return failed(cause, cure)
-    return warning(f"{cause}. Unknown accounts are held until `ostler account allow`", "set allowedAccounts there")
+    return warning(
+        f"{cause}. Unknown accounts are held until `ostler account allow`", "set allowedAccounts of these pools"
+    )

@@ -1,7 +1,7 @@
 """`ostler setup github` and `ostler setup ping`: create the GitHub App, and test that its webhooks arrive.
 
 GitHub creates the App from a manifest and shows the App's secrets only once. The command writes the secrets into a
-Secret or a file, and nowhere else (law L13).
+Secret or a file and prints them nowhere (law L13). If the write fails, it writes them into a new file instead.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class EnvFile:
         self.ping = "ostler setup ping"
 
     def check(self) -> None:
-        """Raise `Conflict` if the file already has the App's secrets, or if its folder cannot be written.
+        """Raise `Conflict` if the file has the App's secrets without `--replace`, or if its folder cannot be written.
 
         A variable without a value, as in a copy of `compose/.env.example`, is not a secret: a write fills it in.
         """
@@ -75,9 +75,9 @@ class EnvFile:
             raise Conflict(f"{self._path} already has {', '.join(taken)}; use --replace to overwrite")
         folder = self._path.absolute().parent
         if not folder.is_dir():
-            raise Conflict(f"the folder {folder} does not exist")
+            raise Conflict(f"the folder {folder} does not exist; create it, or name another file")
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise Conflict(f"this user cannot write files in the folder {folder}")
+            raise Conflict(f"this user cannot write files in the folder {folder}; name another file")
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
         """Write the secrets and preserve the other lines. The file is replaced atomically, with mode 0600."""

@@ -47,7 +47,7 @@ def test_a_sweep_is_paused_and_resumed_by_name_and_all_of_them_at_once(operator:
 def test_a_sweep_that_there_is_not_is_said_in_one_line(operator: Operator, command: tuple[str, ...]) -> None:
     done = operator.run("sweep", *command, "broom")
     assert done.returncode == 1
-    assert done.stderr == "ostler: there is no sweep 'broom'; `ostler sweep list` lists them\n"
+    assert done.stderr == "ostler: there is no sweep 'broom'; `ostler sweep list` lists the sweeps\n"
 
 
 def test_running_a_sweep_needs_redis_and_says_so(operator: Operator) -> None:
