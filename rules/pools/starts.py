@@ -170,7 +170,12 @@ def trouble_of(
             f"the node created no sandbox for the Pod within {seconds:.0f} s: `kubectl describe pod` has the cause, "
             "for example a volume, the network, or a node without user namespaces (hostUsers: false)"
         )
-    if waiting not in {None, "ContainerCreating", "PodInitializing"}:
+    if waiting == "PodInitializing":
+        return Trouble.CONTAINER, (
+            f"an init container did not end, or a sidecar did not become ready, within {seconds:.0f} s: `kubectl "
+            "describe pod` names the container"
+        )
+    if waiting not in {None, "ContainerCreating"}:
         return Trouble.CONTAINER, f"{waiting}"
     return Trouble.UNRESPONSIVE, f"the Pod did not poll within {seconds:.0f} s"
 

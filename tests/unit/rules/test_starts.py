@@ -122,7 +122,7 @@ def test_a_first_poll_after_the_failure_ends_the_story() -> None:
         ("CreateContainerConfigError", True, None, Trouble.UNSCHEDULABLE, "within 30 s"),
         ("CreateContainerConfigError", False, None, Trouble.CONTAINER, "CreateContainerConfigError"),
         ("ContainerCreating", False, None, Trouble.UNRESPONSIVE, "within 30 s"),
-        ("PodInitializing", False, None, Trouble.UNRESPONSIVE, "within 30 s"),
+        ("PodInitializing", False, None, Trouble.CONTAINER, "a sidecar did not become ready, within 30 s"),
         (NO_SANDBOX, False, None, Trouble.CONTAINER, "no sandbox for the Pod within 30 s"),
         (None, False, None, Trouble.UNRESPONSIVE, "within 30 s"),
     ],
