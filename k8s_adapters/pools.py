@@ -41,7 +41,7 @@ from k8s_adapters.names import (
     PLURAL,
 )
 from k8s_adapters.runner_scripts import scripts_name
-from ostler.errors import Conflict, Gone
+from ostler.errors import Conflict, Gone, Retryable
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity
@@ -180,7 +180,9 @@ def list_pools_at(
     pools: list[PoolSeen] = []
     while True:
         page = client.request("GET", pool_path(namespace), query=query, policy=policy)
-        pools.extend(read_pool(item) for item in page["items"])
+        if "items" not in page:  # without this key, an empty list would be a guess
+            raise Retryable(f"the answer to a list of pools in {namespace} has no field `items`")
+        pools.extend(read_pool(item) for item in page["items"] or ())
         following = page.get("metadata", {}).get("continue")
         if not following:
             return pools, str(page.get("metadata", {}).get("resourceVersion") or "")
