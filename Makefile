@@ -52,7 +52,7 @@ bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for 
 	@$(BIN)/python -m benchmarks $(SUBJECT)
 
 test: $(STAMP) ## run the tests: T=path for one file
-	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadfile) $(T)
+	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadfile --no-loadscope-reorder) $(T)
 
 test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow

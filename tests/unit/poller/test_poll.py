@@ -261,7 +261,17 @@ def test_poller_works_in_other_shells(tmp_path: Path, kind: str) -> None:
     assert [poll.authorization for poll in stub.polls] == [f"Bearer {TOKEN}"] * 4
 
 
-@pytest.mark.parametrize("clients", [(), ("busybox",)], ids=["none", "busybox"])
+@pytest.mark.parametrize(
+    "clients",
+    [
+        pytest.param((), id="none"),
+        pytest.param(
+            ("busybox",),
+            id="busybox",
+            marks=pytest.mark.skipif(which("busybox") is None, reason="busybox is not installed"),
+        ),
+    ],
+)
 def test_poller_ends_without_a_client_that_verifies_certificates(tmp_path: Path, clients: tuple[str, ...]) -> None:
     pod = make_pod(tmp_path, clients=clients)
     if clients:
