@@ -222,7 +222,7 @@ def _print(pool: PoolSeen, words: str, *, as_json: bool) -> None:
 
 
 def shown(pool: PoolSeen) -> dict[str, Any]:
-    """Return the fields of a pool that these commands can change, for JSON."""
+    """Return the JSON of a pool: its name and namespace, and the fields that show the effect of these commands."""
     return {
         "name": pool.name,
         "namespace": pool.namespace,

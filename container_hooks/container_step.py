@@ -60,8 +60,8 @@ def _workspace(given: ContainerStep, state: dict[str, object], world: World) -> 
     found = workspace_of(given, work=world.settings.work) or known or world.settings.workspace
     if not isinstance(found, str) or not is_inside(found):
         raise HookFailed(
-            "run_container_step: the workspace of the job is unknown; the workingDirectory of prepare_job must be "
-            "below /__w"
+            f"run_container_step: the runner named no workspace below /__w (found {found!r}); prepare_job needs a "
+            "workingDirectory such as /__w/shop/shop"
         )
     return found
 

@@ -313,8 +313,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         default="restricted",
         description=(
-            "Weakest Pod Security level that a pool may ask for: `restricted`, `baseline` or `privileged`. Levels "
-            "above `restricted` need OSTLER_ELEVATED_NAMESPACE. A pool that asks for more is Degraded"
+            "Least strict Pod Security level that a pool may ask for: `restricted`, `baseline` or `privileged`. Levels "
+            "that are less strict than `restricted` need OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict "
+            "level than this setting is Degraded"
         ),
     )
     dispatch_url: str = Field(

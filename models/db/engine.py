@@ -196,8 +196,8 @@ def assert_isolation(db: Connection) -> None:
     level = db.execute(text("SHOW transaction_isolation")).scalar_one()
     if level != "read committed":
         raise ConfigurationError(
-            f"OSTLER_DATABASE_URL: default_transaction_isolation is {level!r}; Ostler needs 'read committed': correct "
-            "the setting in the URL, or of the role or the database"
+            f"OSTLER_DATABASE_URL: default_transaction_isolation is {level!r} and must be 'read committed': change it "
+            "in the options of the URL, or with ALTER ROLE or ALTER DATABASE"
         )
 
 

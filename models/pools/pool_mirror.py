@@ -192,9 +192,9 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Insert a pool's row. Return True if this call inserted the row.
 
-    If a live row has the same name and another UID, the pool was deleted and created again between two checks. In this
-    case, `end_pool` is called for the deleted pool first. If another check has inserted the row in the meantime,
-    nothing is inserted.
+    If a live row has the same name and another UID, the pool was deleted and created again between two reads of the
+    cluster. In this case, `end_pool` is called for the deleted pool first. If another worker has inserted the row in
+    the meantime, nothing is inserted.
     """
     before = db.execute(
         text("""

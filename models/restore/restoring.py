@@ -255,8 +255,9 @@ def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, n
 
 
 def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> bool:
-    """Make a claim a spare if its runner is online and idle. Move every other claim to the state `executing`.
+    """Deliver a claim, and move it to the state `executing` unless its runner is online and idle.
 
+    If the runner is online and idle, a claim without a job becomes a spare, and a claim with a job stays `delivered`.
     A claim in the state `releasing` moves to `executing` even if its runner is idle. If such a claim stayed
     `releasing`, the release would treat it as never delivered, and would free a Pod that might hold a JIT. Returns
     False if the claim cannot make the transition.

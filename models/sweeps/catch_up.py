@@ -23,7 +23,7 @@ from models.db.sql import text
 from rules.claims.job_outcomes import NO_SUCH_JOB
 from rules.claims.machines import JobState
 from rules.routing.holds import HoldReason
-from rules.sweeps.catch_up import Purse, spend
+from rules.sweeps.catch_up import Allowance, spend
 
 LIMIT = 500
 """Maximum number of overdue jobs of one repository per check."""
@@ -59,7 +59,7 @@ class CatchUpRepository(Base):
     )
 
 
-class CatchUpPurse(Base):
+class CatchUpAllowance(Base):
     """The remaining calls of the sweep for one installation."""
 
     __tablename__ = "catch_up_quotas"
@@ -208,13 +208,13 @@ def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime
     )
 
 
-def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) -> Purse | None:
+def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) -> Allowance | None:
     """Take one call from the sweep's quota for an installation.
 
     Return the remaining quota, or None if no call was left. `percent` is the percentage of GitHub's hourly limit that
     the sweep may use.
     """
-    new = Purse.new(percent=percent, now=now)
+    new = Allowance.new(percent=percent, now=now)
     db.execute(
         text("""
             INSERT INTO catch_up_quotas (installation_id, calls, at, quota) VALUES (:id, :calls, :at, :quota)
@@ -226,7 +226,7 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
         text("SELECT calls, at, quota FROM catch_up_quotas WHERE installation_id = :id FOR NO KEY UPDATE"),
         {"id": installation_id},
     ).one()
-    left = spend(Purse(*row), percent=percent, now=now)
+    left = spend(Allowance(*row), percent=percent, now=now)
     if left is not None:
         db.execute(
             text("UPDATE catch_up_quotas SET calls = :calls, at = greatest(at, :at) WHERE installation_id = :id"),

@@ -84,8 +84,8 @@ class Node:
     """A node. `taints` has only taints that repel Pods.
 
     `usable` is true if the node is Ready and not cordoned. `not_ready` is true if the node is not cordoned and its
-    condition Ready is not True. `not_ready_since` is the time since which the node is not Ready, or None if this time
-    is unknown.
+    condition Ready is not True. `not_ready_since` is the time at which the node stopped being Ready, or None if this
+    time is unknown.
     """
 
     labels: Mapping[str, str]

@@ -56,7 +56,7 @@ def judge_listed(
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class Allowance:
     """How many calls the sweep may still make for an installation. `calls` is the number at the time `at`.
 
     `quota` is GitHub's hourly limit for the installation.
@@ -67,21 +67,21 @@ class Purse:
     quota: int
 
     @classmethod
-    def new(cls, *, percent: float, now: datetime) -> Purse:
-        """Return the purse of an installation before the sweep's first call."""
+    def new(cls, *, percent: float, now: datetime) -> Allowance:
+        """Return the call allowance of an installation before the sweep's first call."""
         return cls(_burst(BASE_QUOTA, percent), now, BASE_QUOTA)
 
 
-def spend(purse: Purse, *, percent: float, now: datetime) -> Purse | None:
-    """Return the purse after one more call, or None if no call is left.
+def spend(allowance: Allowance, *, percent: float, now: datetime) -> Allowance | None:
+    """Return the allowance after one more call, or None if no call is left.
 
     `percent` is the sweep's share of the quota. A quarter of this share is available at once. The rest accrues evenly,
     so that the sweep never makes more than `percent` of the quota's calls within an hour.
     """
-    passed = max(0.0, (now - purse.at).total_seconds())
-    burst = _burst(purse.quota, percent)
-    calls = min(burst, purse.calls + passed * 0.75 * purse.quota * percent / 100 / 3600)
-    return Purse(calls - 1, now, purse.quota) if calls >= 1 else None
+    passed = max(0.0, (now - allowance.at).total_seconds())
+    burst = _burst(allowance.quota, percent)
+    calls = min(burst, allowance.calls + passed * 0.75 * allowance.quota * percent / 100 / 3600)
+    return Allowance(calls - 1, now, allowance.quota) if calls >= 1 else None
 
 
 def _burst(quota: int, percent: float) -> float:

@@ -32,7 +32,7 @@ def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
 
     brake, mended, due = rt.transaction(body)
     if mended:
-        log.info("pool.brake_ended", pool=pool.name, failed_runners=mended, why="the template of the pool changed")
+        log.info("pool.runner_failures_cleared", pool=pool.name, failures=mended, why="the pool's template changed")
     if mended or due:
         rt.waker.wake(pool.id)
     return brake

@@ -60,8 +60,9 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
         )
         if found is None and not scope.certain:
             raise Gone(
-                f"GitHub finds no runner {registration.runner_name} in {registration.scope}, but the name of the "
-                "repository might belong to another repository by now"
+                f"the removal of runner {registration.runner_name} is not confirmed: GitHub finds no such runner in "
+                f"{registration.scope}, which might be another repository after a rename; remove the runner by hand if "
+                "the renamed repository lists it"
             )
         runner_id = None if found is None else found.id
     if runner_id is not None:

@@ -71,7 +71,7 @@ MOST_UNANSWERED = 3
 """Number of consecutive calls without an answer after which a tick skips the installation."""
 
 LOCK_MS = 250
-"""Longest wait in milliseconds for a row that another session has locked, for example to insert the same job.
+"""Longest wait in milliseconds for an uncommitted insert of the same job by another session.
 
 A job whose row another session has locked is left to a later tick.
 """

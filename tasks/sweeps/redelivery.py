@@ -146,10 +146,10 @@ class _Sweep:
                     ),
                 )
                 if done:
-                    log.info("redelivery.scan_completed", reads_back_to=floor.isoformat())
+                    log.info("redelivery.scan_completed", read_back_to=floor.isoformat())
                     return
                 if end is PageEnd.DOUBT:
-                    log.warning("redelivery.list_ended_early", reads_back_to=floor.isoformat())
+                    log.warning("redelivery.list_ended_early", read_back_to=floor.isoformat())
                     return
         except Invalid:  # the cursor is too old, so the scan starts again
             self._save(replace(self._progress, scan_began=None, scan_cursor=None))

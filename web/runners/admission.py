@@ -111,7 +111,10 @@ class Admission:
                 return self._cluster.verify(token.reveal())
             except KeyUnknown:
                 if is_late:
-                    raise Unjudged("the keys were requested before this token arrived") from None
+                    raise Unjudged(
+                        "the token cannot be verified yet: its key is not among the signing keys of the cluster, which "
+                        "were requested before the token arrived; the next poll of the Pod requests them again"
+                    ) from None
                 raise TokenRejected("the cluster does not publish the key of this token") from None
         if self._cluster.keys_are_old:
             self._fetch_keys()

@@ -270,9 +270,7 @@ def test_pool_that_asks_for_more_gets_no_pod_and_disturbs_no_other(
     assert made == {"small", "other"} | ({"wide"} if reason == "AsExpected" else set())
 
 
-def test_level_that_is_no_longer_allowed_costs_a_pool_its_warm_pods_only(
-    stage: Stage, elevated: Stage
-) -> None:
+def test_level_that_is_no_longer_allowed_costs_a_pool_its_warm_pods_only(stage: Stage, elevated: Stage) -> None:
     stage.rt.settings = replace(stage.rt.settings, allowed_pod_security="baseline")
     elevated.pool("wide", replicas=3, security={"podSecurity": "baseline"})
     kept(stage)

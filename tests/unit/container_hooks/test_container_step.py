@@ -152,7 +152,7 @@ def test_no_free_name_is_one_line(stage: Stage) -> None:
 def test_workspace_outside_of_the_work_folder_is_refused(stage: Stage, workspace: object) -> None:
     state = {"jobPod": JOB_POD} if workspace is None else {"workspace": workspace}
     assert stage.run("run_container_step", action("true"), state=state) == 1
-    assert "the workspace of the job is unknown" in stage.log.errors[0]
+    assert "the runner named no workspace below /__w" in stage.log.errors[0]
     assert stage.api.names() == [JOB_POD]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rules.claims.machines import JobState
-from rules.sweeps.catch_up import Catch, Purse, judge_listed, spend, wait_after
+from rules.sweeps.catch_up import Allowance, Catch, judge_listed, spend, wait_after
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -54,15 +54,15 @@ def test_a_job_that_ended_has_its_time_to_be_told_of(over: float, verdict: Catch
     tries=st.integers(1, 60),
 )
 def test_no_hour_holds_more_than_the_share(quota: int, percent: float, gaps: list[float], tries: int) -> None:
-    purse, now = Purse(1e9, NOW, quota), NOW
+    allowance, now = Allowance(1e9, NOW, quota), NOW
     spent: list[datetime] = []
     for gap in gaps:
         now += timedelta(seconds=gap)
         for _ in range(tries):
-            left = spend(purse, percent=percent, now=now)
+            left = spend(allowance, percent=percent, now=now)
             if left is None:
                 break
-            purse = left
+            allowance = left
             spent.append(now)
     most = max(1.0, quota * percent / 400) + 0.75 * quota * percent / 100
     for number, first in enumerate(spent):
@@ -71,8 +71,8 @@ def test_no_hour_holds_more_than_the_share(quota: int, percent: float, gaps: lis
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:
-    purse = Purse(0.5, NOW, 5000)
-    assert spend(purse, percent=5, now=NOW - timedelta(days=1)) is None
+    allowance = Allowance(0.5, NOW, 5000)
+    assert spend(allowance, percent=5, now=NOW - timedelta(days=1)) is None
 
 
 def test_a_repository_that_fails_is_left_alone_for_an_hour_at_most() -> None:
@@ -81,17 +81,17 @@ def test_a_repository_that_fails_is_left_alone_for_an_hour_at_most() -> None:
     assert waits == [5, 5, 10, 20, 40, 60, 60]
 
 
-def test_a_new_purse_holds_a_quarter_of_the_share_of_the_base_quota() -> None:
-    assert Purse.new(percent=8, now=NOW) == Purse(100.0, NOW, 5000)
-    assert Purse.new(percent=0.01, now=NOW).calls == 1.0
+def test_a_new_allowance_holds_a_quarter_of_the_share_of_the_base_quota() -> None:
+    assert Allowance.new(percent=8, now=NOW) == Allowance(100.0, NOW, 5000)
+    assert Allowance.new(percent=0.01, now=NOW).calls == 1.0
 
 
 def test_a_call_is_taken_out_and_the_rest_comes_evenly() -> None:
-    assert spend(Purse(1.0, NOW, 5000), percent=8, now=NOW) == Purse(0.0, NOW, 5000)
-    assert spend(Purse(0.9, NOW, 5000), percent=8, now=NOW) is None
+    assert spend(Allowance(1.0, NOW, 5000), percent=8, now=NOW) == Allowance(0.0, NOW, 5000)
+    assert spend(Allowance(0.9, NOW, 5000), percent=8, now=NOW) is None
     # Three quarters of 8 % of 5000 calls an hour are 300: one in 12 seconds.
     later = NOW + timedelta(seconds=24)
-    assert spend(Purse(0.0, NOW, 5000), percent=8, now=later) == Purse(1.0, later, 5000)
-    assert spend(Purse(99.5, NOW, 5000), percent=8, now=later) == Purse(99.0, later, 5000)
+    assert spend(Allowance(0.0, NOW, 5000), percent=8, now=later) == Allowance(1.0, later, 5000)
+    assert spend(Allowance(99.5, NOW, 5000), percent=8, now=later) == Allowance(99.0, later, 5000)
     back = NOW - timedelta(days=1)
-    assert spend(Purse(1.0, NOW, 5000), percent=8, now=back) == Purse(0.0, back, 5000)
+    assert spend(Allowance(1.0, NOW, 5000), percent=8, now=back) == Allowance(0.0, back, 5000)
