@@ -352,15 +352,15 @@ def _runner_namespaces(given: Object) -> list[str]:
 def _read_namespaces(given: Object) -> list[str]:
     """Return the namespaces that an object names in `OSTLER_NAMESPACE` and `OSTLER_ELEVATED_NAMESPACE`.
 
-    A ConfigMap or a container has these variables of a process.
+    A ConfigMap or a container has these variables of a process. An empty variable names no namespace.
     """
-    found: list[str] = []
+    found: list[str | None] = []
     if given.body["kind"] == "ConfigMap":
         found += [value for key, value in _texts(given.body.get("data")).items() if key in NAMESPACE_VARIABLES]
     for container in _containers(_template(given) or {}):
         variables = container.get("env") or []
-        found += [each["value"] for each in variables if each["name"] in NAMESPACE_VARIABLES and "value" in each]
-    return found
+        found += [each.get("value") for each in variables if each["name"] in NAMESPACE_VARIABLES]
+    return [name for name in found if name]
 
 
 def _annotated_addresses(policies: Iterable[Object], annotation: str) -> Addresses:

@@ -198,6 +198,16 @@ def test_runners_are_where_the_settings_say() -> None:
     assert found.runner_namespaces == {"by-map", "by-env"}
 
 
+@pytest.mark.parametrize("value", ["", None])
+def test_empty_variable_names_no_namespace_of_runners(value: str | None) -> None:
+    env = [{"name": "OSTLER_NAMESPACE", "value": "home"}, {"name": "OSTLER_ELEVATED_NAMESPACE", "value": value}]
+    found = read(
+        thing("ConfigMap", data={"OSTLER_ELEVATED_NAMESPACE": ""}),
+        thing("Deployment", spec={"template": template([{"env": env}])}),
+    )
+    assert found.read_namespaces == found.runner_namespaces == {"home"}
+
+
 def test_kinds_that_are_not_evaluated_are_named() -> None:
     found = read(
         thing("CiliumNetworkPolicy", "c", group="cilium.io/v2"),
