@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deploys.deploys import Danger, Refusal
-from deploys.manifests import DEFINITION, POOL_KIND, Key, Manifests, Object, title_of
+from deploys.manifests import DEFINITION, POOL_KIND, Key, Object, title_of
 
 DRAIN_FINALIZER = "ostler.dev/drain"
 
@@ -68,32 +68,48 @@ def _same(one: Object, other: Object) -> bool:
     return one.text == other.text
 
 
-def judge_namespaces(old: Manifests, new: Manifests, *, runner_pods: Mapping[str, int]) -> Iterable[Refusal]:
-    """Yield a refusal for each namespace that processes of Ostler read before the deploy, but not after the deploy.
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A namespace that a process of Ostler reads before the deploy, and no process reads after it.
 
-    `runner_pods` has a number for each namespace whose Pods were listed. The number is 0 if the namespace has no runner
-    Pods. Such a namespace is not refused. A namespace whose Pods were not listed is refused. Nothing is yielded if no
-    process in the new manifests names a namespace, because another release then has the processes.
+    `pools` are the names of the pools in the namespace. `pods` is the number of its runner Pods, or None if the Pods
+    were not listed.
     """
-    if not new.read_namespaces:
-        return
-    for name in sorted(old.read_namespaces - new.read_namespaces):
-        count = runner_pods.get(name)
-        if count == 0:
+
+    namespace: str
+    pools: tuple[str, ...]
+    pods: int | None
+
+
+def judge_namespaces(left: Iterable[Left]) -> Iterable[Refusal]:
+    """Yield a refusal for each left namespace, unless the namespace contains neither pools nor runner Pods.
+
+    A namespace is also refused if its Pods were not listed. A pool without Pods is refused because it can get a Pod
+    during the deploy. Even if the deploy deletes the pool, no process would remove the pool's finalizer.
+    """
+    for each in left:
+        if each.pods == 0 and not each.pools:
             continue
-        steps = f"delete the pools in {name}, wait until they are drained, and deploy then."
-        if count is None:
-            there = "its Pods were not listed"
-            cure = f"Use --live, so that its Pods are listed. If it contains runner Pods, {steps}"
-        else:
-            there, cure = "it contains runner Pods", f"{steps[0].upper()}{steps[1:]}"
+        pools = [f"{_count(len(each.pools), 'pool')} ({', '.join(each.pools)})"] if each.pools else []
+        pods = [_count(each.pods, "runner Pod")] if each.pods else []
+        there = "its Pods were not listed" if each.pods is None else f"it contains {' and '.join(pools + pods)}"
+        after = "check the deploy again with --live" if each.pods is None else "deploy then"
         yield Refusal(
             Danger.NAMESPACE_LEFT,
-            (name,),
-            f"After the deploy, no process of Ostler reads namespace {name}, and {there}. Ostler would not notice "
-            "when the jobs of such Pods end, and would not delete the Pods.",
-            cure,
+            (each.namespace,),
+            (
+                f"After the deploy, no process of Ostler reads namespace {each.namespace}, and {there}. Jobs there "
+                "would have no watch, and pools and Pods there would stay."
+            ),
+            (
+                f"Drain the pools in {each.namespace} with `ostler pool drain NAME`, wait until they and their Pods "
+                f"are gone, and {after}."
+            ),
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def judge_changes(

@@ -9,7 +9,7 @@ from typing import Any
 
 from deploys.addresses import Addresses
 from deploys.deploy_admission import judge_admission
-from deploys.deploy_changes import Action, Change, changes_of, judge_changes, judge_namespaces
+from deploys.deploy_changes import Action, Change, Left, changes_of, judge_changes, judge_namespaces
 from deploys.deploy_network import WEB, Question, Row, judge_network
 from deploys.deploy_polls import judge_polls
 from deploys.deploy_secrets import note_secrets
@@ -100,7 +100,7 @@ def judge(deploy: Deploy) -> Verdict:
     refusals = (
         *network.refusals,
         *judge_polls(before, after),
-        *(judge_namespaces(old, deploy.new, runner_pods=live.counts if live else {}) if old else ()),
+        *judge_namespaces(_left(deploy)),
         *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
         *judge_admission(after, namespaces),
     )
@@ -114,11 +114,38 @@ def judge(deploy: Deploy) -> Verdict:
     )
 
 
-def _of_release(live: Manifests, new: Manifests) -> Manifests:
-    """Return the live objects of the release in `new`. A label or Helm's annotation of an object names its release."""
-    names = {name for each in new.objects.values() if (name := _release(each)) is not None}
-    bodies = [each.body for each in live.objects.values() if _release(each) in names]
+def _of_release(live: Manifests, *given: Manifests) -> Manifests:
+    """Return the live objects of the release in `given`.
+
+    A label or Helm's annotation of an object names its release. An object that is also in `given` belongs to the
+    release without such a name.
+    """
+    keys = {key for each in given for key in each.objects}
+    names = {name for each in given for one in each.objects.values() if (name := _release(one)) is not None}
+    bodies = [each.body for key, each in live.objects.items() if key in keys or _release(each) in names]
     return read_manifests(bodies, namespace="default")
+
+
+def _left(deploy: Deploy) -> tuple[Left, ...]:
+    """Return the namespaces that a process of the release reads before the deploy, and no process reads after it.
+
+    OLD might be older than the cluster, so the live objects of the release count too. The result is empty if no process
+    in the new manifests names a namespace, because another release then has the processes.
+    """
+    live, new = deploy.live, deploy.new
+    before = () if deploy.old is None else (deploy.old,)
+    if live is not None:
+        before = (*before, _of_release(live.manifests, new, *before))
+    names = {name for each in before for name in each.read_namespaces} if new.read_namespaces else set()
+    pools = live.manifests.pools if live is not None else ()
+    return tuple(
+        Left(
+            namespace=name,
+            pools=tuple(sorted(each.name for each in pools if each.namespace == name)),
+            pods=live.counts.get(name) if live is not None else None,
+        )
+        for name in sorted(names - new.read_namespaces)
+    )
 
 
 def _has_release(before: Manifests | None, new: Manifests) -> bool:

@@ -27,6 +27,10 @@ def pool(name: str, label: str = "linux", image: str = "r:1", **metadata: Any) -
     return thing("RunnerPool", name, group="ostler.dev/v1alpha1", spec=spec, namespace="runners", **metadata)
 
 
+def moved(name: str, namespace: str) -> dict[str, Any]:
+    return pool(name) | {"metadata": {"name": name, "namespace": namespace}}
+
+
 def read(*bodies: dict[str, Any]) -> Manifests:
     return read_manifests(bodies, namespace="ostler")
 
@@ -71,9 +75,8 @@ def test_a_pool_may_go_when_its_live_object_has_the_finalizer() -> None:
 
 
 def test_a_pool_that_moves_to_another_namespace_is_renamed_too() -> None:
-    moved = pool("a")
-    moved["metadata"] = {"name": "a", "namespace": "elsewhere"}
-    assert dangers(read(pool("a")), read(moved), read(pool("a"))) == [Danger.POOL_WITHOUT_FINALIZER]
+    new = read(moved("a", "elsewhere"))
+    assert dangers(read(pool("a")), new, read(pool("a"))) == [Danger.POOL_WITHOUT_FINALIZER]
 
 
 def test_only_the_runners_namespace_must_stay() -> None:
@@ -250,9 +253,79 @@ def test_namespace_is_left_only_if_its_list_has_no_runner_pod(
     assert [name for each in found for name in each.subjects] == ["runners-elevated"] * refused
 
 
+BOTH = frozenset({"runners", "runners-elevated"})
+
+
+def left_by(verdict: Verdict) -> list[str]:
+    """Return the reasons why a namespace of runner Pods must not be left, with their cures."""
+    return [f"{each.reason} {each.cure}" for each in verdict.refusals if each.danger is Danger.NAMESPACE_LEFT]
+
+
+@pytest.mark.parametrize("by_deploy", [False, True], ids=["pool by hand", "pool of the release"])
+def test_left_namespace_with_a_pool_without_pods_is_refused(*, by_deploy: bool) -> None:
+    """A pool at zero replicas can get a Pod at any time, and nothing would remove its finalizer after the deploy."""
+    processes, scaled = worker("runners", "runners-elevated"), moved("a", "runners-elevated")
+    scaled["metadata"]["finalizers"] = [DRAIN_FINALIZER]
+    both = read(processes, scaled)
+    old = both if by_deploy else read(processes)
+
+    verdict = judge(Deploy(old=old, new=read(worker("runners")), live=Live(both, (), BOTH)))
+
+    (told,) = left_by(verdict)
+    assert "it contains 1 pool (a)." in told
+    assert "`ostler pool drain NAME`" in told
+    assert verdict.namespaces == BOTH
+
+
+@pytest.mark.parametrize("pods", [0, 1])
+def test_namespace_that_only_live_processes_read_is_left_too(pods: int) -> None:
+    """OLD might be older than the cluster."""
+    both, new = read(worker("runners", "runners-elevated")), read(worker("runners"))
+    live = Live(both, (("runners-elevated", {POOL_LABEL: "a"}),) * pods, BOTH)
+
+    for old in (None, new):
+        assert len(left_by(judge(Deploy(old=old, new=new, live=live)))) == pods
+
+
+def test_processes_of_another_release_leave_no_namespace() -> None:
+    theirs = worker("theirs")
+    theirs["metadata"] = {"name": "others", "labels": {"app.kubernetes.io/instance": "other"}}
+    live = Live(read(worker("runners"), theirs), (("theirs", {POOL_LABEL: "a"}),), frozenset({"runners", "theirs"}))
+
+    for old in (None, read(worker("runners"))):
+        verdict = judge(Deploy(old=old, new=read(worker("runners")), live=live))
+        assert left_by(verdict) == []
+        assert verdict.namespaces == {"runners", "theirs"}
+
+
+@pytest.mark.parametrize(
+    ("pools", "pods", "said"),
+    [
+        ((), 1, "it contains 1 runner Pod."),
+        ((), 300, "it contains 300 runner Pods."),
+        (("b", "a"), 0, "it contains 2 pools (a, b)."),
+        (("a",), 2, "it contains 1 pool (a) and 2 runner Pods."),
+    ],
+)
+def test_refusal_of_a_left_namespace_counts_its_pools_and_pods(pools: tuple[str, ...], pods: int, said: str) -> None:
+    old = read(worker("runners", "runners-elevated"), *(moved(name, "runners-elevated") for name in pools))
+    live = Live(old, (("runners-elevated", {POOL_LABEL: "a"}),) * pods, BOTH)
+
+    (told,) = left_by(judge(Deploy(old=old, new=read(worker("runners")), live=live)))
+    assert said in told
+
+
+def test_refusal_of_a_left_namespace_names_the_option_that_lists_its_pods() -> None:
+    old, new = read(worker("runners", "runners-elevated")), read(worker("runners"))
+
+    (told,) = left_by(judge(Deploy(old=old, new=new)))
+    assert "its Pods were not listed" in told
+    assert "--live" in told
+
+
 def test_release_of_pools_alone_leaves_no_namespace() -> None:
-    moved = thing("RunnerPool", "a", group="ostler.dev/v1alpha1", spec={"runnerLabels": ["x"]}, namespace="other")
-    found = judge(Deploy(old=read(pool("a")), new=read(moved), live=Live(read(pool("a")), (("runners", {}),))))
+    new = read(moved("b", "other"))
+    found = judge(Deploy(old=read(pool("a")), new=new, live=Live(read(pool("a")), (("runners", {}),))))
 
     assert Danger.NAMESPACE_LEFT not in {each.danger for each in found.refusals}
 
@@ -342,9 +415,7 @@ def test_the_runners_are_where_the_caller_or_the_objects_say() -> None:
     assert judge(Deploy(old=None, new=read())).namespaces == {"ostler-runners"}
     assert judge(Deploy(old=None, new=read(pool("a")))).namespaces == RUNNERS
     assert judge(Deploy(old=None, new=read(pool("a")), runners=frozenset({"mine"}))).namespaces == {"mine"}
-    moved = pool("b")
-    moved["metadata"] = {"name": "b", "namespace": "more"}
-    assert judge(Deploy(old=read(pool("a")), new=read(moved))).namespaces == {"runners", "more"}
+    assert judge(Deploy(old=read(pool("a")), new=read(moved("b", "more")))).namespaces == {"runners", "more"}
 
 
 def test_the_worst_danger_is_told_first() -> None:
