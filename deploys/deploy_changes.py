@@ -80,15 +80,20 @@ class Left:
     pools: tuple[str, ...]
     pods: int | None
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the namespace contains neither pools nor runner Pods. Unlisted Pods count as present."""
+        return self.pods == 0 and not self.pools
+
 
 def judge_namespaces(left: Iterable[Left]) -> Iterable[Refusal]:
-    """Yield a refusal for each left namespace, unless the namespace contains neither pools nor runner Pods.
+    """Yield a refusal for each left namespace that is not empty.
 
-    A namespace is also refused if its Pods were not listed. A pool without Pods is refused because it can get a Pod
-    during the deploy. Even if the deploy deletes the pool, no process would remove the pool's finalizer.
+    A pool without Pods is refused because it can get a Pod during the deploy. Even if the deploy deletes the pool, no
+    process would remove the pool's finalizer.
     """
     for each in left:
-        if each.pods == 0 and not each.pools:
+        if each.is_empty:
             continue
         pools = [f"{_count(len(each.pools), 'pool')} ({', '.join(each.pools)})"] if each.pools else []
         pods = [_count(each.pods, "runner Pod")] if each.pods else []

@@ -46,9 +46,9 @@ class Deploy:
 
     `old` contains the deployed manifests. `old` is None at a first installation, or if the checks must find the
     deployed objects in `live`. `new` contains the new manifests. `live` is the state of the cluster, or None if the
-    cluster was not read. `runners` are the namespaces of the runner Pods. If `runners` is empty, the checks find the
-    namespaces in the objects. `web` selects web's Pods, and `web_addresses` are further addresses of web. `allowed` are
-    private addresses that jobs need.
+    cluster was not read. `runners` are namespaces of runner Pods in addition to the namespaces in the objects. `web`
+    selects web's Pods, and `web_addresses` are further addresses of web. `allowed` are private addresses that jobs
+    need.
     """
 
     old: Manifests | None
@@ -64,7 +64,9 @@ class Deploy:
 class Verdict:
     """Result of the checks. If `refusals` is empty, the checks found no danger.
 
-    `notes` name the parts that were not checked, and the pools whose Pods an admission policy will refuse.
+    `notes` name the parts that were not checked, and the pools whose Pods an admission policy will refuse. `namespaces`
+    are the namespaces of runner Pods that were checked. A namespace that the deploy leaves is one of them, unless it
+    contains neither pools nor runner Pods.
     """
 
     refusals: tuple[Refusal, ...]
@@ -84,7 +86,9 @@ def judge(deploy: Deploy) -> Verdict:
     changes = changes_of(old.objects if old else {}, deploy.new.objects)
     before = old if live is None else live.manifests
     after = _after(before, deploy.old, deploy.new, changes, live=live is not None)
-    named = deploy.runners or (before.runner_namespaces if before else frozenset()) | after.runner_namespaces
+    left = _left(deploy)
+    empty = {each.namespace for each in left if each.is_empty}
+    named = ((deploy.runners | (before.runner_namespaces if before else frozenset())) - empty) | after.runner_namespaces
     namespaces = named or frozenset({DEFAULT_RUNNERS})
     network = judge_network(
         Question(
@@ -100,7 +104,7 @@ def judge(deploy: Deploy) -> Verdict:
     refusals = (
         *network.refusals,
         *judge_polls(before, after),
-        *judge_namespaces(_left(deploy)),
+        *judge_namespaces(left),
         *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
         *judge_admission(after, namespaces),
     )

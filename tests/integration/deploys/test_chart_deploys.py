@@ -11,9 +11,9 @@ import pytest
 
 from deploys.addresses import blocks
 from deploys.deploy_network import ANY_OTHER, Question, judge_network
-from deploys.deploy_plan import Deploy, judge
+from deploys.deploy_plan import Deploy, Live, judge
 from deploys.deploys import Danger
-from deploys.manifests import Manifests, read_manifests
+from deploys.manifests import POOL_KIND, POOL_LABEL, Manifests, read_manifests
 from lab.helm import CHART, render
 
 RUNNERS = frozenset({"ostler-runners"})
@@ -164,3 +164,33 @@ def test_second_namespace_for_higher_levels_is_part_of_each_deploy() -> None:
         verdict = judge(Deploy(before, after))
         assert verdict.refusals == ()
         assert verdict.namespaces == RUNNERS | {"ostler-runners-elevated"}
+
+
+ELEVATED = "ostler-runners-elevated"
+"""Second namespace of runner Pods, with the name that the chart gives."""
+
+
+def without_pools(manifests: Manifests, *, namespace: str) -> Manifests:
+    """Return the manifests without the pools of a namespace, as in a cluster after the drain of these pools."""
+    bodies = [each.body for key, each in manifests.objects.items() if key[:2] != (POOL_KIND, namespace)]
+    return read_manifests(bodies, namespace="ostler")
+
+
+@pytest.mark.parametrize(
+    "lower", [{}, {"allowedPodSecurity": "baseline", "elevatedNamespace": "other"}], ids=["restricted", "renamed"]
+)
+def test_second_namespace_can_be_left_after_its_pools_are_drained(lower: dict[str, Any]) -> None:
+    spec = {"image": "runner:1", "runnerLabels": ["sudo"], "security": {"podSecurity": "baseline"}}
+    runners = {"allowedPodSecurity": "baseline", "elevatedPools": {"sudo": "baseline"}}
+    old = deployed({"runners": runners, "pools": {"sudo": spec}})
+    new = deployed({"runners": lower})
+    drained = without_pools(old, namespace=ELEVATED)
+    listed = RUNNERS | {ELEVATED}
+
+    def left(live: Live, before: Manifests | None) -> set[Danger]:
+        return {each.danger for each in judge(Deploy(before, new, live=live)).refusals}
+
+    for before in (None, old, drained):
+        assert left(Live(old, (), listed), before) >= {Danger.NAMESPACE_LEFT}
+        assert left(Live(drained, ((ELEVATED, {POOL_LABEL: "sudo"}),), listed), before) >= {Danger.NAMESPACE_LEFT}
+        assert left(Live(drained, (), listed), before) == set()

@@ -261,6 +261,26 @@ def left_by(verdict: Verdict) -> list[str]:
     return [f"{each.reason} {each.cure}" for each in verdict.refusals if each.danger is Danger.NAMESPACE_LEFT]
 
 
+def test_left_namespace_without_pools_and_pods_is_no_namespace_of_runners() -> None:
+    old, new = read(worker("runners", "runners-elevated")), read(worker("runners"))
+    live = Live(old, (), BOTH)
+
+    for before in (None, old):
+        verdict = judge(Deploy(old=before, new=new, live=live))
+        assert verdict.namespaces == RUNNERS
+        assert {name for each in verdict.refusals for name in each.subjects if "elevated" in name} == set()
+    assert judge(Deploy(old=old, new=new, live=live, runners=BOTH)).namespaces == RUNNERS
+    renamed = read(worker("runners", "other"))
+    assert judge(Deploy(old=old, new=renamed, live=live)).namespaces == {"runners", "other"}
+
+
+def test_left_namespace_is_checked_if_the_deploy_adds_a_pool_there() -> None:
+    old = read(worker("runners", "runners-elevated"))
+    new = read(worker("runners"), moved("a", "runners-elevated"))
+
+    assert judge(Deploy(old=old, new=new, live=Live(old, (), BOTH))).namespaces == BOTH
+
+
 @pytest.mark.parametrize("by_deploy", [False, True], ids=["pool by hand", "pool of the release"])
 def test_left_namespace_with_a_pool_without_pods_is_refused(*, by_deploy: bool) -> None:
     """A pool at zero replicas can get a Pod at any time, and nothing would remove its finalizer after the deploy."""
@@ -284,7 +304,9 @@ def test_namespace_that_only_live_processes_read_is_left_too(pods: int) -> None:
     live = Live(both, (("runners-elevated", {POOL_LABEL: "a"}),) * pods, BOTH)
 
     for old in (None, new):
-        assert len(left_by(judge(Deploy(old=old, new=new, live=live)))) == pods
+        verdict = judge(Deploy(old=old, new=new, live=live))
+        assert len(left_by(verdict)) == pods
+        assert verdict.namespaces == (BOTH if pods else RUNNERS)
 
 
 def test_processes_of_another_release_leave_no_namespace() -> None:
@@ -411,10 +433,11 @@ def test_notes_of_a_verdict_name_what_was_not_checked() -> None:
     assert [note.partition(" ")[0] for note in kept] == ["these", "the"]
 
 
-def test_the_runners_are_where_the_caller_or_the_objects_say() -> None:
+def test_the_runners_are_where_the_caller_and_the_objects_say() -> None:
     assert judge(Deploy(old=None, new=read())).namespaces == {"ostler-runners"}
     assert judge(Deploy(old=None, new=read(pool("a")))).namespaces == RUNNERS
-    assert judge(Deploy(old=None, new=read(pool("a")), runners=frozenset({"mine"}))).namespaces == {"mine"}
+    assert judge(Deploy(old=None, new=read(), runners=frozenset({"mine"}))).namespaces == {"mine"}
+    assert judge(Deploy(old=None, new=read(pool("a")), runners=frozenset({"mine"}))).namespaces == {"runners", "mine"}
     assert judge(Deploy(old=read(pool("a")), new=read(moved("b", "more")))).namespaces == {"runners", "more"}
 
 
